@@ -24,6 +24,10 @@ class Real(click.FloatRange):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return float(super().convert(number, param, ctx))
 
+    def _describe_range(self) -> str:
+        """Return nothing without bounds, for which click writes "x<=None"."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 def parse_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     """Parse the value of an option that takes several counts, such as 1,32."""

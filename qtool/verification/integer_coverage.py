@@ -112,7 +112,7 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
 
     Args:
         path: the file.
-        plan: the plan that the file was made by.
+        plan: the plan of the file.
         runtime: one that reports its kernels.
 
     Raises:

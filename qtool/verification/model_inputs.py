@@ -49,12 +49,12 @@ class Feeder:
         """
         batch = to_batch(item)
         names = [i.name for i in self.inputs]
-        given = dict(zip(names, batch.args, strict=False)) | batch.kwargs
-        if missing := [n for n in names if n not in given]:
+        values = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+        if missing := [n for n in names if n not in values]:
             takes = ", ".join(names)
             raise DataError(f"batch {index} lacks input '{missing[0]}'; the model takes {takes}")
-        Batch((), {n: given[n] for n in names}).check_finite(index)
-        return [_checked(i, given[i.name], index) for i in self.inputs]
+        Batch((), {n: values[n] for n in names}).check_finite(index)
+        return [_checked(i, values[i.name], index) for i in self.inputs]
 
 
 def _checked(expected: Any, tensor: Any, index: int) -> Array:

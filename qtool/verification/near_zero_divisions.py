@@ -26,7 +26,7 @@ _DIVISORS: dict[Any, int] = {
     **dict.fromkeys((aten.reciprocal.default, aten.rsqrt.default), 0),
 }
 _KEPT = ("Div", "Mod")
-_TANGENTS = (aten.tan.default, "Tan")  # of torch, and kept as it is in a file
+_TANGENTS = (aten.tan.default, "Tan")  # in torch, and as an ONNX node
 
 Divisor = Callable[[torch.Tensor], torch.Tensor]
 
@@ -76,9 +76,9 @@ def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """Return the divisor of a division that stays an ONNX node, if it is computed."""
     part = subgraph_of(str(node.args[1]))
     (each,) = part.model.graph.node
-    given: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
-    found = given.get(each.input[1])
-    return (found, _itself) if found is not None and found.op.startswith("call") else None
+    inputs: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
+    source = inputs.get(each.input[1])
+    return (source, _itself) if source is not None and source.op.startswith("call") else None
 
 
 def _itself(x: torch.Tensor) -> torch.Tensor:

@@ -44,9 +44,9 @@ def test_a_goal_that_is_missed_exits_with_1(cli: Cli, weights: str) -> None:
     assert "below --min-coverage 1" in result.stderr
     assert "weights only: 1 (ConvTranspose -> ConvTranspose)" in result.stdout
     result = cli(*arguments, "--min-coverage", "0.4", "--json")
-    told = json.loads(result.stdout)
-    assert told["min_coverage_met"] is True
-    assert 0.4 < told["coverage"]["integer_mac_share"] < 1
+    printed = json.loads(result.stdout)
+    assert printed["min_coverage_met"] is True
+    assert 0.4 < printed["coverage"]["integer_mac_share"] < 1
     assert "below" not in result.stderr
 
 
@@ -78,15 +78,15 @@ def test_merged_parts_are_the_whole(cli: Cli, weights: str) -> None:
     files = cli.files()
     assert files["merged.calib"] == files["all.calib"] != files["a.calib"]
     assert "24 samples from 2 calibrations" in result.stdout
-    told = json.loads(cli("merge", "a.calib", "-o", "again.calib", "--json").stdout)
-    assert told == {"file": "again.calib", "samples": 8}
+    printed = json.loads(cli("merge", "a.calib", "-o", "again.calib", "--json").stdout)
+    assert printed == {"file": "again.calib", "samples": 8}
 
 
 def test_quantize_is_calibrate_and_convert(cli: Cli, weights: str) -> None:
     model, data = (UP, "--weights", weights), ("--data", f"{M}images")
     cli("calibrate", *model, *data, "-o", "up.calib")
-    told = cli("convert", *model, "--calibration", "up.calib", "-o", "a.onnx", "--json").stdout
-    assert json.loads(told)["parity"]["passed"] is True
+    printed = cli("convert", *model, "--calibration", "up.calib", "-o", "a.onnx", "--json").stdout
+    assert json.loads(printed)["parity"]["passed"] is True
     cli("quantize", *model, *data, "-o", "b.onnx")
     files = cli.files()
     assert files["a.onnx"] == files["b.onnx"]
@@ -134,15 +134,15 @@ def test_options_reach_the_calibration(cli: Cli) -> None:
 def test_batches_of_pairs_once_through(cli: Cli, weights: str) -> None:
     """A generator of (images, labels): every batch counts, labels are left out."""
     model = (UP, "--weights", weights)
-    told = cli("calibrate", *model, "--data", f"{M}labelled", "-o", "up.calib", "--json").stdout
-    assert json.loads(told)["samples"] == 24
+    printed = cli("calibrate", *model, "--data", f"{M}labelled", "-o", "up.calib", "--json").stdout
+    assert json.loads(printed)["samples"] == 24
     cli("convert", *model, "--calibration", "up.calib", "-o", "up.onnx")
-    told = cli(
+    printed = cli(
         *("evaluate", "up.onnx", "--model", *model, "--data", f"{M}labelled", "--json"),
         *("--seconds", "0.02"),
     ).stdout
-    assert json.loads(told)["samples"] == 24
-    assert json.loads(told)["int8"]["accuracy"] is None
+    assert json.loads(printed)["samples"] == 24
+    assert json.loads(printed)["int8"]["accuracy"] is None
 
 
 # --- inspect --------------------------------------------------------------------------------------
@@ -152,13 +152,13 @@ def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
     text = sample("inspect", "digits.int8.onnx").stdout
     assert "QLinearConv" in text
     assert "block1.conv1.0" in text.replace("\n", "")
-    told = json.loads(sample("inspect", "digits.int8.onnx", "--json").stdout)
-    assert told["integer_mac_share"] == 1
-    assert {"tensor", "dtype", "scales", "zero_points"} == set(told["parameters"][0])
+    printed = json.loads(sample("inspect", "digits.int8.onnx", "--json").stdout)
+    assert printed["integer_mac_share"] == 1
+    assert {"tensor", "dtype", "scales", "zero_points"} == set(printed["parameters"][0])
     text = sample("inspect", "digits.calib").stdout
     assert "200 samples, target onnxruntime" in text
-    told = json.loads(sample("inspect", "digits.calib", "--json").stdout)
-    assert told["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
+    printed = json.loads(sample("inspect", "digits.calib", "--json").stdout)
+    assert printed["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
 
 
 def test_a_number_json_cannot_hold_is_null(capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,8 +202,8 @@ def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> None:
     arguments = ("convert", *DIGITS, "--calibration", "digits.calib", "-o", "again.onnx")
     result = sample(*arguments, "--timing", 0, "--json", "--min-sqnr", least, code=code)
-    told = json.loads(result.stdout)
-    assert told["min_sqnr_met"] is (code == 0)
-    assert 20 < told["accuracy"]["sqnr"]["output"] < 90
+    printed = json.loads(result.stdout)
+    assert printed["min_sqnr_met"] is (code == 0)
+    assert 20 < printed["accuracy"]["sqnr"]["output"] < 90
     assert (f"below --min-sqnr {least}" in result.stderr) is (code == 1)
     assert (sample.folder / "again.onnx").is_file()

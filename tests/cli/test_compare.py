@@ -17,9 +17,9 @@ def test_the_example_works(sample: Cli) -> None:
     words = sample.example_of("compare")
     for name in ("float.onnx", "other-tool.onnx"):
         (sample.folder / name).write_bytes((sample.folder / "digits.int8.onnx").read_bytes())
-    said = sample(*words, *QUICK).stdout
-    assert "digits.int8: " in said
-    assert "other-tool: " in said
+    message = sample(*words, *QUICK).stdout
+    assert "digits.int8: " in message
+    assert "other-tool: " in message
     found = json.loads((sample.folder / "compared" / "report.json").read_text())
     assert [m["name"] for m in found["models"]] == ["float", "digits.int8", "other-tool"]
     assert found["accuracy"]["models"][2]["agreement"]["value"] == 1.0
@@ -30,16 +30,16 @@ def test_a_table_without_a_folder(sample: Cli) -> None:
     words = ("compare", "digits.int8.onnx", "copy/digits.int8.onnx", *EVAL, *QUICK)
     (sample.folder / "copy").mkdir()
     (sample.folder / "copy/digits.int8.onnx").write_bytes(before["digits.int8.onnx"])
-    said = sample(*words).stdout
-    assert "top-1" in said
-    assert "copy/digits.int8" in said
+    message = sample(*words).stdout
+    assert "top-1" in message
+    assert "copy/digits.int8" in message
     assert sample.files() == before
 
 
 def test_refusals(sample: Cli) -> None:
     linear_file(sample.folder / "linear.onnx", np.eye(3))
-    said = sample.refuses("compare", "digits.int8.onnx", "linear.onnx", *EVAL)
-    assert "linear.onnx takes other inputs" in said
+    message = sample.refuses("compare", "digits.int8.onnx", "linear.onnx", *EVAL)
+    assert "linear.onnx takes other inputs" in message
     assert "give two or more" in sample.refuses("compare", "digits.int8.onnx", *EVAL)
-    said = sample.refuses("compare", "digits.int8.onnx", "no.onnx", *EVAL)
-    assert "no.onnx: no such file" in said
+    message = sample.refuses("compare", "digits.int8.onnx", "no.onnx", *EVAL)
+    assert "no.onnx: no such file" in message

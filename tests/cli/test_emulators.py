@@ -1,4 +1,4 @@
-"""qtool emulators: what is listed, and what install is asked for."""
+"""qtool emulators: the list, and what gets installed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def nothing(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
-    said = nothing("emulators").stdout
-    assert all(f"\n{name} " in said for name in CPUS)
-    assert said.endswith("install what is missing with `qtool emulators install --arm --web`\n")
-    assert nothing("emulators", "list").stdout == said
-    told = json.loads(nothing("emulators", "--json").stdout)
-    assert set(told["cpus"]) == set(CPUS)
-    assert all(told["cpus"].values())
+    message = nothing("emulators").stdout
+    assert all(f"\n{name} " in message for name in CPUS)
+    assert message.endswith("install what is missing with `qtool emulators install --arm --web`\n")
+    assert nothing("emulators", "list").stdout == message
+    printed = json.loads(nothing("emulators", "--json").stdout)
+    assert set(printed["cpus"]) == set(CPUS)
+    assert all(printed["cpus"].values())
     assert not (nothing.folder / "cache").exists()
 
 
@@ -53,16 +53,16 @@ def test_install_takes_what_is_asked_for(
         return ("something was installed",)
 
     monkeypatch.setattr(emulation, "install_emulators", install)
-    said = nothing("emulators", "install", *options).stdout
+    message = nothing("emulators", "install", *options).stdout
     assert set(asked) == families
-    assert said.startswith("something was installed\n")
-    told = json.loads(nothing("emulators", "install", *options, "--json").stdout)
-    assert told["installed"] == ["something was installed"]
+    assert message.startswith("something was installed\n")
+    printed = json.loads(nothing("emulators", "install", *options, "--json").stdout)
+    assert printed["installed"] == ["something was installed"]
 
 
 def test_refusals(nothing: Cli) -> None:
-    said = nothing("emulators", "--arm", code=2).stderr
-    assert "--arm and --web are for `qtool emulators install`" in said
+    message = nothing("emulators", "--arm", code=2).stderr
+    assert "--arm and --web are for `qtool emulators install`" in message
     assert "`sudo apt-get install --no-install-recommends qemu-user`" in nothing.refuses(
         "emulators", "install"
     )

@@ -131,9 +131,9 @@ def test_the_old_file_or_the_new_one(
         target.write_bytes(b"old")
         counted.at(call)
         result = sample(*COMMANDS[command], code=(0, 2))  # 0: it can do without
-        said = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-        assert len(said) == (result.exit_code == 2), (call, result.stderr)
-        assert target.read_bytes() in ((b"old", new) if said else (new,))
+        errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+        assert len(errors) == (result.exit_code == 2), (call, result.stderr)
+        assert target.read_bytes() in ((b"old", new) if errors else (new,))
         assert left(out) == {target.name}
         assert left(scratch) == set()
         counted.at(0)
@@ -168,8 +168,8 @@ def test_the_longer_commands(
                 result = sample(*arguments, code=(0, 2))  # 0: it can do without
                 counted.at(0)
                 points += 1
-                said = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-                assert len(said) == (result.exit_code == 2), (fault, call, result.stderr)
+                errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+                assert len(errors) == (result.exit_code == 2), (fault, call, result.stderr)
                 after = bytes_of(target)
                 assert after.keys() == before.keys(), (fault, call)
                 placed = fault == "sync"  # the last ones are said when the new report is in place

@@ -41,13 +41,13 @@ constant = 3
 
 def test_the_example_works(sample: Cli) -> None:
     words = sample.example_of("report")
-    said = sample(*words, *QUICK).stdout
-    assert "int8: " in said
+    message = sample(*words, *QUICK).stdout
+    assert "int8: " in message
     folder = sample.folder / words[words.index("-o") + 1]
     found = json.loads((folder / "report.json").read_text())
     assert found["accuracy"]["metrics"][0]["name"] == "top-1"
     assert found["layers"]["layers"], "the layers of a file of qtool are looked at"
-    assert str(folder.name) in said
+    assert str(folder.name) in message
 
 
 def test_a_model_is_quantized_first(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Exit codes, signals, closed pipes and full disks: said in one sentence, and nothing is left."""
+"""Exit codes, signals, closed pipes and full disks: one sentence, and no partial files."""
 
 from __future__ import annotations
 
@@ -152,9 +152,9 @@ def test_the_users_code_ends_the_process(model: str, data: str, sentence: str, c
 )
 def test_errors_as_json(arguments: tuple[str, ...], kind: str, message: str, cli: Cli) -> None:
     result = cli(*arguments, "--json", code=2)
-    told = json.loads(result.stdout)["error"]
-    assert (told["type"], told["exit_code"]) == (kind, 2)
-    assert message in told["message"]
+    printed = json.loads(result.stdout)["error"]
+    assert (printed["type"], printed["exit_code"]) == (kind, 2)
+    assert message in printed["message"]
 
 
 def test_another_ones_lines_are_one_sentence(cli: Cli) -> None:
@@ -168,10 +168,10 @@ def test_another_ones_lines_are_one_sentence(cli: Cli) -> None:
 
 def ends(body: Callable[[], None]) -> tuple[BaseException, str]:
     """What comes out of a command that does so."""
-    said = io.StringIO()
-    with redirect_stderr(said), pytest.raises(BaseException) as caught, clean_shutdown():  # noqa: PT011
+    stderr = io.StringIO()
+    with redirect_stderr(stderr), pytest.raises(BaseException) as caught, clean_shutdown():  # noqa: PT011
         body()
-    return caught.value, said.getvalue()
+    return caught.value, stderr.getvalue()
 
 
 def hurt() -> None:
@@ -186,10 +186,10 @@ def test_a_signal_that_others_make_an_error_of() -> None:
         except KeyboardInterrupt:
             raise RuntimeError("the stack is empty")  # noqa: B904  # as torch does
 
-    error, said = ends(body)
+    error, stderr = ends(body)
     assert isinstance(error, SystemExit)
     assert error.code == 143
-    assert said == "ended by SIGTERM\n"
+    assert stderr == "ended by SIGTERM\n"
 
 
 def test_a_signal_waits_while_torch_traces() -> None:

@@ -31,9 +31,11 @@ def emulated(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cl
 
 
 def test_equal_codes_are_exit_code_0(emulated: Cli) -> None:
-    said = emulated("verify", "digits.int8.onnx", "--cpu", "haswell,wasm", "--samples", "8").stdout
-    assert said.startswith("digits.int8.onnx on 8 samples, compared with this machine (")
-    rows = [line.split() for line in said.splitlines()[2:]]
+    message = emulated(
+        "verify", "digits.int8.onnx", "--cpu", "haswell,wasm", "--samples", "8"
+    ).stdout
+    assert message.startswith("digits.int8.onnx on 8 samples, compared with this machine (")
+    rows = [line.split() for line in message.splitlines()[2:]]
     assert [row[0] for row in rows] == ["haswell", "wasm"]
     assert [row[1:4] for row in rows] == [["80", "of", "80"]] * 2
 
@@ -45,17 +47,17 @@ def test_other_codes_are_exit_code_1(
     pretend(monkeypatch, tmp_path / "again", WRONG)
     words = ("verify", "digits.int8.onnx", "--cpu", "nehalem", "--samples", "8")
     assert "1 of 17 integer kernels" in emulated(*words, code=1).stdout
-    told = json.loads(emulated(*words, "--json", code=1).stdout)
-    (row,) = told["results"]
-    assert (row["cpu"], row["identical"], told["identical"]) == ("nehalem", False, False)
+    printed = json.loads(emulated(*words, "--json", code=1).stdout)
+    (row,) = printed["results"]
+    assert (row["cpu"], row["identical"], printed["identical"]) == ("nehalem", False, False)
     assert len(row["wrong_kernels"]) == 1
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(32, 20), (8, 20), (16, 32)])
 def test_so_many_samples_of_the_data(batch: int, samples: int, emulated: Cli) -> None:
     sizes = ("--batch-size", str(batch), "--samples", str(samples))
-    said = emulated("verify", "digits.int8.onnx", "--cpu", "haswell", *DATA, *sizes).stdout
-    assert f" on {samples} samples, " in said
+    message = emulated("verify", "digits.int8.onnx", "--cpu", "haswell", *DATA, *sizes).stdout
+    assert f" on {samples} samples, " in message
 
 
 def test_a_time_limit_is_a_refusal(
@@ -68,10 +70,10 @@ def test_a_time_limit_is_a_refusal(
 
 
 def test_refusals(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = sample.refuses("verify", "digits.int8.onnx", "--cpu", "pentium")
-    assert "unknown processor 'pentium'; choose from haswell, " in said
+    message = sample.refuses("verify", "digits.int8.onnx", "--cpu", "pentium")
+    assert "unknown processor 'pentium'; choose from haswell, " in message
     assert "no such file" in sample.refuses("verify", "no.onnx", "--cpu", "haswell")
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = sample.refuses("verify", "digits.int8.onnx", "--cpu", "haswell")
-    assert "haswell (qemu-x86_64 is not installed); install " in said
-    assert said.endswith("`qtool emulators install`")
+    message = sample.refuses("verify", "digits.int8.onnx", "--cpu", "haswell")
+    assert "haswell (qemu-x86_64 is not installed); install " in message
+    assert message.endswith("`qtool emulators install`")

@@ -92,12 +92,12 @@ def test_a_node_in_float_excuses_no_integer_kernel(file: Path, layer: str) -> No
 
 def test_what_a_float_node_rounds_is_its_own(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runtime's outputs behind GELU, off by a code: no kernel of integers is to blame."""
-    artefact = ExportedFile(file)
-    outputs = [a.copy() for a in artefact.run([X.numpy()])]
+    onnx_file = ExportedFile(file)
+    outputs = [a.copy() for a in onnx_file.run([X.numpy()])]
     outputs[1].flat[0] += np.float32(1e-3)
-    monkeypatch.setattr(artefact, "run", lambda _: outputs)
-    found = compare_codes(artefact, [[X.numpy()]])
+    monkeypatch.setattr(onnx_file, "run", lambda _: outputs)
+    found = compare_codes(onnx_file, [[X.numpy()]])
     assert not found.exact
     assert found.passed
     outputs[0].flat[0] += np.float32(1e-3)
-    assert not compare_codes(artefact, [[X.numpy()]]).passed
+    assert not compare_codes(onnx_file, [[X.numpy()]]).passed

@@ -1,4 +1,4 @@
-"""The integer engine against ONNX Runtime: equal files are exact, others are told where."""
+"""The integer engine against ONNX Runtime: equal files are exact, differences are located."""
 
 from __future__ import annotations
 

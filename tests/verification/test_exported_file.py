@@ -28,22 +28,22 @@ def test_two_sessions_and_one_reading_show_everything(
     session, load = module.session, onnx.load
     monkeypatch.setattr(module, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
     monkeypatch.setattr(onnx, "load", lambda p, **k: read.append(Path(p)) or load(p, **k))
-    artefact, x = ExportedFile(file), [t.numpy() for t in samples("residual", 8)]
+    onnx_file, x = ExportedFile(file), [t.numpy() for t in samples("residual", 8)]
     expected = [t.detach().numpy() for t in [quantized("residual")(*samples("residual", 8))]]
     assert check_parity(
-        artefact, x, expected, quantized("residual")._simulation.output_scales()
+        onnx_file, x, expected, quantized("residual")._simulation.output_scales()
     ).passed
-    assert compare_codes(artefact, [x]).exact
-    assert audit(artefact).share == 1
+    assert compare_codes(onnx_file, [x]).exact
+    assert audit(onnx_file).share == 1
     assert len(opened) == 2
     assert [p.name for p in read] == ["model.onnx", "optimised.onnx"]
 
 
 def test_another_batch_is_run_again(file: Path) -> None:
-    artefact = ExportedFile(file)
+    onnx_file = ExportedFile(file)
     one, other = ([t.numpy() for t in samples("residual", 2, seed=s)] for s in (1, 2))
-    assert artefact.run(one) is artefact.run(one)
-    assert not np.array_equal(artefact.run(one)[0], artefact.run(other)[0])
+    assert onnx_file.run(one) is onnx_file.run(one)
+    assert not np.array_equal(onnx_file.run(one)[0], onnx_file.run(other)[0])
 
 
 def test_nodes_without_names_are_called_after_what_they_make(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an int8 model keeps of the float one is said, and what costs most is named."""
+"""SQNR of an int8 model against the float one, and the layers that cost most."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ def checked(name: str, file: onnx.ModelProto | bytes, tmp_path: Path) -> NodePar
     path = tmp_path / "file.onnx"
     data = file if isinstance(file, bytes) else file.SerializeToString()
     path.write_bytes(data)
-    artefact, made = ExportedFile(path), quantized(name)
+    onnx_file, made = ExportedFile(path), quantized(name)
     found, outputs = compare_nodes(
-        artefact, made.module, made.graph.head(made.sample, 4), artefact.program()
+        onnx_file, made.module, made.graph.head(made.sample, 4), onnx_file.program()
     )
-    assert len(outputs) == len(artefact.file.outputs)
+    assert len(outputs) == len(onnx_file.file.outputs)
     return found
 
 
@@ -130,10 +130,10 @@ def test_an_integer_kernel_may_round_otherwise_by_a_code(
 ) -> None:
     path = tmp_path / "file.onnx"
     path.write_bytes(exported("residual"))
-    artefact, made = ExportedFile(path), quantized("residual")
-    program = artefact.program()
+    onnx_file, made = ExportedFile(path), quantized("residual")
+    program = onnx_file.program()
     changed = _with_kernels(program, shift)
-    found, _ = compare_nodes(artefact, made.module, made.graph.head(made.sample, 4), changed)
+    found, _ = compare_nodes(onnx_file, made.module, made.graph.head(made.sample, 4), changed)
     assert found.passed is passed
     integers = sum(s.kind == "integer" and s.output in program.params for s in program.instructions)
     assert len(found.wrong) == (0 if passed else integers)

@@ -77,13 +77,13 @@ def test_dynamic_layers_count(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(machine_profile() != HERE, reason="codes of a CPU with VNNI")
 def test_outputs_elsewhere_are_those_of_the_other_profile(tmp_path: Path) -> None:
-    artefact, inputs = ExportedFile(exported(tmp_path, "onnxruntime-x86-vnni")), samples()
-    result = portability(artefact, HERE, inputs, portable=False)
+    onnx_file, inputs = ExportedFile(exported(tmp_path, "onnxruntime-x86-vnni")), samples()
+    result = portability(onnx_file, HERE, inputs, portable=False)
     assert result is not None
     (row,) = (r for r in result.cpus if r.profile == SATURATES)
-    here = artefact.run(inputs)[0].astype(np.float64)
-    there = artefact.program(SATURATES)(torch.from_numpy(inputs[0]))[0]
-    params = artefact.program(SATURATES).params.get(artefact.program(SATURATES).outputs[0])
+    here = onnx_file.run(inputs)[0].astype(np.float64)
+    there = onnx_file.program(SATURATES)(torch.from_numpy(inputs[0]))[0]
+    params = onnx_file.program(SATURATES).params.get(onnx_file.program(SATURATES).outputs[0])
     there = (there if params is None else params.dequantize(there)).numpy()
     noise = np.square(here - there).sum()
     assert row.sqnr_db == pytest.approx(10 * np.log10(np.square(here).sum() / noise), abs=1e-6)

@@ -187,9 +187,9 @@ def test_the_command_exits_with_1_for_a_modified_file(file: Path, tmp_path: Path
     Flip("2.weight.codes", place, 7).written(file, tmp_path / "other.onnx")
     result = CliRunner().invoke(main, ["verify", str(tmp_path / "other.onnx"), "--json"])
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert told["exact"]  # the engine reads the same weights: the self-test alone knows others
-    assert (told["passed"], told["self_test"]["unmodified"]) == (False, False)
+    printed = json.loads(result.stdout)
+    assert printed["exact"]  # the engine reads the same weights: the self-test alone knows others
+    assert (printed["passed"], printed["self_test"]["unmodified"]) == (False, False)
 
 
 def test_flipped_bits_change_codes_or_are_explained(file: Path) -> None:
@@ -220,8 +220,8 @@ def test_another_cpu_is_told_from_a_modified_file(
     assert test is not None
     digests = test.digests["onnxruntime-x64"]
     other = ("0" * 16, *digests[1:])
-    told = {"onnxruntime-x64": other, "onnxruntime-other": digests}
-    _with_test(model, replace(test, digests=told), tmp_path / "two.onnx")
+    printed = {"onnxruntime-x64": other, "onnxruntime-other": digests}
+    _with_test(model, replace(test, digests=printed), tmp_path / "two.onnx")
     found = check_self_test(tmp_path / "two.onnx")
     assert (found.identical, found.other) == (5, "onnxruntime-other")
     assert "first difference is in input." in str(found)
@@ -279,15 +279,15 @@ def test_sketches_estimate_the_ratio() -> None:
 def test_a_test_fits_into_its_place(
     quantized: qtool.QuantizedModel, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artefact, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
-    whole = make_self_test(artefact, sample)
+    onnx_file, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
+    whole = make_self_test(onnx_file, sample)
     assert len(whole.text()) < MAX_BYTES
     self_test = importlib.import_module("qtool.verification.self_test_creation")
     monkeypatch.setattr(self_test, "MAX_BYTES", len(whole.text()) - 20)
-    folded = make_self_test(artefact, sample)
+    folded = make_self_test(onnx_file, sample)
     assert len(folded.digests["onnxruntime-x64"]) < len(whole.digests["onnxruntime-x64"])
     monkeypatch.setattr(self_test, "MAX_BYTES", 10)
-    assert "more than 10 bytes" in make_self_test(artefact, sample).missing
+    assert "more than 10 bytes" in make_self_test(onnx_file, sample).missing
 
 
 def test_why_there_is_no_test(file: Path, tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ class Case:
     @property
     def integer(self) -> tuple[CodeTensor, ...]:
         """Codes that integer kernels of this machine give."""
-        made = {tensor for tensor, maker in self.producers.items() if maker.integer}
-        return tuple(c for c in self.codes if c.tensor in made)
+        integer = {tensor for tensor, producer in self.producers.items() if producer.integer}
+        return tuple(c for c in self.codes if c.tensor in integer)
 
     @cached_property
     def kernels(self) -> tuple[CodeTensor, ...]:

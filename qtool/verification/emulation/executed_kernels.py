@@ -46,22 +46,22 @@ def producers_of(executed: onnx.ModelProto, codes: Iterable[CodeTensor]) -> dict
         codes: the tensors.
     """
     names = {c.tensor for c in codes}
-    made = {o: n for n in executed.graph.node for o in n.output if o}
+    makers = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
     producers = {}
-    for name in names & set(made):
-        node = _skip_moves(made[name], made, ends)
-        floats = _float_nodes(node, made, ends) if node.op_type == "QuantizeLinear" else []
+    for name in names & set(makers):
+        node = _skip_moves(makers[name], makers, ends)
+        floats = _float_nodes(node, makers, ends) if node.op_type == "QuantizeLinear" else []
         producers[name] = Producer(node.op_type, tuple(floats))
     return producers
 
 
 def _skip_moves(
-    node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
+    node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], ends: set[str]
 ) -> onnx.NodeProto:
     """Return the node that computes the codes a node moves: the runtime adds transposes."""
-    while node.op_type in _MOVES and node.input[0] in made and node.input[0] not in ends:
-        node = made[node.input[0]]
+    while node.op_type in _MOVES and node.input[0] in makers and node.input[0] not in ends:
+        node = makers[node.input[0]]
     return node
 
 
@@ -70,23 +70,23 @@ def float_kernels(
 ) -> tuple[CodeTensor, ...]:
     """Return the float results of integer kernels, such as linear layers before a float node."""
     names = {c.tensor for c in codes}
-    made = {o: n for n in model.graph.node for o in n.output if o}
+    makers = {o: n for n in model.graph.node for o in n.output if o}
     executed_by = {o: n for n in executed.graph.node for o in n.output if o}
     ends = names | {t.name for t in executed.graph.initializer}
     results = []
     for node in executed.graph.node:
         name = node.output[0] if node.output else ""
-        if node.op_type not in _FLOAT_RESULTS or name in names or name not in made:
+        if node.op_type not in _FLOAT_RESULTS or name in names or name not in makers:
             continue
         if _source(node.input[0], executed_by, ends) in names:
-            results.append(CodeTensor(name, label(made[name]), made[name].op_type, "float32"))
+            results.append(CodeTensor(name, label(makers[name]), makers[name].op_type, "float32"))
     return tuple(results)
 
 
-def _source(name: str, made: Mapping[str, onnx.NodeProto], ends: set[str]) -> str:
+def _source(name: str, makers: Mapping[str, onnx.NodeProto], ends: set[str]) -> str:
     """Return the tensor that nodes which only move data start from."""
-    while name not in ends and name in made and made[name].op_type in _MOVES:
-        name = str(made[name].input[0])
+    while name not in ends and name in makers and makers[name].op_type in _MOVES:
+        name = str(makers[name].input[0])
     return name
 
 
@@ -98,17 +98,17 @@ def hidden_kernels(executed: onnx.ModelProto, compared: Iterable[CodeTensor]) ->
 
 
 def _float_nodes(
-    node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto], ends: set[str]
+    node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], ends: set[str]
 ) -> list[str]:
     """Return the float nodes between codes and a rounding, the nearest first."""
     nodes: dict[str, None] = {}
-    waiting, seen = [node.input[0]], set()
+    waiting, visited = [node.input[0]], set()
     while waiting:
         name = waiting.pop(0)
-        if name in ends or name in seen or name not in made:
+        if name in ends or name in visited or name not in makers:
             continue
-        seen.add(name)
-        source = made[name]
+        visited.add(name)
+        source = makers[name]
         if source.op_type not in _MOVES:
             nodes[f"{label(source)} ({source.op_type})"] = None
         waiting.extend(i for i in source.input if i)

@@ -116,8 +116,8 @@ def _overlay(installed: Sysroot, cpu: Cpu, root: Path) -> Path:
 
 def _environment() -> dict[str, str]:
     """Return the environment of this process without variables that change how Python starts."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    return {**variables, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _program(program: str) -> str:

@@ -1,8 +1,8 @@
 """The models of a comparison: the file with its codes as outputs, in the form of each family.
 
 ONNX Runtime on x86 and WebAssembly turns pairs of int8 QuantizeLinear and DequantizeLinear into
-uint8 (qdq_s8_to_u8.cc), unless somebody else reads the codes. So a model that returns such codes is
-given them as uint8 from the start; on ARM they stay int8.
+uint8 (qdq_s8_to_u8.cc), unless another node reads the codes. So in a model that returns such codes
+they are uint8 from the start; on ARM they stay int8.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def int8_taken_for_uint8(file: Path) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Form:
-    """The file with its codes as further outputs, for one kind of families.
+    """The file with its codes as further outputs, for ARM or for the other families.
 
     Attributes:
-        folder: where models and inputs are written; it exists.
-        asked: the model that returns its codes.
+        folder: existing folder for models and inputs.
+        model: the model that returns its codes.
         codes: all tensors of codes, in the order of the graph.
         lifted: those that are uint8 here and int8 in the file.
     """
@@ -68,14 +68,15 @@ class Form:
         lifted: frozenset[str],
     ) -> Form:
         """Write the model that returns the codes of a file."""
-        asked = with_outputs(model, codes)
-        _lift(asked, lifted)
+        extended = with_outputs(model, codes)
+        _lift(extended, lifted)
         folder.mkdir()
-        save(asked, folder / "codes.onnx")
-        return cls(folder, asked, codes, lifted)
+        save(extended, folder / "codes.onnx")
+        return cls(folder, extended, codes, lifted)
 
     @property
     def path(self) -> Path:
+        """The file of `model`."""
         return self.folder / "codes.onnx"
 
     @cached_property
@@ -84,42 +85,43 @@ class Form:
         return {o.name: i for i, o in enumerate(self.model.graph.output)}
 
     def coded(self, inputs: Path, outputs: Path, batches: int) -> Job:
-        """A job that returns the outputs of the file and its codes."""
+        """Return a job that computes the outputs of the file and its codes."""
         return Job(self.path, inputs, outputs, batches, external_files(self.path))
 
-    def forced(self, seen: Job, floats: Sequence[CodeTensor], outputs: Path) -> Job:
-        """A job in which each kernel reads codes that were seen; see `with_given_codes`.
+    def forced(self, run: Job, floats: Sequence[CodeTensor], outputs: Path) -> Job:
+        """Return a job in which each kernel reads the codes of another run.
 
         Args:
-            seen: a job that has been run, of this form or the other one.
-            floats: results that it returns behind the outputs and codes.
+            run: the other job, of this form or the other one; it has been run.
+            floats: results that the job returns after the outputs and codes.
+            outputs: folder for the outputs.
         """
         path, inputs = self.folder / "forced.onnx", self.folder / "forced-inputs"
         if not path.exists():
-            known = {c.tensor: self._shapes(seen, c) for c in self.codes}
-            model, given = with_code_inputs(self.model, known, floats)
+            shapes = {c.tensor: self._shapes(run, c) for c in self.codes}
+            model, names = with_code_inputs(self.model, shapes, floats)
             inputs.mkdir()
-            self._write_inputs(seen, inputs, given)
+            self._write_inputs(run, inputs, names)
             save(model, path)
-        return Job(path, inputs, outputs, seen.batches, external_files(path))
+        return Job(path, inputs, outputs, run.batches, external_files(path))
 
-    def _write_inputs(self, seen: Job, inputs: Path, given: Iterable[str]) -> None:
-        first = sum(1 for _ in seen.inputs.glob("0-*.npy"))
+    def _write_inputs(self, run: Job, inputs: Path, names: Iterable[str]) -> None:
+        first = sum(1 for _ in run.inputs.glob("0-*.npy"))
         codes = {c.tensor: c for c in self.codes}
-        for batch in range(seen.batches):
+        for batch in range(run.batches):
             for i in range(first):
-                link_array(seen.inputs, inputs, batch, i)
-            for i, name in enumerate(given, first):
-                array = read_array(seen.outputs, batch, self.place[name])
+                link_array(run.inputs, inputs, batch, i)
+            for i, name in enumerate(names, first):
+                array = read_array(run.outputs, batch, self.place[name])
                 write_array(inputs, batch, i, self._as_here(codes[name], array))
 
-    def _shapes(self, seen: Job, code: CodeTensor) -> Shapes:
+    def _shapes(self, run: Job, code: CodeTensor) -> Shapes:
         index = self.place[code.tensor]
-        arrays = [read_array(seen.outputs, batch, index) for batch in range(seen.batches)]
+        arrays = [read_array(run.outputs, batch, index) for batch in range(run.batches)]
         return Shapes(self._as_here(code, arrays[0]).dtype, tuple(a.shape for a in arrays))
 
     def _as_here(self, code: CodeTensor, array: Array) -> Array:
-        """Codes of either form in the type that they have in this one."""
+        """Return codes of either form in the dtype of this form."""
         dtype = "uint8" if code.tensor in self.lifted else code.dtype
         if str(array.dtype) == dtype:
             return array
@@ -128,7 +130,7 @@ class Form:
 
 
 def _lift(model: onnx.ModelProto, names: frozenset[str]) -> None:
-    """Codes of these names become uint8, in their QuantizeLinear and their DequantizeLinear."""
+    """Make codes uint8 in their QuantizeLinear and their DequantizeLinear."""
     stored = {t.name: t for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.output and node.attribute[0].name == "value":

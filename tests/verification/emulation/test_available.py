@@ -1,4 +1,4 @@
-"""What is said of emulators that are here, too old, or missing."""
+"""Emulators that are installed, too old, or missing."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_one_message_names_one_command(here: dict[str, str]) -> None:
     here.clear()
     with pytest.raises(EmulationError) as caught:
         check_available(ALL)
-    said = str(caught.value)
-    assert "haswell, nehalem (qemu-x86_64 is not installed)" in said
-    assert "wasm (node is not installed, onnxruntime-web is not installed)" in said
-    assert said.endswith("install what is missing with `qtool emulators install --arm --web`")
+    message = str(caught.value)
+    assert "haswell, nehalem (qemu-x86_64 is not installed)" in message
+    assert "wasm (node is not installed, onnxruntime-web is not installed)" in message
+    assert message.endswith("install what is missing with `qtool emulators install --arm --web`")
     assert "`qtool emulators install --arm --web`" in str(emulators())
 
 

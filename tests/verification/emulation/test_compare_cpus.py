@@ -242,6 +242,6 @@ def test_the_result_is_text_and_json(
     assert "99.9" in lines[2]
     assert "no error" in lines[2]
     assert len(lines) == 4
-    told = json.loads(json.dumps(found.to_json()))
-    assert told["identical"] is told["results"][0]["identical"] is False
-    assert told["results"][0]["first"]["op"] == "Conv"
+    printed = json.loads(json.dumps(found.to_json()))
+    assert printed["identical"] is printed["results"][0]["identical"] is False
+    assert printed["results"][0]["first"]["op"] == "Conv"

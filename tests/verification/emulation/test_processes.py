@@ -82,37 +82,37 @@ def test_a_program_that_is_not_there() -> None:
 
 
 def test_a_time_limit_ends_the_whole_group(tmp_path: Path) -> None:
-    told = tmp_path / "numbers"
+    printed = tmp_path / "numbers"
     with pytest.raises(TimeLimitError, match="it was stopped after"):
-        run_command(python(FAMILY, told), "it", 3.0)
-    assert gone([int(n) for n in told.read_text().split()])
+        run_command(python(FAMILY, printed), "it", 3.0)
+    assert gone([int(n) for n in printed.read_text().split()])
 
 
 def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
-    told = tmp_path / "numbers"
+    printed = tmp_path / "numbers"
 
     def interrupt() -> None:
-        while not told.exists():
+        while not printed.exists():
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        run_command(python(FAMILY, told), "it", None)
-    assert gone([int(n) for n in told.read_text().split()])
+        run_command(python(FAMILY, printed), "it", None)
+    assert gone([int(n) for n in printed.read_text().split()])
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    told = tmp_path / "number"
+    printed = tmp_path / "number"
     deaf = f"""
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-open({str(told)!r}, "w").write(str(os.getpid()))
+open({str(printed)!r}, "w").write(str(os.getpid()))
 time.sleep(600)
 """
     with pytest.raises(TimeLimitError):
         run_command(python(deaf), "it", 2.0, grace=0.1)
-    assert gone([int(told.read_text())])
+    assert gone([int(printed.read_text())])
 
 
 def test_a_job_ends_when_this_process_is_killed(tmp_path: Path) -> None:
