@@ -131,7 +131,7 @@ LEAVING = {
     "forward": (f"{M}leaving", f"{M}images", "it ended the process (sys.exit(3))"),
     "data": (UP, f"{M}leaves", "calling tests.cli.models:leaves() failed: it ended the process"),
     "generator": (UP, f"{M}leaves_later", "reading batch 1 failed: it ended the process"),
-    "no error": (f"{M}goes_away", f"{M}images", "not qtool's ended the command: GeneratorExit"),
+    "no error": (f"{M}goes_away", f"{M}images", "outside qtool ended the command: GeneratorExit"),
     "sys.exit": (UP, "sys:exit", "calling sys:exit() failed: it ended the process"),
 }
 
