@@ -107,8 +107,8 @@ def _attributes(module: fx.GraphModule) -> dict[str, tuple[str, fx.Node]]:
 def _without_none(example: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
     """Return the example; a flat tuple if some arguments are None, which a file cannot have."""
     leaves = pytree.tree_leaves(example)
-    some = [x for x in leaves if x is not None]
-    return example if len(some) == len(leaves) else (tuple(some), {})
+    tensors = [x for x in leaves if x is not None]
+    return example if len(tensors) == len(leaves) else (tuple(tensors), {})
 
 
 def _call_entry(example: Any, outputs: int) -> ModuleCallEntry:

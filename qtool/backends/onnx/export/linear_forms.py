@@ -151,13 +151,13 @@ def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
     multiplied by the scale.
     """
     zero, scale = params.zero_point.cpu(), params.scale.cpu()
-    some = codes.to(torch.int64) != params.along(zero, codes.shape)
+    nonzero = codes.to(torch.int64) != params.along(zero, codes.shape)
     axis = params.axis
     if axis is None:
-        return scale if bool(some.any()) else torch.zeros_like(scale)
+        return scale if bool(nonzero.any()) else torch.zeros_like(scale)
     if params.block is None:
-        return scale.where(some.movedim(axis, 0).flatten(1).any(1), 0.0)
-    lines = F.pad(some.movedim(axis, -1), (0, -codes.shape[axis] % params.block))
+        return scale.where(nonzero.movedim(axis, 0).flatten(1).any(1), 0.0)
+    lines = F.pad(nonzero.movedim(axis, -1), (0, -codes.shape[axis] % params.block))
     return scale.where(lines.unflatten(-1, (-1, params.block)).any(-1).movedim(-1, axis), 0.0)
 
 

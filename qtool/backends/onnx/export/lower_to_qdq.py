@@ -91,8 +91,8 @@ def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
     shape = [-1] + [1] * (G.rank(node) - 2)
     data = nn.Parameter(G.tensor(module, bias).detach().reshape(shape))
     column = G.add_tensor(module, node, data, G.name_of(bias))
-    alone = (*node.args[:at], None, *node.args[at + 1 :])
-    product = G.add_call(node, node.target, alone, name, node)
+    without_bias = (*node.args[:at], None, *node.args[at + 1 :])
+    product = G.add_call(node, node.target, without_bias, name, node)
     G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
 
 

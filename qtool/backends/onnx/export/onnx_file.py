@@ -184,15 +184,15 @@ def _rename_outputs(model: ir.Model, outputs: list[ir.Value], wanted: tuple[str,
 
     A value returned twice and an input returned unchanged go through an Identity.
     """
-    seen: set[int] = set()
+    returned: set[int] = set()
     for position, (value, name) in enumerate(zip(outputs, wanted, strict=True)):
-        if id(value) in seen or value.is_graph_input():
+        if id(value) in returned or value.is_graph_input():
             node = ir.Node("", "Identity", [value], name=f"Identity:{name}")
             node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
             model.graph.append(node)
             model.graph.outputs[position] = node.outputs[0]
             value = node.outputs[0]
-        seen.add(id(value))
+        returned.add(id(value))
         value.name = name
 
 

@@ -48,9 +48,9 @@ def translate(program: ExportedProgram, table: Table, opset: int) -> ir.Model:
     for node in G.calls(program.graph_module.graph):
         node.target = _DECOMPOSED.get(node.target, node.target)
     with silence_logging(logging.ERROR, *_LOGGERS, keep_stderr=True), defer_signals():
-        wanted = _operators(program)
-        registry = _registry(opset, tuple(table.items()), wanted)
-        if registry is not None and all(map(registry.is_registered, wanted)):
+        operators = _operators(program)
+        registry = _registry(opset, tuple(table.items()), operators)
+        if registry is not None and all(map(registry.is_registered, operators)):
             return _in_opset(_translate_directly(program, table, opset), opset)
         written = torch.onnx.export(
             program,
@@ -90,14 +90,14 @@ def _in_opset(model: ir.Model, opset: int) -> ir.Model:
 
 @lru_cache(maxsize=4)
 def _registry(
-    opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], wanted: frozenset[Any]
+    opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], operators: frozenset[Any]
 ) -> Any:
     """Return the translations of torch.onnx, None if torch lacks these internals."""
     try:  # present in torch 2.8 to 2.13
         from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
         parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes
-        with _library_of(wanted):
+        with _library_of(operators):
             registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
     except (ImportError, AttributeError, TypeError):
         return None
@@ -108,7 +108,7 @@ def _registry(
 
 
 @contextmanager
-def _library_of(wanted: Set[Any]) -> Iterator[None]:
+def _library_of(operators: Set[Any]) -> Iterator[None]:
     """Restrict the library of onnxscript to these operators.
 
     Registering an operator parses its source again, which takes longer than translating a network.
@@ -116,7 +116,7 @@ def _library_of(wanted: Set[Any]) -> Iterator[None]:
     from onnxscript.function_libs.torch_lib import ops, registration
 
     del ops  # their import fills the library
-    names = {target.name() for target in wanted if isinstance(target, torch._ops.OpOverload)}
+    names = {target.name() for target in operators if isinstance(target, torch._ops.OpOverload)}
     few = {
         name: functions
         for name, functions in registration.default_registry.items()

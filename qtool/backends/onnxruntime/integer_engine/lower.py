@@ -100,10 +100,17 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     labels = {o: value_names.tensor_of(o) for s in instructions for o in s.outputs}
     inputs = tuple(map(name_of, file.inputs))
     outputs = tuple(_output(state, value) for value in file.outputs)
-    lifted = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.is_held_as_uint8(n))
-    taken = frozenset(name_of(n.outputs[0]) for n in lifted)
+    int8 = (n for n in file.nodes if n.op_type == "QuantizeLinear" and graph.is_held_as_uint8(n))
+    held_as_uint8 = frozenset(name_of(n.outputs[0]) for n in int8)
     return Program(
-        profile.name, inputs, outputs, instructions, state.constants, state.params, labels, taken
+        profile.name,
+        inputs,
+        outputs,
+        instructions,
+        state.constants,
+        state.params,
+        labels,
+        held_as_uint8,
     )
 
 
@@ -137,26 +144,22 @@ def _lower_node(state: _Lowering, node: ir.Node) -> None:
 def _float(state: _Lowering, node: ir.Node) -> None:
     """Add a node that runs in the runtime, or in the kernel that came with a custom operator."""
     outputs = [o for o in node.outputs if o.name and (o.uses() or o.is_graph_output())]
-    own = kernel_of(node.domain, node.op_type)
-    if own is not None:
-        run = partial(_run_own, own, [i is not None for i in node.inputs], attributes_of(node))
-        _add(
-            state,
-            node,
-            "float",
-            run,
-            [i for i in node.inputs if i is not None],
-            outputs=node.outputs,
+    custom = kernel_of(node.domain, node.op_type)
+    if custom is not None:
+        run = partial(
+            _run_custom, custom, [i is not None for i in node.inputs], attributes_of(node)
         )
+        inputs = [i for i in node.inputs if i is not None]
+        _add(state, node, "float", run, inputs, outputs=node.outputs)
     elif outputs:
         file = state.graph.model
-        kernel, inputs = runtime_graph([node], file, [name_of(o) for o in outputs], {})
+        kernel, sources = runtime_graph([node], file, [name_of(o) for o in outputs], {})
         state.in_runtime[name_of(outputs[0])] = node
-        made = tuple(map(name_of, outputs))
-        state.instructions.append(Instruction(str(node.name), "float", kernel, inputs, made))
+        names = tuple(map(name_of, outputs))
+        state.instructions.append(Instruction(str(node.name), "float", kernel, sources, names))
 
 
-def _run_own(
+def _run_custom(
     kernel: Callable[..., Any],
     present: Sequence[bool],
     attributes: Mapping[str, Any],
@@ -265,11 +268,11 @@ def _add(
     for each in inputs:
         if (constant := array_of(each)) is not None:
             state.constants.setdefault(name_of(each), _tensor_of(each, constant))
-    read, made = map(name_of, inputs), [name_of(o) for o in outputs or node.outputs[:1]]
+    names = tuple(name_of(o) for o in outputs or node.outputs[:1])
     if params is not None:
-        state.params[made[0]] = params
+        state.params[names[0]] = params
     state.instructions.append(
-        Instruction(name or str(node.name), kind, kernel, tuple(read), tuple(made))
+        Instruction(name or str(node.name), kind, kernel, tuple(map(name_of, inputs)), names)
     )
 
 

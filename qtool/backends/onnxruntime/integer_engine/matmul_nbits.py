@@ -65,8 +65,8 @@ def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
         return None
     blocks = (outputs, -(-inputs // BLOCK))
     zero_points = torch.zeros(()) if zero is None else zero
-    lifted = (codes.t().to(torch.int16) + lift).to(torch.uint8)
-    filled = F.pad(lifted, (0, -inputs % BLOCK)).reshape(*blocks, BLOCK)
+    unsigned = (codes.t().to(torch.int16) + lift).to(torch.uint8)
+    filled = F.pad(unsigned, (0, -inputs % BLOCK)).reshape(*blocks, BLOCK)
     scales, zeros = (
         t.reshape(-1, 1).expand(blocks) for t in (scale, zero_points.to(torch.int64) + lift)
     )
@@ -85,10 +85,10 @@ def _weight_dequantizer(node: ir.Node, file: OnnxModel) -> ir.Node | None:
     if producer is None or weights is None or data is None:
         return None
     before = data.producer()
-    alone = before is None or before.op_type != "DequantizeLinear"
+    is_only = before is None or before.op_type != "DequantizeLinear"
     blocks = attributes_of(producer).get("block_size", 0)
     fits = producer.op_type == "DequantizeLinear" and not blocks
-    return producer if alone and fits and file.only_reader(weights) is node else None
+    return producer if is_only and fits and file.only_reader(weights) is node else None
 
 
 def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
@@ -148,5 +148,5 @@ def _axis(weight: ir.Node) -> int:
 
 def _tensor(node: ir.Node, index: int) -> torch.Tensor | None:
     array = array_of(input_at(node, index))
-    known = array is not None and str(array.dtype) in ("int8", "uint8", "float32")
-    return torch.from_numpy(array) if known else None
+    supported = array is not None and str(array.dtype) in ("int8", "uint8", "float32")
+    return torch.from_numpy(array) if supported else None

@@ -44,7 +44,7 @@ def runtime_graph(
         name_of(v): array_of(v) for n in nodes for v in values_read(n) if name_of(v) not in produced
     }
     computed = tuple(n for n, array in read.items() if array is None)
-    held = {n: array for n, array in read.items() if array is not None}
+    constants = {n: array for n, array in read.items() if array is not None}
     opsets, functions = file.outline.opset_import, file.outline.functions
     version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
     inside = [known[n] for n in produced if n in known and n not in outputs]
@@ -57,7 +57,7 @@ def runtime_graph(
                 known.get(n) or onnx.ValueInfoProto(name=n, type=onnx.TypeProto()) for n in outputs
             ]
             options = ort.SessionOptions()
-            stored = _stored(held, options)
+            stored = _stored(constants, options)
             body = helper.make_graph(
                 parts, "float", inputs, output_infos, stored, value_info=inside
             )
