@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from qtool.frontends.load_model import load_model
     from qtool.frontends.onnx import load_onnx
     from qtool.planning.plan import QuantPlan
-    from qtool.search.explain import Explanation
+    from qtool.search.explanation import Explanation
     from qtool.search.goals import TuneGoals
     from qtool.search.search_options import SearchOptions
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
@@ -84,7 +84,7 @@ _HOMES = {
     "frontends.load_model": "load_model",
     "frontends.onnx": "load_onnx",
     "planning.plan": "QuantPlan",
-    "search.explain": "Explanation",
+    "search.explanation": "Explanation",
     "search.goals": "TuneGoals",
     "search.search_options": "SearchOptions",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",

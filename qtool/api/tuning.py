@@ -38,7 +38,8 @@ from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, Recipe
 from qtool.search.archive import Archive, data_digest
 from qtool.search.choices import search_space
 from qtool.search.cost_model import extra_points
-from qtool.search.explain import Explainer, Explanation
+from qtool.search.explain import Explainer
+from qtool.search.explanation import Explanation
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.search_loop import Search
