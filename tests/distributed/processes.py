@@ -25,8 +25,13 @@ _context.set_forkserver_preload(["qtool.api", "qtool.cli", "torch.distributed.di
 
 @dataclass(frozen=True)
 class Ending:
-    """How a rank ended. value: what its function returned; error: type and text of what it raised;
-    code: of a process that ended without either."""
+    """How a rank ended.
+
+    Attributes:
+        value: what its function returned.
+        error: type and text of its exception.
+        code: exit code of a process that ended without either.
+    """
 
     value: Any = None
     error: str = ""
@@ -34,8 +39,8 @@ class Ending:
 
 
 def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Ending]:
-    """Calls `function(rank, *arguments)` in `size` processes of one gloo group, whose store is in
-    this process, as torchrun has it in its own."""
+    """Call `function(rank, *arguments)` in `size` processes of one gloo group, whose store is in
+    this process, as with torchrun."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     started = []
     for rank in range(size):
@@ -49,7 +54,7 @@ def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Ending
 
 
 class Command:
-    """`python -m qtool` in a process of its own, which need not import torch again."""
+    """`python -m qtool` in a forked process, which does not import torch again."""
 
     def __init__(
         self, arguments: tuple[str, ...], environment: Mapping[str, str], cwd: Path, said: Path
@@ -92,7 +97,7 @@ def _command(
 
 
 def values(endings: list[Ending]) -> list[Any]:
-    """What all returned; none may have failed."""
+    """Return the values of all ranks; fail if one failed."""
     assert [e.error for e in endings] == [""] * len(endings)
     assert all(e.code == 0 for e in endings)
     return [e.value for e in endings]
@@ -101,7 +106,7 @@ def values(endings: list[Ending]) -> list[Any]:
 def _ending(process: Any, pipe: Connection, rank: int) -> Ending:
     try:
         assert pipe.poll(LIMIT), f"rank {rank} hangs"
-        found: Ending = pipe.recv()
+        ending: Ending = pipe.recv()
     except EOFError:
         process.join(LIMIT)
         return Ending(code=process.exitcode)
@@ -111,7 +116,7 @@ def _ending(process: Any, pipe: Connection, rank: int) -> Ending:
         process.kill()
         process.join()
         pipe.close()
-    return found
+    return ending
 
 
 def _main(

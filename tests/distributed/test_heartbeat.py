@@ -1,4 +1,4 @@
-"""Signs of life and of failure, between watches in one process."""
+"""Heartbeats and failures, between several watchers in one process."""
 
 from __future__ import annotations
 
@@ -64,28 +64,30 @@ def test_silence_is_noticed_after_a_while() -> None:
         assert one.failure == Failure("rank 2 of 3 is gone: no sign of life for 1 s")
 
 
-def test_a_lock_tells_of_a_life(tmp_path: Path) -> None:
+def test_a_released_lock_is_a_dead_process(tmp_path: Path) -> None:
     with watches(2) as (zero, one):
         with scratch_folder() as life:
             zero.watch({1: life})
             time.sleep(1.5)
             assert zero.failure is None
-        zero.watch({1: tmp_path})  # there, and nobody holds it
+        zero.watch({1: tmp_path})  # exists, and is not locked
         assert soon(lambda: one.failure)
         assert one.failure == Failure("rank 1 of 2 is gone: its process ended")
 
 
-def test_a_lock_that_another_process_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_folder_shortens_the_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("qtool.distributed.heartbeat.REMOVED_TIMEOUT", 1)
     with watches(2) as (zero, one):
         with scratch_folder() as life:
             zero.watch({1: life})
         time.sleep(2)
-        assert zero.failure is None  # its beats go on
+        assert zero.failure is None  # its heartbeats continue
         zero.watch({1: tmp_path / "never there"})
         one.stop()
         time.sleep(2)
-        assert zero.failure is None  # nobody knows of a lock
+        assert zero.failure is None  # its lock is unknown
         with scratch_folder() as life:
             zero.watch({1: life})
         assert soon(lambda: zero.failure)

@@ -1,4 +1,4 @@
-"""What ranks tell each other, and how all end when one does."""
+"""Sessions of several ranks: agreement on the call, failures, and the end of all."""
 
 from __future__ import annotations
 
@@ -13,44 +13,8 @@ from torch import distributed as dist
 
 import qtool
 from qtool.core.errors import DataError
-from qtool.distributed import collective, current, session
+from qtool.distributed import collective, session
 from tests.distributed.processes import run, values
-
-
-def exchange(rank: int) -> list[Any]:
-    with session("exchange") as ranks:
-        told = ranks.all_gather(f"I am {rank}")
-        folded = ranks.reduce([rank], bytes, list, lambda x, y: x + y)
-        time.sleep(0.2 * rank)  # who is early does not hear what was said before
-        again = ranks.reduce([rank, 9], bytes, list, lambda x, y: x + y)
-        assert again is None or len(again) == 2 * ranks.size
-        large = None if rank != ranks.size - 1 else bytes(range(256)) * 5000
-        given = ranks.broadcast(large, ranks.size - 1)
-        nothing = ranks.broadcast(b"" if rank == 0 else None)
-        ranks.check_equal("a different number", "7")
-    assert current().size == 1
-    return [told, folded, len(given), given[-1], nothing]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_ranks_exchange(size: int) -> None:
-    found = values(run(size, exchange))
-    everybody = [f"I am {r}" for r in range(size)]
-    for rank, (told, folded, length, last, nothing) in enumerate(found):
-        assert told == everybody
-        assert folded == (list(range(size)) if rank == 0 else None)
-        assert (length, last, nothing) == (256 * 5000, 255, b"")
-
-
-def test_a_process_alone_is_rank_0_of_1() -> None:
-    with session("anything", rank_zero_finishes=True) as ranks:
-        assert (ranks.rank, ranks.size, ranks.is_distributed) == (0, 1, False)
-        assert ranks.all_gather("a") == ["a"]
-        assert ranks.broadcast(b"b") == b"b"
-        assert ranks.reduce(3, bytes, len, max) == 3
-        ranks.check_equal("a different number", "7")
-        ranks.check()
-        ranks.continue_on_rank_zero()
 
 
 @collective
