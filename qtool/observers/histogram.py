@@ -74,7 +74,7 @@ class Histogram:
     channel.
 
     The index floor(x * 2**-k) is exact in float32: scaling by a power of two never rounds, except
-    a negative value to -0 when k > 0, where float64 is used. (A CPU told to flush denormals
+    a negative value to -0 when k > 0, where float64 is used. (A CPU set to flush denormals
     counts subnormal values as zeros.)
     """
 

@@ -4,8 +4,9 @@ Convolutions of every rank and both ATen spellings become `qtool::conv`, transpo
 `qtool::conv_transpose`; inference batch norm becomes `aten::batch_norm` with one output;
 `hardtanh`, `relu6` and the clamps become `aten::clamp`; constant padding becomes
 `aten::constant_pad_nd`. Other files have the rules for matrix products (product_forms.py),
-recurrent cells (cell_forms.py), lookups (lookup_forms.py), pools (pool_forms.py), scalars
-(scalar_forms.py), data movement (move_forms.py) and sorting (sort_forms.py).
+attention (attention_forms.py), recurrent cells (cell_forms.py), lookups (lookup_forms.py), pools
+(pool_forms.py), scalars (scalar_forms.py), data movement (move_forms.py) and sorting
+(sort_forms.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.passes.attention_forms import ATTENTION_RULES
 from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
@@ -98,46 +100,6 @@ def _clamp(low: float | None, high: float | None) -> Rule:
         return clone_as(node, aten.clamp.default, (node.args[0], *bounds))
 
     return rule
-
-
-def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Return an attention of rank 4, the rank of the exporter: [batch, heads, time, features]."""
-    *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
-    ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
-    rank = G.rank(node)
-    if ranks != {rank} or rank == 4:
-        return None
-    if rank < 4:
-        lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
-        mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
-        result = _attend(node, lifted, mask)
-        result = insert_before(node, aten.squeeze.dim, (result, 1), "squeeze1" if rank == 2 else "")
-        return result if rank == 3 else insert_before(node, aten.squeeze.dim, (result, 0))
-    lead = G.shape(node)[: rank - 3]
-    if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
-        return None
-    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
-        return None
-    flat = [
-        insert_before(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
-        for i, t in enumerate(tensors)
-    ]
-    sizes = [s if isinstance(s, int) else -1 for s in lead]
-    return insert_before(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
-
-
-def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
-    batched = (
-        x if rank == 3 else insert_before(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
-    )
-    return insert_before(node, aten.unsqueeze.default, (batched, 1), part)
-
-
-def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
-    rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
-    product = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
-    product.kwargs = rest
-    return G.infer(product)
 
 
 def _rsub(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -223,7 +185,6 @@ RULES: Mapping[Any, Rule] = {
     aten.clamp.default: _clamp(None, None),
     aten.clamp_min.default: _clamp(None, None),
     aten.clamp_max.default: _clamp_max,
-    aten.scaled_dot_product_attention.default: _attention,
     aten.rsub.Scalar: _rsub,
     aten.pad.default: _pad,
     aten.rrelu.default: _random_relu,
@@ -231,6 +192,7 @@ RULES: Mapping[Any, Rule] = {
     aten.logaddexp.default: _log_add_exp,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
+    **ATTENTION_RULES,
     **CELL_RULES,
     **LOOKUP_RULES,
     **POOL_RULES,

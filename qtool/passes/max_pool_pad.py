@@ -33,8 +33,8 @@ def _applies(pool: fx.Node) -> bool:
     )
     # with a dilation a window may reach over the border and leave the border itself out
     reach = [k if d == 1 else 1 for k, d in zip(kernel, dilation, strict=True)]
-    held = all(max(side) < r for side, r in zip(_sides(pool), reach, strict=True))
-    return fill <= _LOW and inside and held and not any(padding) and not ceil
+    within = all(max(side) < r for side, r in zip(_sides(pool), reach, strict=True))
+    return fill <= _LOW and inside and within and not any(padding) and not ceil
 
 
 def _rewrite(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:

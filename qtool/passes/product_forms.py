@@ -87,19 +87,19 @@ def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     terms = _letters(equation, [G.rank(t) for t in operands])  # type: ignore[arg-type]  # nodes
     if terms is None or sum(stored) != 1:
         return None
-    (x, weight), (have, hold) = operands, terms[:2]
+    (x, weight), (data_term, weight_term, result) = operands, terms
     if stored[0]:
-        (x, weight), (have, hold) = (weight, x), (hold, have)
-    summed, given = [c for c in have if c in hold], terms[2]
-    rest, own = ([c for c in part if c not in summed] for part in (have, hold))
-    alone = all(len(set(part)) == len(part) for part in terms)
-    if not (alone and summed and rest and own and sorted(given) == sorted(rest + own)):
+        x, weight, data_term, weight_term = weight, x, weight_term, data_term
+    summed = [c for c in data_term if c in weight_term]
+    rest, own = ([c for c in term if c not in summed] for term in (data_term, weight_term))
+    unique = all(len(set(term)) == len(term) for term in terms)
+    if not (unique and summed and rest and own and sorted(result) == sorted(rest + own)):
         return None
-    return _as_linear(node, (x, have), (weight, hold), (rest, own, summed, given))
+    return _as_linear(node, (x, data_term), (weight, weight_term), (rest, own, summed, result))
 
 
 def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], ...] | None:
-    """Return the letters of the operands and the result; an ellipsis becomes digits."""
+    """Return the letters of both operands and of the result; an ellipsis becomes digits."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow or len(terms) != len(ranks):
@@ -126,29 +126,29 @@ def _as_linear(
         letters: kept letters of the data, those of the weight, summed letters, letters of the
             result.
     """
-    (x, have), (weight, hold), (rest, own, summed, given) = data, stored, letters
-    sizes = dict(zip(hold, G.shape(weight), strict=True))
-    x = _permuted(node, x, have, rest + summed, "input")
+    (x, data_term), (weight, weight_term), (rest, own, summed, kept) = data, stored, letters
+    sizes = dict(zip(weight_term, G.shape(weight), strict=True))
+    x = _permuted(node, x, data_term, rest + summed, "input")
     if len(summed) > 1:
         x = insert_before(node, aten.flatten.using_ints, (x, len(rest), -1), "input.flat")
-    weight = _permuted(node, weight, hold, own + summed, "weight.moved")
+    weight = _permuted(node, weight, weight_term, own + summed, "weight.moved")
     matrix = [prod(int(sizes[c]) for c in part) for part in (own, summed)]
     weight = insert_before(node, aten.reshape.default, (weight, matrix), "weight")
     order = rest + own
-    last = given == order and len(own) == 1
+    last = kept == order and len(own) == 1
     result = insert_before(node, aten.linear.default, (x, weight, None), "" if last else "linear")
     if len(own) > 1:
         shape = [*leading_sizes(node, result, len(rest)), *(int(sizes[c]) for c in own)]
         result = insert_before(
-            node, aten.reshape.default, (result, shape), "unflat" if given != order else ""
+            node, aten.reshape.default, (result, shape), "unflat" if kept != order else ""
         )
-    return _permuted(node, result, order, given, "")
+    return _permuted(node, result, order, kept, "")
 
 
-def _permuted(node: fx.Node, x: Any, have: list[str], want: list[str], part: str) -> fx.Node:
-    if have == want:
+def _permuted(node: fx.Node, x: Any, order: list[str], new: list[str], part: str) -> fx.Node:
+    if order == new:
         return x  # type: ignore[no-any-return]  # a node
-    return insert_before(node, aten.permute.default, (x, [have.index(c) for c in want]), part)
+    return insert_before(node, aten.permute.default, (x, [order.index(c) for c in new]), part)
 
 
 PRODUCT_RULES: Mapping[Any, Rule] = {

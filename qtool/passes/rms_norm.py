@@ -37,12 +37,12 @@ def _eps(node: Any, x: fx.Node) -> float | None:
     for mean, eps in commuted(node, aten.add.Tensor):
         if not isinstance(eps, float) or not is_call(mean, aten.mean.dim):
             continue
-        axes, kept = list(G.argument(mean, 1, "dim") or ()), G.argument(mean, 2, "keepdim")
+        axes, keepdim = list(G.argument(mean, 1, "dim") or ()), G.argument(mean, 2, "keepdim")
         square = mean.args[0]
         squared = (is_call(square, aten.pow.Tensor_Scalar) and square.args == (x, 2)) or (
             is_call(square, aten.mul.Tensor) and square.args == (x, x)
         )
-        if squared and kept and axes in ([-1], [G.rank(x) - 1]):
+        if squared and keepdim and axes in ([-1], [G.rank(x) - 1]):
             return eps
     return None
 

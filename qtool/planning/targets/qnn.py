@@ -1,12 +1,12 @@
-"""Qualcomm's neural processors, by ONNX Runtime's QNN provider: 8- and 16-bit activations.
+"""Qualcomm's neural processors via ONNX Runtime's QNN provider: 8- and 16-bit activations.
 
-From the configuration that ONNX Runtime's own quantizer makes for
-it (onnxruntime.quantization: execution_providers/qnn/quant_config.py): activations per tensor,
-uint8 or uint16 with any zero point; weights int8, symmetric, of convolutions per output channel and
-of matrix products per tensor; biases int32. An operator takes and gives one type: between 8 and 16
-bits stands a DequantizeLinear and a QuantizeLinear. Sigmoid and Tanh of 16 bits have fixed
-parameters, and so has Softmax here: ONNX Runtime's CPU provider, which takes what the processor
-leaves, gives wrong codes at other scales (seen in 1.31). 16-bit codes need opset 21.
+From the configuration of ONNX Runtime's own quantizer (onnxruntime.quantization:
+execution_providers/qnn/quant_config.py): activations per tensor, uint8 or uint16 with any zero
+point; weights int8, symmetric, per output channel for convolutions and per tensor for matrix
+products; biases int32. An operator has one type for inputs and output: between 8 and 16 bits there
+is a DequantizeLinear and a QuantizeLinear. Sigmoid and Tanh of 16 bits have fixed parameters, and
+so has Softmax here: ONNX Runtime's CPU provider, which runs what the processor does not support,
+gives wrong codes at other scales (observed in 1.31). 16-bit codes need opset 21.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from qtool.planning.targets.base import Target
 
 LEGEND = {
     "integer": "computes in integers",
-    "follows": "computes in integers where an input comes in codes already",
+    "opportunistic": "computes in integers where an input already comes in codes",
     "moves": "moves codes",
-    "fused": "fused into the layer before it, where the range of codes does its work",
+    "fused": "fused into the layer before it, where the range of the codes clamps as well",
     "between": "computes in float between two integer kernels, its result quantized again at once",
     "weights": "its weights are stored as int8 codes, the rest is float",
     "float": "left in float",
@@ -32,7 +32,7 @@ def treatment(op: Op, target: Target) -> str:
         return "moves"
     if rule.float_between_qdq:
         return "between"
-    return "follows" if rule.opportunistic else "integer"
+    return "opportunistic" if rule.opportunistic else "integer"
 
 
 def operator_table(targets: Iterable[Target]) -> str:

@@ -13,7 +13,7 @@ from qtool.planning.targets import TARGETS
 from qtool.planning.targets.support_matrix import LEGEND, operator_table, treatment
 from tests.passes.differential import Function
 
-FORMS = {"integer": "integer", "follows": "integer", "moves": "pass", "weights": "weights"}
+FORMS = {"integer": "integer", "opportunistic": "integer", "moves": "pass", "weights": "weights"}
 FORMS |= {"fused": "fused", "between": "float", "float": "float"}
 
 
