@@ -32,12 +32,17 @@ _AXIS = {"Conv": 0, "Gemm": 0}  # of the output channels in the weight; Gemm is 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the target wants. integer_bias: biases are int32 codes. symmetric: activations have
-    zero point 0. pair_limit: see `Target`."""
+    """Requirements of a target.
+
+    Attributes:
+        integer_bias: biases are int32 codes.
+        symmetric: activations have zero point 0.
+        saturation_limit: see `Target`.
+    """
 
     integer_bias: bool = True
     symmetric: bool = False
-    pair_limit: int | None = None
+    saturation_limit: int | None = None
 
 
 def check_structure(
@@ -56,12 +61,12 @@ def check_structure(
     for node in OnnxModel.of(model).nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             _check_scale(node, expected)
-        if node.op_type == "MatMulInteger" and expected.pair_limit is not None:
-            _check_pairs(node, _constant(node, 1), 1, expected.pair_limit)
-        if node.op_type == "DynamicQuantizeLSTM" and expected.pair_limit is not None:
+        if node.op_type == "MatMulInteger" and expected.saturation_limit is not None:
+            _check_pairs(node, _constant(node, 1), 1, expected.saturation_limit)
+        if node.op_type == "DynamicQuantizeLSTM" and expected.saturation_limit is not None:
             for index in (1, 2):  # codes [directions, in, out]
                 codes = np.swapaxes(_constant(node, index), 1, 2)
-                _check_pairs(node, codes, 1, expected.pair_limit)
+                _check_pairs(node, codes, 1, expected.saturation_limit)
         if node.name in integer_nodes and node.op_type in _AXIS:
             _check_layer(node, expected)
 
@@ -105,8 +110,8 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
         )
     if node.op_type == "Gemm" and attributes_of(node).get("transB", 0) != 1:
         raise VerificationError(f"{node.name}: Gemm without transB, its channel axis is not 0")
-    if expected.pair_limit is not None:
-        _check_pairs(node, codes, axis, expected.pair_limit)
+    if expected.saturation_limit is not None:
+        _check_pairs(node, codes, axis, expected.saturation_limit)
     bias = input_at(node, 2)
     if bias is not None and expected.integer_bias:
         _check_bias(node, np.asarray(_constant(x, 1)) * scale)

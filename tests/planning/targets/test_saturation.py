@@ -168,7 +168,7 @@ def test_the_file_for_cpus_without_vnni_cannot_saturate(name: str) -> None:
 
 
 def test_a_file_that_could_saturate_is_refused() -> None:
-    expected = Expected(pair_limit=128)
+    expected = Expected(saturation_limit=128)
     model = converted("depthwise", VNNI)
     integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
@@ -183,9 +183,9 @@ def test_weights_of_dynamic_layers_keep_to_the_limit_and_are_checked() -> None:
     found = {
         t: quantize(layer, [torch.randn(4, 40)], mode="dynamic", target=t) for t in (VNNI, PORTABLE)
     }
-    check_structure(found[PORTABLE].to_onnx(), set(), Expected(pair_limit=128))
+    check_structure(found[PORTABLE].to_onnx(), set(), Expected(saturation_limit=128))
     with pytest.raises(VerificationError, match="beyond 128 their products saturate 16 bits"):
-        check_structure(found[VNNI].to_onnx(), set(), Expected(pair_limit=128))
+        check_structure(found[VNNI].to_onnx(), set(), Expected(saturation_limit=128))
 
 
 def test_weights_that_no_code_is_multiplied_by_keep_their_scale() -> None:
