@@ -41,9 +41,14 @@ DynamicSizes = Mapping[str, Mapping[int, str]]
 
 
 class Captured:
-    """A model captured and brought to canonical form, ready to be planned.
+    """A model captured in canonical form, ready to be planned.
 
-    Give it to `calibrate` and `convert` instead of the model to capture only once.
+    Pass it to `calibrate` and `convert` instead of the model to capture only once.
+
+    Attributes:
+        graph: the float graph after the canonical passes.
+        unfolded: the graph before them, with its BatchNorms; None without any.
+        fingerprint: of the captured graph.
     """
 
     def __init__(
@@ -55,8 +60,10 @@ class Captured:
     ) -> None:
         """
         Args:
-            outputs: of the graph on its example, where they are known.
-            unfolded: the graph with its BatchNorms, where it has some.
+            graph: as the attribute.
+            fingerprint: as the attribute.
+            outputs: of the graph on its example, if known.
+            unfolded: as the attribute.
         """
         self.graph = graph
         self.unfolded = unfolded
@@ -66,25 +73,29 @@ class Captured:
         self._versions = _versions(graph.module)
 
     def check_unchanged(self) -> None:
-        """Raises CaptureError where the weights, which are the user's own, were changed since."""
+        """Check that the weights, which belong to the user's model, have not changed.
+
+        Raises:
+            CaptureError: they have.
+        """
         if self._versions != _versions(self.graph.module):
             raise CaptureError(
-                "the model's weights were changed since it was captured; capture it again"
+                "the model's weights have changed since it was captured; capture it again"
             )
 
     @exclusive
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
-        """The graph in the forms that a target is quick with, and what was rewritten."""
+        """Return the graph after the passes of a target, and the rewrites they made."""
         rewrites = targets.target(name).rewrites
         if name not in self._prepared:
             passes = [FOR_TARGETS[p] for p in rewrites]
             graph = replace(self.graph, module=G.clone(self.graph.module))
             before = self._outputs or example_outputs(self.graph)
-            self._outputs = None  # may be large, and are not asked for again as a rule
+            self._outputs = None  # may be large, and are rarely needed again
             counts, _ = apply_passes(graph, passes, before)
             used = [p for p in passes if counts[p.name]]
-            made = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
-            self._prepared[name] = (graph, made)
+            applied = tuple(Rewrite(p.name, counts[p.name], p.reason) for p in used)
+            self._prepared[name] = (graph, applied)
         return self._prepared[name]
 
     def plan(
@@ -96,12 +107,12 @@ class Captured:
         seen: Mapping[str, ObserverSpec] | None = None,
         layers: Mapping[str, str] | None = None,
     ) -> QuantPlan:
-        """What would be quantized for a target; prints as a table.
+        """Return the quantization plan for a target; it prints as a table.
 
         Args:
             target, observer, recipe, mode: as for `quantize`.
-            seen: the observers of tensors that were seen already; see `make_plan`.
-            layers: given for a part of a model; see `make_plan`.
+            seen: observers of tensors that have statistics already; see `make_plan`.
+            layers: for a part of a model; see `make_plan`.
         """
         if not isinstance(observer, str | ObserverSpec):
             raise CalibrationError(f"observer is {observer!r}; give one by name")
@@ -109,12 +120,12 @@ class Captured:
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
         chosen = Recipe.of(recipe, mode)
-        found = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
-        return replace(found, rewrites=rewrites)
+        plan = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
+        return replace(plan, rewrites=rewrites)
 
     @accepts_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
-        """Writes the float model as ONNX in a target's operator set, and returns the path.
+        """Write the float model as ONNX in a target's operator set, and return the path.
 
         Raises:
             ExportError: an operator cannot be written. FileError: the file cannot be written.
@@ -126,7 +137,7 @@ class Captured:
 def capture_model(
     model: Model | Captured, example: Any = None, dynamic: DynamicSizes | None = None
 ) -> Captured:
-    """Captures a model and rewrites it into canonical form.
+    """Capture a model and rewrite it into canonical form.
 
     Args:
         model: an nn.Module in eval mode, or an ExportedProgram.
@@ -134,7 +145,7 @@ def capture_model(
         dynamic: input name -> {dimension: name}; by default dimension 0 of every input, "batch".
 
     Raises:
-        CaptureError: the model cannot be captured; says where and what to do.
+        CaptureError: the model cannot be captured; names the place and a remedy.
     """
     if isinstance(model, Captured):
         model.check_unchanged()
@@ -162,7 +173,7 @@ def capture_model(
 
 
 def _check_torch_defaults() -> None:
-    """What torch makes of a number has to hold it."""
+    """Check torch's default dtype and device, with which tensors of numbers are created."""
     if torch.get_default_dtype() not in (torch.float32, torch.float64):
         raise CaptureError(
             f"torch's default dtype is {torch.get_default_dtype()}, in which qtool cannot compute; "
@@ -175,43 +186,49 @@ def _check_torch_defaults() -> None:
 
 
 def _versions(module: nn.Module) -> list[tuple[int, int]]:
-    """Where each tensor lies, and how often torch saw it written to."""
-    found = module.state_dict(keep_vars=True).values()
-    return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in found]
+    """Return address and version (number of in-place writes) of each tensor."""
+    tensors = module.state_dict(keep_vars=True).values()
+    return [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors]
 
 
 def apply_passes(
     graph: FloatGraph, passes: Sequence[GraphPass], before: Sequence[torch.Tensor]
 ) -> tuple[dict[str, int], Sequence[torch.Tensor]]:
-    """Runs passes in place, and shows on the example that the graph computes what it did.
+    """Run passes in place, and check on the example that the outputs stay the same.
 
     Args:
-        before: the outputs of the graph as it is given.
+        graph: changed in place.
+        passes: to run.
+        before: outputs of the graph before the passes.
 
-    Returns how often each pass applied, and the outputs of the graph as it is now.
+    Returns:
+        How often each pass applied, and the outputs afterwards.
+
+    Raises:
+        PassError: the outputs differ.
     """
-    given = replace(graph, module=G.clone(graph.module))
+    original = replace(graph, module=G.clone(graph.module))
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
     after = example_outputs(graph)
     with torch.no_grad():
-        same_function(before, after, noise=lambda: max(_noise(given), _noise(graph)))
+        same_function(before, after, noise=lambda: max(_noise(original), _noise(graph)))
     return counts, after
 
 
 def _noise(graph: FloatGraph) -> float:
-    """Of either graph: what a pass folds may be what lost the digits."""
-    few = _first_samples(graph)
-    return float_tolerance(graph.module, few.args, few.kwargs)
+    """Return the float rounding noise of a graph; a folded part may have most of it."""
+    batch = _first_samples(graph)
+    return float_tolerance(graph.module, batch.args, batch.kwargs)
 
 
 def example_outputs(graph: FloatGraph) -> list[torch.Tensor]:
-    """What the graph computes on the first `COMPARED` samples of its example."""
-    few = _first_samples(graph)
+    """Return the outputs on the first `COMPARED` samples of the example."""
+    batch = _first_samples(graph)
     with torch.no_grad():
-        found: list[torch.Tensor] = pytree.tree_leaves(graph.module(*few.args, **few.kwargs))
-    return found
+        outputs: list[torch.Tensor] = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
+    return outputs
 
 
 def _first_samples(graph: FloatGraph) -> Batch:

@@ -86,7 +86,7 @@ def test_a_node_without_inputs(file: Path) -> None:
 
 
 def test_weights_without_values() -> None:
-    with pytest.raises(CaptureError, match="'weight' is on the device meta, which holds no values"):
+    with pytest.raises(CaptureError, match="'weight' is on the meta device, which has no values"):
         qtool.capture_model(nn.Linear(2, 2).eval().to("meta"), torch.ones(1, 2))
 
 

@@ -1,4 +1,4 @@
-"""ONNX files as input."""
+"""ONNX frontend: a float ONNX file becomes the float graph."""
 
 from qtool.frontends.onnx.onnx_file import capture_onnx, load_onnx, map_onnx
 from qtool.frontends.onnx.onnx_module import OnnxModule

@@ -1,4 +1,4 @@
-"""Whether a file is valid ONNX of the kind that is quantized, and no bomb."""
+"""Checks that a file is valid float ONNX within the expansion limits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 
 
 def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its functions written out.
+    """Check a model, and return it with its functions inlined.
 
     Raises:
-        CaptureError: it is not valid, too large when written out, quantized already, draws random
-            numbers, or takes or gives something else than tensors of numbers.
+        CaptureError: the model is invalid, too large after inlining, quantized already, draws
+            random numbers, or has inputs that are not tensors of numbers.
     """
     versions = [o.version for o in model.opset_import if o.domain in ("", "ai.onnx")]
     for version in versions:
@@ -57,7 +57,7 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _refuse_training(model: onnx.ModelProto) -> None:
-    """Dropouts that drop; statistics in the file, which the runtime writes over at each run."""
+    """Refuse active dropouts, and BatchNorms whose stored statistics each run would update."""
     stored = {i.name: i for i in model.graph.initializer}
     for node in nested_nodes(model.graph.node):
         if node.op_type == "Dropout" and _is_true(stored.get(("", *node.input[2:])[-1])):
@@ -74,7 +74,7 @@ def _refuse_training(model: onnx.ModelProto) -> None:
 
 
 def _refuse_empty_gru(model: onnx.ModelProto) -> None:
-    """A GRU without features, with which ONNX Runtime ends the process."""
+    """Refuse a GRU without input features, which crashes ONNX Runtime."""
     empty = {i.name for i in model.graph.initializer if 0 in i.dims}
     for node in nested_nodes(model.graph.node):
         if node.op_type == "GRU" and empty & set(node.input[1:2]):
@@ -86,8 +86,8 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
 
 
 def _normalize(model: onnx.ModelProto) -> None:
-    """The axes of MeanVarianceNormalization: onnx cannot infer shapes behind one without. Inputs
-    left out at the end, which end the process when ONNX Runtime lays out a LayerNormalization."""
+    """Add the default axes of MeanVarianceNormalization, which shape inference needs; remove empty
+    inputs at the end, which crash ONNX Runtime's layout pass on a LayerNormalization."""
     for node in nested_nodes(model.graph.node):
         while node.input and not node.input[-1]:
             node.input.pop()
@@ -99,12 +99,12 @@ def _check(model: onnx.ModelProto) -> None:
     try:
         check_model(_typed(model))
     except onnx.checker.ValidationError as error:
-        if "deprecated" not in str(error):  # old is not wrong; the runtime knows these
+        if "deprecated" not in str(error):  # ONNX Runtime still supports these
             raise
 
 
 def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """For the checker, which wants types and shapes stated that the runtime finds by itself."""
+    """Add types and shapes that the checker requires and ONNX Runtime infers."""
     infos = [*model.graph.input, *model.graph.output]
     if all(i.type.WhichOneof("value") and _ranked(i.type) for i in infos):
         return model

@@ -1,4 +1,4 @@
-"""A file as qtool reads it beside the file in ONNX Runtime, on a batch."""
+"""Compares a file as qtool computes it with ONNX Runtime, on a batch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _APPROXIMATED = frozenset(
     ]
 )
 _ROUNDED = 1e-6
-"""What the runtime's polynomials for these are off by, however small their results: its Sigmoid
-gives 1e-8 for 1e-35."""
+"""Absolute error of ONNX Runtime's polynomials for these, also for tiny results: its Sigmoid
+returns 1e-8 for 1e-35."""
 
 
 def compare_with_runtime(
@@ -37,16 +37,19 @@ def compare_with_runtime(
     expected: Mapping[str, Array],
     found: Mapping[str, Any],
 ) -> None:
-    """Compares outputs; where they differ, operator by operator, each on the runtime's own values.
+    """Compare outputs; if they differ, compare each operator on ONNX Runtime's own inputs to it.
 
-    So roundings do not add up: an operator that is off by more than float32 rounds is read wrong.
-    Where none is, the difference of the outputs is that of many roundings, and nobody's fault.
+    Rounding errors then do not accumulate: an operator that differs by more than float32 rounding
+    is computed wrongly. If none does, the outputs differ only by accumulated rounding.
 
     Args:
-        inputs: of the file. expected: its outputs in the runtime. found: all values as read.
+        model: the file.
+        inputs: of the file.
+        expected: its outputs in ONNX Runtime.
+        found: all values as qtool computes them.
 
     Raises:
-        CaptureError: an operator differs; names the first.
+        CaptureError: an operator differs; names the first one.
     """
     pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
     if all(distance(a, b) <= dtype_tolerance(a) for a, b in pairs):
@@ -75,8 +78,8 @@ def compare_with_runtime(
                     continue
                 by = "in type or shape" if off == float("inf") else f"by {off:.2g} of its range"
                 raise CaptureError(
-                    f"{node.label} ({node.key}) is read otherwise than ONNX Runtime computes it: "
-                    f"its result differs {by}; this is a bug in qtool, please report it"
+                    f"qtool computes {node.label} ({node.key}) differently than ONNX Runtime: the "
+                    f"result differs {by}; this is a bug in qtool, please report it"
                 )
 
 
@@ -91,8 +94,10 @@ def _is_near(mine: torch.Tensor, expected: torch.Tensor, given: Mapping[str, Any
 def _is_noise(
     model: OnnxModule, index: int, arguments: Mapping[str, Any], place: int, expected: torch.Tensor
 ) -> bool:
-    """Whether an operator's result moves as far with the last bits of what it reads: a norm of
-    equal values divides what rounding left of them by its epsilon, and any of that is right."""
+    """Return whether changing the last bits of the inputs changes the result as much.
+
+    A norm of equal values, for instance, divides rounding errors by its epsilon.
+    """
     moved = last_bit_perturbation()
     other = {n: moved(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
     plain, away = (_tensor(model.run_node(index, v)[place]) for v in (arguments, other))
@@ -106,7 +111,7 @@ def _is_noise(
 
 
 def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
-    """cast: the type that the file casts sizes to."""
+    """Return a value as a tensor; `cast` is the type that the file casts sizes to."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     array = np.asarray(value)
@@ -120,6 +125,6 @@ def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
 def _with_sizes(
     names: tuple[str, ...], given: Mapping[str, Any], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The runtime's tensors; but sizes as qtool has them, which its readers want as numbers."""
+    """Return ONNX Runtime's tensors, but qtool's own sizes, which rules need as numbers."""
     sizes = {n: found[n] for n in names if isinstance(found.get(n), np.ndarray)}
     return {**{n: given[n] for n in names}, **sizes}

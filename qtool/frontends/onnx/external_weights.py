@@ -1,4 +1,4 @@
-"""A file whose weights lie beside it, in external data: mapped, and read where they are needed."""
+"""Maps external weights of an ONNX file into memory instead of reading them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
 
 _MIN_MAPPED = 1 << 12
-"""Elements; what is smaller is read: sizes are made of it, and operators look at its values."""
+"""Smallest number of elements to map; smaller tensors are read, since operators need their values
+(sizes, axes)."""
 
 
 class MappedArray(np.ndarray[Any, Any]):
-    """An array whose values lie on the disk."""
+    """An array that is mapped from a file."""
 
 
 @dataclass(frozen=True)
 class ExternalWeights:
-    """The stored tensors of a model that lie in other files.
+    """Tensors of a model that are stored in other files.
 
     Attributes:
-        arrays: by name. maps: the files.
+        arrays: name -> mapped array.
+        maps: the mapped files.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     maps: tuple[mmap.mmap, ...] = ()
 
     def release(self) -> None:
-        """The memory of what was read; it is read again where it is asked for again."""
+        """Release the memory of pages that were read; they are read again on access."""
         for each in self.maps:
             if hasattr(mmap, "MADV_DONTNEED"):
                 each.madvise(mmap.MADV_DONTNEED)
@@ -48,10 +50,10 @@ NO_EXTERNAL_WEIGHTS = ExternalWeights()
 
 
 def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeights:
-    """Makes inputs of the large tensors that lie in other files, and maps those; reads small ones.
+    """Map large external tensors, and make them inputs of the model; read small ones into it.
 
     Raises:
-        CaptureError: a file is missing or cut off, or lies elsewhere than beside the model.
+        CaptureError: a file is missing, truncated, or outside of the model's folder.
     """
     graph, arrays, maps = model.graph, dict[str, Array](), dict[str, mmap.mmap]()
     stored = list(graph.initializer)
@@ -92,8 +94,7 @@ def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Arr
 
 
 def _map(folder: Path, name: str, tensor: str) -> mmap.mmap:
-    """Copied where it is written to, which nobody does: torch takes no memory that it may not
-    write."""
+    """Map a file copy-on-write, since torch needs writable memory."""
     file = folder / name
     if not file.resolve().is_relative_to(folder.resolve()) or not is_file(file):
         raise CaptureError(f"{folder} lacks {name}, which holds '{tensor}'")

@@ -1,8 +1,8 @@
-"""What a reader of an ONNX operator is given: the node's attributes, and what is constant.
+"""Arguments of the functions that compute ONNX operators: attributes and constants of the node.
 
-A value is a tensor, or a numpy array where it is known without data: a constant, or sizes (of dtype
-object, since a dynamic size is a symbol). Sizes are calculated in numpy, so that torch.export sees
-the sizes themselves and no tensors made of them.
+A value is a tensor, or a numpy array if it is known without data: a constant, or sizes (of dtype
+object, since a dynamic size is a symbol). Sizes are computed in numpy, so that torch.export sees
+the sizes themselves, not tensors of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-class UnsupportedForm(Exception):  # noqa: N818  # not an error: the node is kept as it is
-    """A form of an operator that a reader has no torch operators for."""
+class UnsupportedForm(Exception):  # noqa: N818  # not an error: ONNX Runtime runs the node
+    """Raised for a form of an operator that has no torch form here."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeCall:
-    """One node: attributes, number of outputs, the file's opset, constant inputs by position."""
+    """One node.
+
+    Attributes:
+        name: of the node, for messages.
+        attributes: name -> value.
+        outputs: number of outputs.
+        opset: of the file.
+        constants: position -> constant input.
+    """
 
     name: str
     attributes: Mapping[str, Any]
@@ -31,11 +39,12 @@ class NodeCall:
     constants: Mapping[int, Array] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute; bytes become a string."""
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else value
 
     def require(self, name: str, *accepted: Any) -> None:
-        """Refuses values of an attribute other than these; the first is the default.
+        """Check that an attribute has one of these values; the first is the default.
 
         Raises:
             Unreadable: it has another one.
@@ -44,9 +53,10 @@ class NodeCall:
             raise self.unsupported(f"{name} = {value}")
 
     def unsupported(self, why: str) -> UnsupportedForm:
+        """Return the exception to raise for this node."""
         return UnsupportedForm(f"{self.name}: {why}")
 
 
 def axes_of(call: NodeCall, axes: Array | None) -> list[int] | None:
-    """Axes come as an input in newer opsets, as an attribute in older ones."""
+    """Return axes from the input (newer opsets) or the attribute (older ones)."""
     return call.get("axes") if axes is None else [int(a) for a in axes.ravel()]

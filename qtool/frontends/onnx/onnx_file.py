@@ -1,8 +1,7 @@
-"""From a float ONNX file to the float graph, shown to compute what ONNX Runtime computes.
+"""Captures a float ONNX file as a float graph, and compares it with ONNX Runtime.
 
-Names of inputs, outputs, weights and nodes are those of the file; a dimension that the file leaves
-open is dynamic, one that it fixes is fixed. What depends on constants alone is calculated when the
-file is read.
+Inputs, outputs, weights and nodes have the names of the file; its dynamic dimensions are dynamic,
+its fixed ones fixed. Nodes that depend only on constants are folded.
 """
 
 from __future__ import annotations
@@ -32,31 +31,30 @@ from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 
-FEW = 2  # samples that a model is looked at with that may be larger than memory
+FEW = 2  # samples to run a model with that may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
 def load_onnx(path: str | Path) -> OnnxModule:
-    """The network of a float ONNX file, in eval mode.
+    """Load the network of a float ONNX file, in eval mode.
 
-    Operators of any domain that ONNX Runtime knows are taken; those that qtool has no reader for
-    are kept as they are.
+    All operators of ONNX Runtime are supported; ONNX Runtime runs those that have no torch form.
 
     Raises:
-        CaptureError: not a readable or not a valid ONNX file, quantized already, or one that draws
-            random numbers, or takes something else than tensors.
+        CaptureError: the file is unreadable, invalid or quantized already, draws random numbers, or
+            has inputs that are not tensors.
     """
     file = Path(path)
     return _module(file, lambda: OnnxModule(check_and_inline(_message(file, onnx.load))))
 
 
 def map_onnx(path: str | Path) -> OnnxModule:
-    """As `load_onnx`, of a file whose weights lie beside it, without reading them.
+    """Load an ONNX file like `load_onnx`, with external weights mapped instead of read.
 
     Raises:
-        CaptureError: as `load_onnx`; or the data that the file names is missing or cut off.
+        CaptureError: as for `load_onnx`; or external data is missing or truncated.
     """
 
     def made() -> OnnxModule:
@@ -85,18 +83,19 @@ def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
 
 
 def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:
-    """The float graph, with the names of the file; its outputs on the example are those that ONNX
-    Runtime gives for the file, which is not asked where weights lie apart.
+    """Capture the float graph, with the names of the file.
+
+    Its outputs on the example are compared with ONNX Runtime, unless weights are external.
 
     Args:
-        example: one batch; by position, or by the names of the file's inputs.
-        dynamic: as for `capture_module`; by default what the file leaves open, or of it what the
-            example has at least 2 of, or nothing where the file, for all it says, only runs with
-            the sizes of the example.
+        model: the loaded file.
+        example: one batch, by position or by the names of the file's inputs.
+        dynamic: as for `capture_module`; by default the dynamic dimensions of the file. If tracing
+            fails with these: those with at least 2 in the example, then none.
 
     Raises:
-        CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool reads an
-            operator otherwise than the runtime (names it), or torch.export cannot trace the model.
+        CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool computes an
+            operator differently (names it), or torch.export cannot trace the model.
     """
     batch = Batch(_in_order(model, example))
     wanted = _open_dimensions(model, batch) if dynamic is None else dynamic
@@ -124,7 +123,7 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
 
 
 def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
-    """That the file is read as ONNX Runtime runs it."""
+    """Check that qtool computes the outputs that ONNX Runtime computes."""
     arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
     expected = run_file(model.model, arrays)
     _refuse_non_tensors(expected)
@@ -134,8 +133,10 @@ def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
 def _capture_first(
     model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]
 ) -> G.FloatGraph | None:
-    """With the first of these dynamic sizes with which the model can be captured; None where it
-    may be with what could not be traced kept as it is."""
+    """Capture with the first of these dynamic sizes that can be traced.
+
+    Returns None if a retry with further nodes in the fallback may work.
+    """
     names = {old: new for new, old in model.arguments.items()}
     sizes, *others = tried
     try:
@@ -149,7 +150,7 @@ def _capture_first(
 
 
 def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
-    """`capture_module`; what it refuses is called as in the file."""
+    """Call `capture_module`; errors have the names of the file."""
     try:
         return capture_module(model, batch, dynamic, has_weights=not model.external.arrays)
     except CaptureError as error:
@@ -158,7 +159,7 @@ def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
 
 
 def _open_dimensions(model: OnnxModule, batch: Batch) -> Dynamic:
-    """What the file leaves open; of an input without a shape the first dimension."""
+    """Return the dynamic dimensions; of an input without a shape the first one."""
     found: dict[str, Mapping[int, str]] = {}
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         ranked = kind.HasField("shape")
@@ -200,7 +201,7 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
 
 
 def _is_output_selection(node: Any) -> bool:
-    """One of the results of what is kept."""
+    """Return whether a node selects a result of a part that ONNX Runtime runs."""
     return bool(node.args) and getattr(node.args[0], "target", None) is onnx_part
 
 
@@ -219,8 +220,7 @@ def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
 
 
 def _without_small_dimensions(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
-    """Without dimensions of which the example shows too little: torch.export takes 0 and 1 as they
-    are."""
+    """Return the dynamic dimensions of size 2 or more; torch.export specializes 0 and 1."""
     return {
         name: {axis: dim for axis, dim in wanted.get(name, {}).items() if tensor.shape[axis] > 1}
         for name, tensor in zip(model.inputs, batch.args, strict=True)

@@ -1,4 +1,4 @@
-"""The network of an ONNX file as an nn.Module, captured like any other."""
+"""The network of an ONNX file as an nn.Module."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
 from qtool.frontends.onnx.value_names import identifiers
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
-_SMALL = 16  # elements of a constant that may stand in a part; a larger one is a weight
+_SMALL = 16  # elements; a larger constant of a part is a weight
 _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
 Values = dict[str, Any]
 
 
 class _NodeModule(nn.Module):
-    """A module of its own for each node, so that torch.export tells them apart."""
+    """One module per node, so that torch.export can name them."""
 
     def __init__(self, node: OnnxNode) -> None:
         super().__init__()
@@ -40,14 +40,21 @@ class _NodeModule(nn.Module):
 
 
 class OnnxModule(nn.Module):
-    """The network of a file. Its arguments are the inputs of the file, in order or by name.
+    """The network of a file. Its arguments are the file's inputs, in order or by name.
 
     Attributes:
-        model: the file; what lies apart from it is an input of its.
-        inputs: name -> its type in the file. outputs: names.
+        model: the file; external weights are inputs of it.
+        external: the external weights.
+        constants: name -> array.
+        inputs: name -> type in the file.
+        outputs: names.
         dynamic: input -> {dimension: name}.
-        nodes: what is run, in order; `kept`: the positions of those that the runtime runs.
-        untraced: those that could not be traced with sizes that vary.
+        arguments: Python identifier -> input.
+        nodes: in execution order.
+        fallback: positions of nodes that ONNX Runtime runs.
+        untraced: positions of nodes that could not be traced with dynamic sizes.
+        attributes: constant -> attribute that has it as a tensor.
+        cast: size tensor -> integer type that the file casts it to.
     """
 
     def __init__(
@@ -65,14 +72,13 @@ class OnnxModule(nn.Module):
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
         self.untraced: set[int] = set()
-        self.attributes: dict[str, str] = {}  # constant -> attribute that holds it as a tensor
+        self.attributes: dict[str, str] = {}
         for node in self.nodes:
-            known, fixed = (
-                ((), ()) if node.rule is None else (node.rule.static_inputs, node.rule.buffers)
-            )
+            static = () if node.rule is None else node.rule.static_inputs
+            buffers = () if node.rule is None else node.rule.buffers
             for i, name in enumerate(node.inputs):
-                if name in self.constants and i not in known and name not in self.attributes:
-                    self._register(name, self.constants[name], i not in fixed)
+                if name in self.constants and i not in static and name not in self.attributes:
+                    self._register(name, self.constants[name], i not in buffers)
         for name in self.outputs:
             if name in self.constants and name not in self.attributes:
                 self._register(name, self.constants[name], False)
@@ -81,10 +87,10 @@ class OnnxModule(nn.Module):
 
     def _register(self, name: str, array: Array, trained: bool) -> None:
         if np.asarray(array).dtype not in _HELD:
-            return  # text, 4-bit numbers: they stand in a part
+            return  # strings and 4-bit numbers are stored in a part
         attribute = G.free_name(self, name)
-        apart = isinstance(array, MappedArray)
-        data = torch.from_numpy(array) if apart else tensor_of(np.asarray(array))
+        mapped = isinstance(array, MappedArray)
+        data = torch.from_numpy(array) if mapped else tensor_of(np.asarray(array))
         if trained and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
         else:
@@ -92,41 +98,42 @@ class OnnxModule(nn.Module):
         self.attributes[name] = attribute
 
     def zero_batch(self, samples: int) -> tuple[torch.Tensor, ...]:
-        """A batch of zeros, of as many samples where their number is open.
+        """Return a batch of zeros with `samples` samples, or with the file's fixed batch size.
 
         Raises:
-            DataError: another size is open; names it.
+            DataError: another dimension is dynamic.
         """
-        found = []
+        batch = []
         for name, kind in self.inputs.items():
             sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
             if 0 in sizes[1:]:
                 raise DataError(
-                    f"there is no data, and dimension {sizes.index(0, 1)} of input '{name}' may "
-                    "have any size; give data"
+                    f"there is no data, and dimension {sizes.index(0, 1)} of input '{name}' is "
+                    "dynamic; give data"
                 )
             shape = [s or samples for s in sizes]
-            found.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
-        return tuple(found)
+            batch.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
+        return tuple(batch)
 
     def observe(self, inputs: Sequence[torch.Tensor], whole: bool = True) -> Values:
-        """All values on a batch, by name. What it shows of types and ranks is remembered.
+        """Return all values on a batch by name, and record their types and ranks.
 
         Args:
-            whole: False drops what nothing reads any more.
+            inputs: in the order of the file's inputs.
+            whole: False drops a value after its last reader.
         """
         with torch.no_grad():
             return self._run_nodes(inputs, learn=True, whole=whole)
 
     def run_node(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The results of one node on given values."""
+        """Return the results of one node on the given values."""
         with torch.no_grad():
             return self._run_node(index, values)
 
     def _run(self, *inputs: torch.Tensor) -> Any:
         values = self._run_nodes(inputs)
-        found = [self.as_tensor(n, values[n]) for n in self.outputs]
-        pairs = zip(self.outputs, found, strict=True)
+        tensors = [self.as_tensor(n, values[n]) for n in self.outputs]
+        pairs = zip(self.outputs, tensors, strict=True)
         outputs = tuple(t.clone() if n in self.constants else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -168,12 +175,12 @@ class OnnxModule(nn.Module):
                 arguments = [self._argument(node, i, v, mixed) for i, v in enumerate(given)]
                 begun = True
                 found = self.steps[index](node.rule.function, node.call, *arguments)
-            except Exception:  # a form of the operator that its row has not
+            except Exception:  # a form of the operator that its rule does not support
                 if learn:
                     self.fallback.add(index)
                 elif begun and torch.compiler.is_exporting():
                     self.untraced.add(index)
-                    raise  # the tracer is in the midst of it: once more, with it kept
+                    raise  # tracing cannot continue; the caller retries with the node as fallback
             else:
                 return found if isinstance(found, tuple) else (found,)
         return self._run_in_runtime(index, node, values)
@@ -181,7 +188,7 @@ class OnnxModule(nn.Module):
     def _run_in_runtime(
         self, index: int, node: OnnxNode, values: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """As the runtime computes it."""
+        """Run a node in ONNX Runtime."""
         tensors: dict[str, torch.Tensor] = {}
         stored: dict[str, Array] = {}
         for name in inputs_of(node.protos):
@@ -200,8 +207,10 @@ class OnnxModule(nn.Module):
         return tuple(results.get(o) for o in node.outputs)
 
     def _argument(self, node: OnnxNode, index: int, value: Any, mixed: bool) -> Any:
-        """A value as a row takes it: sizes known, constants as tensors, or as numbers where
-        another operand is a tensor."""
+        """Return a value as a rule takes it: sizes as arrays, constants as tensors.
+
+        A scalar constant becomes a number if another operand is a tensor (`mixed`).
+        """
         assert node.rule is not None
         if index in node.rule.static_inputs:
             if isinstance(value, torch.Tensor):
@@ -219,10 +228,10 @@ class OnnxModule(nn.Module):
         return self.as_tensor(node.inputs[index], value)
 
     def as_tensor(self, name: str, value: Any) -> torch.Tensor:
-        """A value of the network as a tensor: sizes and constants are none before."""
+        """Return a value as a tensor; sizes and constants are arrays before."""
         if not isinstance(value, np.ndarray):
-            found: torch.Tensor = value
-            return found
+            tensor: torch.Tensor = value
+            return tensor
         if name in self.attributes:
             held: torch.Tensor = getattr(self, self.attributes[name])
             return held
@@ -239,7 +248,7 @@ def _is_small(array: Array) -> bool:
 
 
 def _sizes_as_tensor(value: Array, whole: torch.dtype) -> torch.Tensor:
-    """Sizes as the runtime has them: integers, or float32 where they were cast."""
+    """Return sizes as in ONNX Runtime: integers, or float32 if the file casts them."""
     flat = value.ravel().tolist()
     if all(isinstance(v, int) for v in flat):
         return torch.tensor(flat, dtype=whole).reshape(value.shape)
@@ -258,7 +267,7 @@ def _open_dims(kind: Any) -> dict[int, str]:
 
 
 def _with_parameters(run: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
-    """`run` with named parameters, as torch.export reads them."""
+    """Return `run` with named parameters for torch.export."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(n, kind) for n in names])
 

@@ -1,7 +1,7 @@
-"""From the nodes of a file to what is run: constants calculated, layers put together.
+"""Reads the nodes of a file: folds constants, and restores linear layers.
 
-A product with a constant matrix becomes the linear layer it was; a branch that constants decide is
-the part of it that is taken.
+A product with a constant matrix becomes a linear layer; an If with a constant condition becomes the
+nodes of one branch.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ from qtool.frontends.onnx.value_names import label_of
 
 LINEAR = "qtool.Linear"
 _GROWS = frozenset({"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot"})
-_LARGE = 2**20  # elements that a constant may be calculated to, if it grows
-_MESSAGE = 2**31 - 2**24  # bytes of constants that one protobuf message takes beside its nodes
+_LARGE = 2**20  # largest number of elements that a growing operator may fold to
+_MESSAGE = 2**31 - 2**24  # bytes of constants in one protobuf message; nodes need the rest
 
 
 @dataclass(frozen=True, eq=False)
 class OnnxNode:
-    """One step: an operator that a row reads, or nodes that are kept (`row` is None).
+    """An operator that a rule computes, or nodes that ONNX Runtime runs (`rule` is None).
 
     Attributes:
-        label: its readable name. key: the operator, with its domain if that is not ONNX's own.
-        inputs, outputs: names, as its row takes and gives them.
-        protos: the nodes as they stand in the file.
+        label: readable name.
+        key: operator, with its domain if that is not ONNX's own.
+        rule: computes it, or None.
+        call: attributes and constants, for the rule.
+        inputs: names.
+        outputs: names.
+        protos: nodes of the file.
     """
 
     label: str
@@ -57,19 +61,20 @@ class OnnxNode:
 
 
 def read_nodes(
-    model: onnx.ModelProto, apart: Mapping[str, Array]
+    model: onnx.ModelProto, external: Mapping[str, Array]
 ) -> tuple[dict[str, Any], tuple[OnnxNode, ...], FileContext]:
-    """Constants by name, what is left to run in order, and what the nodes have in common.
+    """Return constants by name, the nodes to run in order, and the context of the file.
 
     Args:
-        apart: constants that do not stand in the model, which has them as inputs.
+        model: the file.
+        external: constants in other files, which are inputs of the model.
 
     Raises:
         CaptureError: ONNX Runtime cannot load the file.
     """
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    known: dict[str, Any] = {**{i.name: _to_array(i) for i in graph.initializer}, **apart}
+    known: dict[str, Any] = {**{i.name: _to_array(i) for i in graph.initializer}, **external}
     source = FileContext(tuple(model.opset_import), model.ir_version, known, _used(graph))
     protos = _live_nodes(
         list(_fold_constants(graph, known, source)), {o.name for o in graph.output}
@@ -89,7 +94,7 @@ def read_nodes(
 
 
 def _casts_oddly(node: onnx.NodeProto) -> bool:
-    """To a type that torch has no tensors of, or that numpy has no numbers of."""
+    """Return whether a node casts to a type that torch or numpy does not have."""
     kinds = [a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
     return any(k not in TORCH_TYPES or k == onnx.TensorProto.BFLOAT16 for k in kinds)
 
@@ -99,7 +104,7 @@ def _to_array(tensor: onnx.TensorProto) -> Array:
         return numpy_helper.to_array(tensor)
     except ValueError as error:
         raise CaptureError(
-            f"the data of '{tensor.name}' is not of the size that it states, {list(tensor.dims)}"
+            f"the data of '{tensor.name}' does not have the stated size {list(tensor.dims)}"
         ) from error
 
 
@@ -116,7 +121,7 @@ def _used(graph: onnx.GraphProto) -> frozenset[str]:
 def _fold_constants(
     graph: onnx.GraphProto, known: dict[str, Any], source: FileContext
 ) -> Iterator[Any]:
-    """The nodes that depend on more than constants; `known` takes what the others give."""
+    """Yield the nodes that depend on data; add the results of all others to `known`."""
     queue = deque(graph.node)
     while queue:
         proto = queue.popleft()
@@ -129,17 +134,17 @@ def _fold_constants(
 
 
 def _live_nodes(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    """Those that an output depends on."""
-    kept = []
+    """Return the nodes that an output depends on."""
+    live = []
     for proto in reversed(protos):
         if wanted & set(proto.output):
-            kept.append(proto)
+            live.append(proto)
             wanted.update(read_names(proto))
-    return kept[::-1]
+    return live[::-1]
 
 
 def _branch(proto: onnx.NodeProto, taken: bool, known: dict[str, Any]) -> list[onnx.NodeProto]:
-    """The nodes of one branch of an If, whose results get the names of its own."""
+    """Return the nodes of one branch of an If, with results under the names of the If."""
     name = "then_branch" if taken else "else_branch"
     graph = next(a.g for a in proto.attribute if a.name == name)
     known.update({i.name: numpy_helper.to_array(i) for i in graph.initializer})
@@ -152,7 +157,7 @@ def _branch(proto: onnx.NodeProto, taken: bool, known: dict[str, Any]) -> list[o
 
 
 def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: FileContext) -> Any:
-    """What a node gives that reads nothing but constants, by name; None if it is to be run."""
+    """Return the results of a node that reads only constants, by name; None if it has to run."""
     if operator_key(proto) == "Constant":
         value = helper.get_attribute_value(proto.attribute[0])
         if isinstance(value, onnx.TensorProto):
@@ -175,10 +180,10 @@ def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: F
     part = make_part([proto], made, [], given, source, label_of(proto))
     try:
         values: Any = unoptimized_session(part.model).run(None, {})
-    except Exception:  # noqa: BLE001  # the runtime raises what its code does
+    except Exception:  # noqa: BLE001  # ONNX Runtime raises various types
         try:  # the runtime has no kernel for every type
             values = ReferenceEvaluator(part.model).run(None, {})
-        except Exception:  # noqa: BLE001  # whatever a numpy formula raises: it is left to be run
+        except Exception:  # noqa: BLE001  # any numpy error: the node runs later
             return None
     if not all(isinstance(v, np.ndarray | np.generic) for v in values):
         return None
@@ -186,17 +191,17 @@ def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: F
 
 
 def _refuse_huge(proto: onnx.NodeProto, given: Mapping[str, Array]) -> None:
-    """A few nodes that double a constant (Concat with itself) make any number of elements."""
+    """Refuse constants that grow without bound: a few nodes can double one again and again."""
     size = sum(a.nbytes for a in given.values())
     if size > _MESSAGE:
         raise CaptureError(
             f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the file "
-            f"calculates, at most {_MESSAGE:,} are taken; is it what you think it is?"
+            f"computes; the limit is {_MESSAGE:,}: check that the file is what you expect"
         )
 
 
 def _view_of_mapped(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
-    """What a node makes of a mapped array without reading it; else it is run with what reads it."""
+    """Return the result of a node on a mapped array as a view; None if it has to read it."""
     if operator_key(proto) not in ("Transpose", "Identity"):
         return None
     (array,) = given.values()
@@ -207,14 +212,14 @@ def _view_of_mapped(proto: onnx.NodeProto, given: Mapping[str, Array]) -> Any:
 
 
 def _largest_result(given: Mapping[str, Array]) -> float:
-    """How many elements at most: the product of what may be sizes, and of what there is."""
+    """Return an upper bound of the number of elements: the product of all possible sizes."""
     sizes = [abs(float(v)) for a in given.values() if a.dtype.kind in "if" for v in a.ravel()[:16]]
     whole = [max(1.0, s) for s in sizes if np.isfinite(s)]
     return float(np.prod(whole)) if whole else 0.0
 
 
 def _rule_for(proto: onnx.NodeProto, used: frozenset[str]) -> OperatorRule | None:
-    """The operator's row, if it knows all that the node has."""
+    """Return the operator's rule if it supports everything that the node has."""
     row = OPERATORS.get(operator_key(proto))
     if row is None or not {a.name for a in proto.attribute} <= row.attributes:
         return None
@@ -250,7 +255,7 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
 
 
 def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
-    """A product with a constant matrix as a linear layer, whose weight is [out, in]."""
+    """Turn a product with a constant matrix into a linear layer with weight [out, in]."""
     if node.rule is None or node.key not in ("MatMul", "Gemm") or node.inputs[1] not in known:
         return node
     weight, get = known[node.inputs[1]], node.call.get
@@ -264,8 +269,8 @@ def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
     name = node.inputs[1]
     if not get("transB", 0):
         name += ".transposed"
-        turned = weight.T if isinstance(weight, MappedArray) else np.ascontiguousarray(weight.T)
-        known.setdefault(name, turned)
+        transposed = weight.T if isinstance(weight, MappedArray) else np.ascontiguousarray(weight.T)
+        known.setdefault(name, transposed)
     inputs = (node.inputs[0], name, *(node.inputs[2:] if biased else ()))
     return replace(node, key=LINEAR, rule=OPERATORS[LINEAR], inputs=inputs)
 
@@ -273,7 +278,10 @@ def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
 def _fuse_bias(
     nodes: list[OnnxNode], node: OnnxNode, known: Mapping[str, Any], readers: Mapping[str, int]
 ) -> bool:
-    """Whether `node` adds a constant vector to the linear layer right before it: its bias."""
+    """Make a constant that `node` adds to the linear layer before it its bias, if it can be.
+
+    Returns whether it did.
+    """
     before = nodes[-1] if nodes else None
     if node.key != "Add" or before is None or before.key != LINEAR or len(before.inputs) > 2:
         return False

@@ -1,7 +1,7 @@
-"""What is not read is kept: nodes of the file as parts that the runtime runs.
+"""Fallback for nodes without a torch form: parts of the file that ONNX Runtime runs.
 
-A part is one node; or several, where what one gives the other is nothing that torch has tensors of:
-a sequence, text, numbers of 4 bits.
+A part is one node, or several that pass each other values that torch has no tensors for: sequences,
+strings, 4-bit numbers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from qtool.frontends.onnx.node_calls import Array
 
 @dataclass(frozen=True)
 class FileContext:
-    """What the nodes of a file have in common.
+    """Data of a file that all its nodes need.
 
     Attributes:
-        opsets, ir_version: of the file.
-        known: what is constant in it.
-        seen: tensor -> element type and rank, as a run has shown them.
-        used: what some node or the file's outputs read.
+        opsets: of the file.
+        ir_version: of the file.
+        constants: name -> array.
+        used: names that a node or an output of the file reads.
+        types: tensor -> element type and rank, recorded while running.
     """
 
     opsets: tuple[onnx.OperatorSetIdProto, ...]
@@ -35,11 +36,12 @@ class FileContext:
 
 
 def outputs_of(protos: Iterable[onnx.NodeProto]) -> list[str]:
+    """Return the outputs of nodes, in order."""
     return [o for p in protos for o in p.output if o]
 
 
 def inputs_of(protos: Sequence[onnx.NodeProto]) -> list[str]:
-    """What nodes read that none of them makes, in order."""
+    """Return what the nodes read and none of them outputs, in order."""
     made = set(outputs_of(protos))
     return list(dict.fromkeys(n for p in protos for n in read_names(p) if n not in made))
 
@@ -52,11 +54,15 @@ def make_part(
     source: FileContext,
     label: str,
 ) -> OnnxSubgraph:
-    """The part of these nodes.
+    """Return the part of these nodes.
 
     Args:
-        outputs: what others read of it.
-        tensors: what it is given when it runs. stored: constants that stand in the part.
+        protos: the nodes.
+        outputs: results that others read.
+        tensors: inputs at run time.
+        stored: constants stored in the part.
+        source: of the file.
+        label: name of the part.
     """
     infos = []
     for name in outputs:
@@ -73,7 +79,7 @@ def make_part(
 
 
 def _bare(proto: onnx.NodeProto) -> onnx.NodeProto:
-    """Without what the exporter notes of the source, which differs from machine to machine."""
+    """Return the node without the exporter's metadata, which differs between machines."""
     bare = onnx.NodeProto()
     bare.CopyFrom(proto)
     bare.ClearField("doc_string")
@@ -84,8 +90,10 @@ def _bare(proto: onnx.NodeProto) -> onnx.NodeProto:
 def group_nodes(
     nodes: Sequence[onnx.NodeProto], joined: frozenset[str]
 ) -> list[tuple[onnx.NodeProto, ...]]:
-    """Nodes in an order in which they run, those together that one of the `joined` values joins;
-    and what lies between them."""
+    """Return groups of nodes in execution order.
+
+    Nodes connected by one of the `joined` values form a group, with the nodes between them.
+    """
     makers = {o: i for i, n in enumerate(nodes) for o in n.output if o}
     before = [{makers[n] for n in read_names(node) if n in makers} for node in nodes]
     group = list(range(len(nodes)))
@@ -101,18 +109,18 @@ def group_nodes(
 
 
 def _ordered(before: Sequence[set[int]], group: Sequence[int]) -> list[list[int]]:
-    """The members of each group, groups in an order in which they run."""
+    """Return the members of each group, in execution order."""
     members: dict[int, list[int]] = {}
     for i, g in enumerate(group):
         members.setdefault(g, []).append(i)
-    found: list[int] = []
+    order: list[int] = []
     done: set[int] = set()
-    while len(found) < len(members):
+    while len(order) < len(members):
         for g, own in members.items():
             if g not in done and {group[b] for i in own for b in before[i]} <= done | {g}:
                 done.add(g)
-                found.append(g)
-    return [members[g] for g in found]
+                order.append(g)
+    return [members[g] for g in order]
 
 
 def _join(group: list[int], a: int, b: int) -> None:
@@ -121,7 +129,7 @@ def _join(group: list[int], a: int, b: int) -> None:
 
 
 def _between(before: Sequence[set[int]], group: Sequence[int]) -> tuple[int, int] | None:
-    """A group of several, and a node outside on a way from it back into it."""
+    """Return a group, and the group of a node on a path that leaves it and comes back."""
     sizes = {g for g in group if group.count(g) > 1} if len(set(group)) < len(group) else set()
     for g in sizes:
         behind: set[int] = set()  # nodes outside that depend on the group

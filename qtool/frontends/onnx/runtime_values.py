@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a file: the types of its values, and their values on a batch."""
+"""Runs a file in ONNX Runtime: types of its values, and their values on a batch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _TENSORS = frozenset(f"tensor({name})" for name in _NUMBERS.split())
 
 
 def non_tensor_values(model: onnx.ModelProto) -> frozenset[str]:
-    """The values between nodes that torch has no tensors of: sequences, text, 4-bit numbers.
+    """Return the intermediate values that torch has no tensors for: sequences, strings, 4-bit.
 
     Raises:
-        CaptureError: the runtime cannot load the file.
+        CaptureError: ONNX Runtime cannot load the file.
     """
-    asked = onnx.ModelProto()
-    asked.CopyFrom(model)
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
     names = _intermediate_values(model)
-    asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+    extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     try:
-        outputs = _open_session(asked).get_outputs()
+        outputs = _open_session(extended).get_outputs()
     except Exception as error:
         raise _run_error(error) from error
     return frozenset(o.name for o in outputs if o.type not in _TENSORS)
@@ -38,23 +38,28 @@ def non_tensor_values(model: onnx.ModelProto) -> frozenset[str]:
 def run_file(
     model: onnx.ModelProto, inputs: Mapping[str, Array], every: bool = False
 ) -> dict[str, Array]:
-    """The outputs of a file by name; `every`: and all tensors on the way.
+    """Return the outputs of a file by name.
+
+    Args:
+        model: the file.
+        inputs: name -> array.
+        every: return all intermediate tensors, too.
 
     Raises:
-        CaptureError: the runtime cannot run the file on this batch.
+        CaptureError: ONNX Runtime cannot run the file on this batch.
     """
-    asked = model
+    extended = model
     if every:
         odd = non_tensor_values(model)
-        asked = onnx.ModelProto()
-        asked.CopyFrom(model)
+        extended = onnx.ModelProto()
+        extended.CopyFrom(model)
         between = [n for n in _intermediate_values(model) if n not in odd]
-        asked.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
+        extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
     try:
-        found = _open_session(asked).run(None, dict(inputs))
+        found = _open_session(extended).run(None, dict(inputs))
     except Exception as error:
         raise _run_error(error) from error
-    return dict(zip((o.name for o in asked.graph.output), found, strict=True))
+    return dict(zip((o.name for o in extended.graph.output), found, strict=True))
 
 
 def _open_session(model: onnx.ModelProto) -> ort.InferenceSession:

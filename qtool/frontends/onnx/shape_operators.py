@@ -1,7 +1,7 @@
-"""Operators on sizes, calculated in numpy when the graph is captured.
+"""Operators on sizes, computed in numpy when the graph is captured.
 
-A size may be a symbol, so that the arrays are of dtype object; a size that was cast to float is a
-number of float32, as in the runtime. What is not calculated here is calculated on tensors.
+A size may be a symbol, so arrays have dtype object; a size cast to float is a float32 number, as in
+ONNX Runtime. Other operators are computed on tensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 def evaluate_shapes(op: str, call: NodeCall, arrays: list[Array | None]) -> Array | None:
-    """The result on known arrays of which one holds sizes, or None where it takes tensors."""
+    """Return the result on arrays of which one has sizes; None if tensors are needed."""
     if op not in SHAPE_OPERATORS or not any(a is not None and a.dtype == object for a in arrays):
         return None
     try:
@@ -34,8 +34,10 @@ def evaluate_shapes(op: str, call: NodeCall, arrays: list[Array | None]) -> Arra
 
 
 def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
-    """Where the nodes, in order, cast to integers, and what is calculated of these -> its type.
-    The arrays here do not tell; sizes are int64 unless cast."""
+    """Return value -> integer type for casts, and for what is computed from their results.
+
+    The arrays do not have that type; sizes are int64 unless the file casts them.
+    """
     found: dict[str, torch.dtype] = {}
     for proto in protos:
         if proto.op_type == "Cast":
@@ -56,7 +58,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One element after the other."""
+    """Apply a function element by element."""
 
     def apply(call: NodeCall, *inputs: Array) -> Array:
         given = np.broadcast_arrays(*(np.asarray(a, object) for a in inputs))
@@ -69,7 +71,7 @@ def _each(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _number(value: Any) -> Any:
-    """Integers of numpy are those of Python, which do not overflow; floats stay float32."""
+    """Return numpy integers as Python integers, which do not overflow; floats stay float32."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -116,7 +118,7 @@ def _equal(call: NodeCall, a: Array, b: Array) -> Array:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    """Without asking a symbol for its value, which would fix it."""
+    """Compare without evaluating a symbol, which would specialize it."""
     symbols = [v for v in (a, b) if isinstance(v, torch.SymInt)]
     if not symbols:
         return bool(a == b)
@@ -148,4 +150,4 @@ SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Equal": _equal,
     "Where": _each(lambda chosen, a, b: a if chosen else b),
 }
-"""Every input is an array, of sizes or constant."""
+"""Operator -> function of (call, arrays); arrays are sizes or constants."""

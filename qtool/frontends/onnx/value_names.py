@@ -1,4 +1,4 @@
-"""Names of a file as a person would have given them."""
+"""Readable names for the nodes and values of a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalizat
 
 
 def label_of(node: onnx.NodeProto) -> str:
-    """The module where the exporter kept it: torch.onnx in metadata, its predecessor in the name,
-    `/layer1/layer1.0/conv1/Conv` for layer1.0.conv1. Else the node's name."""
+    """Return the module's name if the exporter stored it, else the node's name.
+
+    torch.onnx stores it in metadata, its predecessor in the node's name:
+    `/layer1/layer1.0/conv1/Conv` for layer1.0.conv1.
+    """
     notes = {p.key: p.value for p in node.metadata_props if p.key.startswith("pkg.torch.onnx")}
     scopes, kinds = (
         _listed(notes.get(f"pkg.torch.onnx.{key}", "[]"))
@@ -41,7 +44,7 @@ def label_of(node: onnx.NodeProto) -> str:
 
 
 def _listed(text: str) -> list[Any]:
-    """A list as Python prints it; anybody may have written something else there."""
+    """Parse a printed Python list; return [] for any other text."""
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -50,7 +53,7 @@ def _listed(text: str) -> list[Any]:
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
-    """Names as Python's, in order, each once; in small letters, as torch.export has them."""
+    """Return unique lowercase Python identifiers, as torch.export writes them."""
     found: list[str] = []
     for name in names:
         ascii_only = "".join(c if c.isascii() else "_" for c in name.lower())

@@ -1,8 +1,8 @@
-"""Names of parameters that a graph can be written with.
+"""Renames parameters whose names are not valid in generated Python code.
 
-torch writes a graph as Python text, each weight as an attribute of its modules. A module may be
-called `class` all the same (a head in an nn.ModuleDict, say), or `graph`, as what every module of
-that text has itself: its weights get an underscore. So do names that would end the text.
+torch writes a graph as Python code, each weight as an attribute of its modules. A module may be
+named `class` (a head in an nn.ModuleDict, say), or `graph`, an attribute of every GraphModule: such
+names get an underscore. Quotes and line breaks are replaced.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ _BREAKING = re.compile(r'["\\\r\n]')
 
 
 def with_valid_names(program: ExportedProgram) -> ExportedProgram:
-    """The program, or one with other names of the same tensors where it cannot be written."""
+    """Return the program, with tensors renamed where their names are not valid."""
     signature = program.graph_signature
     targets = [s.target for s in signature.input_specs if s.target is not None]
     names = _renamed([*targets, *program.state_dict, *program.constants])
     if not names:
         return program
 
-    def of(spec: Any) -> Any:
+    def renamed(spec: Any) -> Any:
         return replace(spec, target=names[spec.target]) if spec.target in names else spec
 
     other = copy.copy(program)
-    specs = [of(s) for s in signature.input_specs], [of(s) for s in signature.output_specs]
+    specs = (
+        [renamed(s) for s in signature.input_specs],
+        [renamed(s) for s in signature.output_specs],
+    )
     other._graph_signature = ExportGraphSignature(*specs)
     other._state_dict = _keyed(program.state_dict, names)
     other._constants = _keyed(program.constants, names)
@@ -49,14 +52,14 @@ def _keyed(state: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]
 
 def _renamed(names: Iterable[str]) -> dict[str, str]:
     known = set(names)
-    found: dict[str, str] = {}
+    renames: dict[str, str] = {}
     for name in sorted(known):
         new = ".".join(map(_plain, name.split(".")))
         if new != name:
-            found[name] = unique(new, known | set(found.values()))
-    return found
+            renames[name] = unique(new, known | set(renames.values()))
+    return renames
 
 
 def _plain(part: str) -> str:
-    odd = keyword.iskeyword(part) or part in _TAKEN
-    return f"{part}_" if odd else _BREAKING.sub("_", part)
+    reserved = keyword.iskeyword(part) or part in _TAKEN
+    return f"{part}_" if reserved else _BREAKING.sub("_", part)

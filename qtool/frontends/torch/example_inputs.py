@@ -1,4 +1,4 @@
-"""An example as torch.export takes it: the arguments of one call of a module."""
+"""Prepares an example for torch.export: the arguments of one call of a module."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 
-_NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # for who calls
+_NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # callers cannot name these
 
 
 def check_dynamic(dynamic: Any) -> None:
-    """Raises CaptureError where it is nothing that names dimensions of inputs."""
+    """Check that `dynamic` names dimensions of inputs.
+
+    Raises:
+        CaptureError: it has another form.
+    """
     if dynamic is None:
         return
-    good = isinstance(dynamic, Mapping) and all(map(_is_named, dynamic.values()))
-    if not good:
+    valid = isinstance(dynamic, Mapping) and all(map(_is_named, dynamic.values()))
+    if not valid:
         raise CaptureError(
             f"dynamic is {dynamic!r:.80}; give a dict of inputs with a name for each dimension "
             "that varies, such as {'tokens': {1: 'length'}}"
@@ -40,7 +44,7 @@ def _is_named(dimensions: Any) -> bool:
 def double_single_sample(
     model: nn.Module, example: Batch, dynamic: Mapping[str, Mapping[int, str]] | None
 ) -> Batch:
-    """torch.export takes a size of 1 for a constant: a batch of one is doubled."""
+    """Double a batch of one sample: torch.export specializes a size of 1 as a constant."""
     if example.size != 1:
         return example
     named = example.arguments_of(model)
@@ -55,7 +59,7 @@ def double_single_sample(
 
 
 def unshare_inputs(example: Batch) -> Batch:
-    """A tensor that is given for two inputs is one input to torch.export, and the other is lost."""
+    """Copy tensors passed for several inputs: torch.export would merge those inputs into one."""
     seen: set[int] = set()
 
     def own(x: Any) -> Any:
@@ -68,8 +72,11 @@ def unshare_inputs(example: Batch) -> Batch:
 
 
 def name_keyword_inputs(model: nn.Module, example: Batch) -> None:
-    """Gives a forward that takes `**kwargs` a signature with the names that the example has:
-    torch.export loses which size is whose otherwise. The attribute is the caller's to remove."""
+    """Give a forward with `**kwargs` a signature with the names of the example.
+
+    Otherwise torch.export does not know which dynamic size belongs to which input. The caller
+    removes the attribute `forward`.
+    """
     forward = model.forward
     signature = inspect.signature(forward)
     own = [p for p in signature.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]

@@ -1,4 +1,4 @@
-"""From an nn.Module to the float graph, through torch.export."""
+"""Captures an nn.Module as a float graph with torch.export."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _REMEDIES = (
         ),
     ),
 )
-"""What torch.export cannot trace, and what to do about it instead."""
+"""Errors of torch.export, and what to do about them."""
 
 
 @relaxed_gc()
@@ -91,24 +91,24 @@ def capture_module(
     dynamic: DynamicShapes | None = None,
     has_weights: bool = True,
 ) -> G.FloatGraph:
-    """Captures a model in eval mode with torch.export.
+    """Capture a model in eval mode with torch.export.
 
     Args:
-        model: the user's module; it is read, never changed.
+        model: the user's module, which stays unchanged.
         example: one batch of inputs.
-        dynamic: input name -> {dimension: name} of the dimensions that vary at run time; by default
-            dimension 0 of every tensor input that has one ("batch").
-        filled: False for a model whose weights hold no values: nothing can be run then, and the
-            graph is not compared with the model.
+        dynamic: input name -> {dimension: name} of dimensions that vary at run time; by default
+            dimension 0 ("batch") of every tensor input.
+        has_weights: False for a model without weight values; the graph is then not compared with
+            the model.
 
     Raises:
         CaptureError: a module is in training mode, the inputs do not fit the model's forward, or
-            torch.export cannot trace it; with the line of the user's code where it is known.
+            torch.export cannot trace it; names the line of the user's code if it is known.
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError(
-            "the model is a TorchScript module, which torch.export does not take; give the "
-            "nn.Module that it was made of"
+            "the model is a TorchScript module, which torch.export does not support; give the "
+            "original nn.Module"
         )
     _refuse_training(model)
     if has_weights:
@@ -145,10 +145,10 @@ def _export(
 
 
 def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
-    """That the graph computes on the example what the model does when it is called.
+    """Check that the graph computes the model's outputs on the example.
 
     Raises:
-        CaptureError: it does not.
+        CaptureError: the outputs differ.
     """
     batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
     before = scalar_attributes(model)
@@ -157,7 +157,7 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         again = expected if scalar_attributes(model) == before else run_model(model, batch)
     except (Exception, SystemExit) as error:
         raise CaptureError(
-            f"the model was captured, and fails when it is called again: {describe(error)}"
+            f"the captured model fails when it is called again: {describe(error)}"
         ) from error
     with torch.no_grad(), silence_logging():
         runner = _ShapeChecker(graph.module)
@@ -185,10 +185,10 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
 
 
 class _ShapeChecker(fx.Interpreter):
-    """Runs a graph and holds its results to the sizes that it states as numbers.
+    """Runs a graph and compares the shapes of results with the fixed sizes in the graph.
 
     Attributes:
-        other: the first node that gives other sizes, and those; None while there is none.
+        mismatch: the first node with different sizes, and these; None without one.
     """
 
     mismatch: tuple[fx.Node, list[int]] | None = None
@@ -203,16 +203,16 @@ class _ShapeChecker(fx.Interpreter):
 
 
 def _number(size: Any) -> int | None:
-    """A size that is known, or that torch.export has settled on; None for one that varies."""
+    """Return a fixed size, or one that torch.export specialized; None for a dynamic size."""
     return size if isinstance(size, int) else size.node.maybe_as_int()
 
 
 @contextmanager
 def _no_transformer_fast_path() -> Iterator[None]:
-    """nn.Transformer layer by layer, as it is without its fast paths, which no graph can hold.
+    """Run nn.Transformer layer by layer, without its fast paths, which cannot be exported.
 
-    One is a single fused operator, the other a look at the values of a mask to see whether it is
-    the causal one. The result is the same without: the mask is applied as it is given.
+    One is a single fused operator, the other inspects the values of a mask to see whether it is
+    causal. The result is the same: the mask is applied as it is.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -238,7 +238,7 @@ def _refuse_meta(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise CaptureError(
-                f"'{name}' is on the device meta, which holds no values; load the weights first"
+                f"'{name}' is on the meta device, which has no values; load the weights first"
             )
 
 
@@ -248,8 +248,8 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
         unknown = sorted(set(dynamic) - set(named))
         if unknown:
             raise CaptureError(
-                f"dynamic dimensions were asked for '{unknown[0]}', which is no input; "
-                f"the inputs are {', '.join(named)}"
+                f"dynamic names '{unknown[0]}', which is not an input; the inputs are "
+                f"{', '.join(named)}"
             )
 
     def spec(path: Any, leaf: Any) -> Any:
@@ -272,8 +272,7 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
 
 
 def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
-    """Leaves in the containers of Python that torch.export takes: for one of the user's own kind
-    (a cache of keys and values) a list of what it holds."""
+    """Return leaves in builtin containers for torch.export; a custom one becomes a list."""
     if tree.is_leaf():
         return next(leaves)
     below = tree.children() if hasattr(tree, "children") else tree.children_specs  # torch < 2.10
@@ -286,7 +285,7 @@ def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
 def _name_dims(
     graph: G.FloatGraph, given: Mapping[str, Any], dynamic: DynamicShapes | None
 ) -> None:
-    """Dimensions the user named keep that name; those of an input are of all tensors in it."""
+    """Give dimensions the names in `dynamic`; those of an input apply to all tensors in it."""
     if dynamic is None:
         return
 
@@ -340,14 +339,14 @@ def _explain(model: nn.Module, example: Batch, two: Batch, error: BaseException)
 
 
 def _raised_at(error: BaseException) -> str:
-    """The innermost line that is neither torch's nor qtool's; "" where there is none."""
+    """Return the innermost line outside of torch and qtool, or ""."""
     frames = [f for f in extract_tb(error.__traceback__) if f.line]
     own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
     return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
 def _eager_problem(model: nn.Module, example: Batch) -> str | None:
-    """What the model itself says of these inputs, if it refuses them."""
+    """Return the error of calling the model with these inputs, or None."""
     try:
         with torch.no_grad():
             model(*example.args, **example.kwargs)

@@ -1,4 +1,4 @@
-"""From an ExportedProgram to the float graph."""
+"""Turns an ExportedProgram into the float graph."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _DROPOUTS = (
 
 
 def load_program(path: str | Path) -> ExportedProgram:
-    """Reads a `.pt2` file written by `torch.export.save`.
+    """Read a `.pt2` file written by `torch.export.save`.
 
-    Pickled objects and compiled libraries in it are refused. It is a program all the same: load
+    Files with pickled objects or compiled libraries are refused. The file is still a program: load
     only files whose author you trust.
 
     Raises:
-        CaptureError: missing, truncated or foreign file.
+        CaptureError: the file is missing, damaged or foreign.
     """
     if not is_file(path):
         raise CaptureError(f"{path}: no such file")
@@ -66,14 +66,14 @@ def load_program(path: str | Path) -> ExportedProgram:
 
 @contextmanager
 def _no_unpickling() -> Iterator[None]:
-    """torch.export.load falls back to full unpickling, which runs code from the file: not here."""
+    """Disable the fallback of torch.export.load to full unpickling, which runs code of the file."""
     load = torch.load
 
     def safe_load(*args: Any, **kwargs: Any) -> Any:
         return load(*args, **{**kwargs, "weights_only": True})
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise CaptureError("the file holds pickled objects or libraries, which are not loaded")
+        raise CaptureError("the file has pickled objects or libraries, which are not loaded")
 
     package = "torch.export.pt2_archive._package"
     with (
@@ -84,7 +84,10 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
-_LIFTED, _TRACES = "lifted_tensor_", 2  # what torch calls them, and how often it traces again
+_LIFTED, _TRACES = (
+    "lifted_tensor_",
+    2,
+)  # prefix of their names in torch, and how often torch traces again
 _WRITES = "if the model writes to its own inputs, let it write to a copy"
 _LOST = (
     "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
@@ -93,8 +96,10 @@ _LOST = (
 
 
 def _with_lifted(program: ExportedProgram) -> ExportedProgram:
-    """The program with the tensors that it makes while it runs under the names, too, that tracing
-    it again gives them: torch calls them anew, and looks for them by those names."""
+    """Add its lifted tensors under the names that tracing again gives them.
+
+    torch numbers lifted tensors anew at each trace, and looks them up by those names.
+    """
     lifted = [t for path, t in program.constants.items() if _LIFTED in path.rpartition(".")[2]]
     if not lifted:
         return program
@@ -105,14 +110,14 @@ def _with_lifted(program: ExportedProgram) -> ExportedProgram:
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:
-    """The float graph of an exported program: functional ATen, parameters as attributes, named.
+    """Return the float graph of an exported program: functional ATen, parameters as attributes.
 
     Raises:
-        CaptureError: the program was exported in training mode, mutates its buffers, takes or
-            returns something that is not a tensor, has branches or single images.
+        CaptureError: the program was exported in training mode, mutates buffers, has inputs or
+            outputs that are not tensors, has branches, or a convolution without batch dimension.
     """
     if program.example_inputs is None:
-        raise CaptureError("the program holds no example inputs; export it again with torch.export")
+        raise CaptureError("the program has no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
     try:
         with silence_logging(), defer_signals():
@@ -146,8 +151,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
 
 
 def _drop_effects(module: fx.GraphModule) -> None:
-    """The graph is functional but for torch.export's assertions, which return nothing, and the
-    copies back into inputs that the model wrote to."""
+    """Remove what is not functional: assertions, and copies back into mutated inputs."""
     for node in G.calls(module.graph):
         schema = getattr(node.target, "_schema", None)
         if schema is not None and not schema.returns and not node.users:
@@ -175,13 +179,13 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
 
 
 def _mutated_buffers(signature: ExportGraphSignature) -> list[str]:
-    """Buffers that end with another value; `self.table = self.table.to(x.device)` keeps its own."""
+    """Return buffers that change; `self.table = self.table.to(x.device)` does not count."""
     written = set(signature.buffers_to_mutate.items()) - set(signature.inputs_to_buffers.items())
     return sorted({buffer for _, buffer in written})
 
 
 def _unsupported_reason(node: fx.Node) -> str | None:
-    """Why no graph with this node can be quantized, and what to do about it."""
+    """Return why a graph with this node is not supported and what to do, or None."""
     if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
         return (
             f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
@@ -240,7 +244,7 @@ def _draws_random_numbers(node: fx.Node) -> bool:
 
 
 def _clean(module: fx.GraphModule) -> None:
-    """Drops unused attributes; gives every get_attr a fake value; outputs keep their structure."""
+    """Remove unused attributes, and give every get_attr a fake value."""
     for node in list(module.graph.nodes):
         if node.op == "get_attr" and not node.users:
             module.graph.erase_node(node)
@@ -250,7 +254,7 @@ def _clean(module: fx.GraphModule) -> None:
 
 
 def _dimension_names(program: ExportedProgram) -> dict[str, str]:
-    """Symbols of dynamic dimensions -> readable names; the leading one is the batch."""
+    """Return symbol -> readable name of dynamic dimensions; dimension 0 is the batch."""
     names: dict[str, str] = {}
     user = set(program.graph_signature.user_inputs)
     for node in program.graph.nodes:
@@ -265,7 +269,7 @@ def _dimension_names(program: ExportedProgram) -> dict[str, str]:
 
 
 def _is_dynamic(size: Any) -> bool:
-    """Not a number; a symbol that the model itself fixed to one is not dynamic."""
+    """Return whether a size varies; a symbol that the model specialized does not."""
     return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
 
 
@@ -276,7 +280,7 @@ def _input(node: fx.Node, dims: dict[str, str]) -> G.Input:
 
 
 def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str, ...]:
-    """`output`, `output_0` ..., or the keys where the model returns a dict or a dataclass."""
+    """Return `output`, `output_0` ..., or the keys of a dict or dataclass."""
     nodes = G.output_nodes(module.graph)
     paths = _output_paths(program, len(nodes))
     names = [".".join(p) or "output" for p in paths]
@@ -286,11 +290,11 @@ def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str
 
 
 def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]:
-    each = [torch.zeros(1, 1, 1, 1)] * count  # a container may compute with what it is given
+    leaves = [torch.zeros(1, 1, 1, 1)] * count  # a container may compute with its leaves
     try:
-        tree = pytree.tree_unflatten(each, program.call_spec.out_spec)
+        tree = pytree.tree_unflatten(leaves, program.call_spec.out_spec)
         found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
-    except Exception:  # noqa: BLE001  # a user's own, which may know no names or take no such tensors
+    except Exception:  # noqa: BLE001  # a custom container may have no names, or refuse such tensors
         return [(str(i),) for i in range(count)]
     return [tuple(_key(k) for k in path) for path, _ in found]
 
@@ -303,6 +307,7 @@ def _key(key: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, with the next one after a colon."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].endswith(":"):
         return f"{lines[0]} {lines[1].strip(' -')}"

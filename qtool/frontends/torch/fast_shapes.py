@@ -1,8 +1,8 @@
-"""What torch would find out of shapes by taking operators apart, told in one step.
+"""Infers the shapes of normalizations and activations in one step while torch.export traces.
 
-While torch.export traces, each result needs a shape. For a normalization on symbolic sizes torch
-computes it through a dozen elementary operators, each with its own guards: half of the time that
-tracing a deep network takes. But such a result is as its input is.
+torch infers the shape of a normalization with symbolic sizes through a dozen elementary operators,
+each with its own guards: half of the time of tracing a deep network. But the result has the shape
+of the input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _same(whole: Decomposition, x: torch.Tensor, *rest: Any, **named: Any) -> An
 def _batch_norm(whole: Decomposition, x: torch.Tensor, *rest: Any) -> Any:
     if any(t is not None and t.dtype != x.dtype for t in rest[:4]):
         return whole(x, *rest)
-    nothing = x.new_empty(0)  # as the statistics of inference are
+    nothing = x.new_empty(0)  # like the statistics in inference
     return torch.empty_like(x), nothing, nothing
 
 
@@ -41,15 +41,17 @@ _RULES: Mapping[Any, Callable[..., Any]] = {
 
 @contextmanager
 def fast_shapes() -> Iterator[None]:
-    """While it is open, torch infers the results of these operators in one step; whatever is out
-    of the ordinary is left to torch. Where torch has no such table, all is."""
-    from torch import _decomp  # brings sympy, which sets filters of warnings when it is imported
+    """Infer the results of some operators in one step while the context is open.
+
+    Unusual arguments are left to torch; so is everything if torch has no decomposition table.
+    """
+    from torch import _decomp  # imports sympy, which sets warning filters
 
     table = getattr(_decomp, "decomposition_table", {})
     quick = {op: partial(rule, table[op]) for op, rule in _RULES.items() if op in table}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(table, quick))
         config = torch._dynamo.config
-        if hasattr(config, "fake_tensor_cache_enabled"):  # looking up takes as long as computing
+        if hasattr(config, "fake_tensor_cache_enabled"):  # a lookup takes as long as computing
             stack.enter_context(config.patch(fake_tensor_cache_enabled=False))
         yield

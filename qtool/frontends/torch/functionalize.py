@@ -1,9 +1,8 @@
-"""A graph as torch.export gives it, made functional by rules: no second trace where none is needed.
+"""Makes an exported graph functional with rewrite rules, without tracing it again.
 
-`run_decompositions({})` traces a program again, twice, which costs more than capturing it did. Most
-graphs hold little that it would change: batch norms, reshapes, casts, inactive dropouts, operators
-that write into a fresh result. Those are rewritten here into what the trace gives, node for node. A
-graph with anything else is left as it is, for torch to trace.
+`run_decompositions({})` traces a program twice more, which takes longer than capturing it. It
+changes little in most graphs: batch norms, reshapes, casts, inactive dropouts, in-place operators
+on new results. The rules here give the same nodes. A graph with anything else is left to torch.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def make_functional(module: fx.GraphModule) -> bool:
-    """Rewrites the graph in place, and tells whether it is functional now; else it is as it was."""
+    """Rewrite the graph in place if rules cover all of it, and return whether they do."""
     mode = G.fake_mode(module.graph)
-    # contiguity is asked of symbolic sizes: that must not pin a dynamic dimension
+    # checking contiguity of symbolic sizes must not specialize a dynamic dimension
     guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
     edits: list[Edit] = []
     with guards:
@@ -50,7 +49,7 @@ def _is_write(node: fx.Node) -> bool:
 
 
 def _is_unchanged(node: fx.Node) -> bool:
-    """Whether the trace leaves the operator as it is; it takes apart what may return an alias."""
+    """Return whether tracing leaves the operator unchanged; it decomposes what may alias."""
     if node.target is operator.getitem:
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or node.target in _TRACED:
@@ -68,7 +67,7 @@ def _aliases(target: torch._ops.OpOverload) -> bool:
 
 
 def _replaced_by(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
-    """Another operator on the node's first argument, as it is by then: it may have vanished."""
+    """Replace the operator; the first argument is read when the edit runs, as it may change."""
 
     def edit() -> None:
         node.target, node.args, node.kwargs = target, (node.args[0], *args), kwargs
@@ -134,7 +133,7 @@ def _reshape(node: fx.Node) -> Edit | None:
 
 
 def _flatten(node: fx.Node) -> Edit | None:
-    """A view of sizes that are known, but for those that are an input's own."""
+    """Replace by a view, if each size is a number or the size of an input."""
     x: Any = node.args[0]
     if not G.value(x).is_contiguous():
         return None
@@ -153,7 +152,7 @@ def _flatten(node: fx.Node) -> Edit | None:
 
 
 def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None:
-    """The number, or the input and the dimension of it that a symbolic size is; None otherwise."""
+    """Return a number, or the input and dimension that have a symbolic size, or None."""
     if isinstance(size, int):
         return size
     for node in G.placeholders(graph):
@@ -164,7 +163,7 @@ def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None
 
 
 def _size_node(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
-    """The node of a size behind the inputs, made where there is none."""
+    """Return the node of an input's size; insert it behind the inputs if there is none."""
     source, axis = found
     for user in source.users:
         if user.target is aten.sym_size.int and user.args == (source, axis):
@@ -176,7 +175,7 @@ def _size_node(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
 
 
 def _write(node: fx.Node) -> Edit | None:
-    """x.relu_() is x.relu() from here on, where x was made for it and nobody holds a view of it."""
+    """Replace x.relu_() by x.relu(), if x owns its memory and has no view."""
     target: Any = node.target
     name = target._schema.name.removesuffix("_")
     packet = getattr(aten, name.removeprefix("aten::"), None)
@@ -200,7 +199,7 @@ def _write(node: fx.Node) -> Edit | None:
 
 
 def _is_fresh(node: fx.Node) -> bool:
-    """Memory of its own: not an input, a weight, or a view of another tensor."""
+    """Return whether a value owns its memory: not an input, a weight, or a view."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if node.target is aten.batch_norm.default or _is_write(node):  # those have rules of their own
@@ -209,14 +208,14 @@ def _is_fresh(node: fx.Node) -> bool:
 
 
 def _may_alias(node: fx.Node) -> bool:
-    """Whether the result may share the memory of an argument, for all that its schema says."""
+    """Return whether, by the schema, the result may share the memory of an argument."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return True
     return _aliases(node.target) or torch.Tag.maybe_aliasing_or_mutating in node.target.tags
 
 
 _TRACED = (aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
-"""Without an alias in their schema that says so, the trace makes something else of these."""
+"""Tracing changes these, although their schemas have no alias."""
 
 RULES: Mapping[Any, Rule] = {
     aten.batch_norm.default: _batch_norm,

@@ -1,7 +1,7 @@
-"""What a module keeps beside its tensors: put back as it was, and looked at for changes.
+"""Saves and restores a module's Python attributes, and detects changes to them.
 
-A model may make a mask at its first call and keep it. While torch.export traces, what it keeps so
-is no tensor with values, and would stay in the user's model.
+A model may create a mask at its first call and store it. While torch.export traces, that is a fake
+tensor, which must not stay in the user's model.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _Place = tuple[Any, Any]  # a container, and what it held
 
 @contextmanager
 def preserve_attributes(model: nn.Module) -> Iterator[None]:
-    """Afterwards all modules have the attributes that they had, and their lists and dicts hold what
-    they held."""
+    """Restore the attributes of all modules on exit, and the contents of their lists and dicts."""
     before = [place for module in model.modules() for place in _containers(module)]
     try:
         yield
@@ -48,8 +47,10 @@ def _restore(container: Any, held: Any) -> None:
 
 
 def scalar_attributes(model: nn.Module) -> list[tuple[str, Any]]:
-    """The numbers and texts among the attributes of all modules: what a model that counts its calls
-    changes at each."""
+    """Return the numbers and strings among all modules' attributes.
+
+    They change at each call of a model that counts its calls.
+    """
     return [
         (f"{path}.{name}", value)
         for path, module in model.named_modules()

@@ -1,8 +1,8 @@
-"""Readable names: every node is named after the module of the user's model that it came from.
+"""Names nodes after the modules of the user's model.
 
-A call made by a leaf module of torch.nn takes the module's own path (`layer1.0.conv2`); any other
-call takes the path of the module whose forward made it, and the operator (`layer1.0.add`). The
-second use of a name gets `_2`, and so on.
+A call in a leaf module of torch.nn gets the module's path (`layer1.0.conv2`); any other call gets
+the path of the module whose forward has it, and the operator (`layer1.0.add`). The second use of a
+name gets `_2`, and so on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph.unique_names import unique
 
-# modules of torch.nn that are made of others, or of many operators
+# modules of torch.nn with submodules or many operators
 _COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")
 
 
 def assign_names(graph: fx.Graph) -> None:
-    """Gives every node of a freshly captured graph its name (in `meta`)."""
+    """Name every node of a newly captured graph (in `meta`)."""
     taken = {G.OUTPUT}
     for node in graph.nodes:
         if node.op == "output":
@@ -44,7 +44,7 @@ def _wanted(node: fx.Node) -> str:
 
 
 def _computes(node: fx.Node) -> bool:
-    """Not a size, and not zeros to begin with: they would take the name of what the layer is."""
+    """Return whether a node computes tensors from tensors; others must not take a layer's name."""
     results = G.value(node)
     tensors = results if isinstance(results, list | tuple) else [results]
     made = all(isinstance(t, torch.Tensor) for t in tensors)

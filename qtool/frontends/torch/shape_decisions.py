@@ -1,9 +1,9 @@
-"""Sizes that a model decides by: where the captured graph is another function than the model.
+"""Finds sizes at which the captured graph differs from the model, since the model branches on them.
 
 torch.export follows the sizes of the example. A branch on one of them, or int(size / 2), becomes
-what it was there; what has to hold for that is a guard of its shape environment, and of those that
-are no plain range nothing is heard. So where a guard fails at sizes near those of the example,
-model and graph are run there. Most guards tell apart nothing but strides, and nobody hears of them.
+constant; the condition for it is a guard of the shape environment, and torch reports only guards
+that are plain ranges. So where a guard fails at sizes near those of the example, model and graph
+are compared. Most guards concern only strides, and are not reported.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
 from qtool.core.graph.process_lock import silence_logging
 
-MIN_SIZE = 2  # torch.export takes a size of 1 for a constant, and no graph is captured with it
-MAX_RUNS = 6  # of the model, at most
-MAX_DIFFERENCE = 0.01  # of the range: another function, not another rounding
+MIN_SIZE = 2  # torch.export specializes a size of 1
+MAX_RUNS = 6  # maximum number of calls of the model
+MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
 
 
 def run_model(model: nn.Module, batch: Batch) -> list[Any]:
-    """What a model gives; it may write to what it is given."""
+    """Return the leaves of a model's outputs; inputs are copied, as a model may write to them."""
     args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))
     with torch.no_grad(), silence_logging():
         return pytree.tree_leaves(model(*args, **kwargs))
 
 
 def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
-    """In sentences, what has to hold of the sizes for the graph to compute what the model does.
+    """Return conditions on sizes without which the graph differs from the model, as notes.
 
     Args:
-        ranges: also the bounds that `FloatGraph.constraints` has.
+        model: the model.
+        graph: captured from it.
+        ranges: also check sizes outside of `FloatGraph.constraints`.
     """
     guards, found, runs = _guards(graph), dict[Any, None](), 0
     batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
@@ -63,7 +65,7 @@ def _guards(graph: G.FloatGraph) -> list[Any]:
 
 
 def _nearby_sizes(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
-    """Sizes of a batch of which one is another."""
+    """Yield the sizes of a batch with one size changed."""
     own: dict[str, int] = {}
     for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
         own |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
@@ -79,7 +81,7 @@ def _inside(graph: G.FloatGraph, name: str, size: int) -> bool:
 
 
 def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
-    """True where it cannot be told."""
+    """Return whether a guard holds; True if that is unknown."""
     names = {s: graph.dims[str(s)] for s in guard.free_symbols}
     known = {s: sympy.Integer(sizes[n]) for s, n in names.items() if n in sizes}
     try:
@@ -89,7 +91,7 @@ def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
 
 
 def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> bool:
-    """Whether the model runs at these sizes and gives something else than the graph."""
+    """Return whether the model runs at these sizes with other results than the graph."""
     tensors = []
     for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
         for axis, name in enumerate(given.shape):
@@ -100,10 +102,10 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
     batch = graph.call_of(tensors)
     try:
         expected = [x for x in run_model(model, batch) if isinstance(x, torch.Tensor)]
-    except (Exception, SystemExit):  # noqa: BLE001  # the user's code: no sizes for it
+    except (Exception, SystemExit):  # noqa: BLE001  # the model does not support these sizes
         return False
     try:
-        leaves = graph.leaves_of(batch)  # node by node: the module would check the ranges
+        leaves = graph.leaves_of(batch)  # node by node, since the module would check ranges
         with torch.no_grad():
             results = fx.Interpreter(graph.module).run(*leaves, enable_io_processing=False)
         found = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
@@ -117,7 +119,7 @@ def _sentence(guard: Any, graph: G.FloatGraph) -> str:
     text = str(PythonPrinter().doprint(guard.xreplace(names)))
     text = re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")
     remedy = "; // keeps a size where int(a / b) fixes it" if "trunc(" in text else ""
-    return f"the file is right only where {text}: the model decides by that{remedy}"
+    return f"the file is correct only for {text}: the model branches on that{remedy}"
 
 
 def _copied(x: Any) -> Any:

@@ -23,7 +23,7 @@ def test_the_first_operator_that_differs_is_named(
     wrong = replace(OPERATORS["Elu"], function=lambda call, x: torch.nn.functional.elu(x))
     monkeypatch.setattr(read_nodes, "OPERATORS", {**OPERATORS, "Elu": wrong})
     model = loaded(behind_conv(TEXT), tmp_path)
-    with pytest.raises(CaptureError, match=r"Elu1 \(Elu\) is read otherwise than ONNX Runtime"):
+    with pytest.raises(CaptureError, match=r"computes Elu1 \(Elu\) differently than ONNX Runtime"):
         capture_onnx(model, Batch((images(),)))
 
 

@@ -34,7 +34,7 @@ def test_a_constant_that_doubles_without_end_is_refused(
     monkeypatch.setattr(read_nodes, "_MESSAGE", 1024)
     load_onnx(doubling(4, tmp_path / "few.onnx"))
     message = (
-        r"c6 \(Concat\) reads 2,048 bytes of constants that the file calculates, at most 1,024"
+        r"c6 \(Concat\) reads 2,048 bytes of constants that the file computes; the limit is 1,024"
     )
     with pytest.raises(CaptureError, match=message):
         load_onnx(doubling(8, tmp_path / "many.onnx"))

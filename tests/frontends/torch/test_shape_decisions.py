@@ -51,7 +51,7 @@ def test_what_is_decided_is_said(name: str) -> None:
     function, condition = DECIDED[name]
     graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
     (told,) = graph.size_conditions
-    assert told.startswith(f"the file is right only where {condition}: ")
+    assert told.startswith(f"the file is correct only for {condition}: ")
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -64,10 +64,10 @@ def test_it_is_a_note_of_the_model() -> None:
     layer = nn.Linear(12, 4)
     x = torch.randn(SHAPE)
     model = Function(lambda x, layer: layer(DECIDED["half"][0](x)), layer).eval()
-    assert any("only where" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
+    assert any("only for" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
     swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
     made = qtool.quantize(swapped, [x.transpose(0, 1)])
-    assert any("only where (batch % 2) == 0" in n for n in made.notes)
+    assert any("only for (batch % 2) == 0" in n for n in made.notes)
 
 
 def test_what_is_no_model() -> None:
