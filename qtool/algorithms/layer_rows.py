@@ -1,8 +1,8 @@
 """A layer as a product of matrices: its inputs as rows, its weights as a matrix for each group.
 
 A convolution reads a patch at each of its positions; rows are patches at some of them, always the
-same ones for the same sizes. A transposed convolution is one that reads its input with zeros in
-between, with its kernel turned round.
+same ones for the same sizes. A transposed convolution is treated as a convolution of the input with
+interleaved zeros, with a flipped kernel.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ aten = torch.ops.aten
 
 
 def is_product(node: fx.Node) -> bool:
-    """Whether a node is a layer that this module knows: a convolution or a linear layer."""
+    """Return whether a node is a convolution or a linear layer."""
     return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
 
 
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
-    """Weights as [groups, out / groups, inputs of a position]."""
+    """Return weights as [groups, out / groups, inputs of a position]."""
     if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
         turned = weight.flip(tuple(range(2, weight.dim())))
         parts: torch.Tensor = turned.unflatten(0, (groups_of(node), -1))
@@ -39,7 +39,7 @@ def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
 
 
 def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The inverse of `as_matrix`."""
+    """Return a matrix of `as_matrix` in the shape of the weight."""
     if node.target is torch_ops.conv_transpose:
         parts: torch.Tensor = matrix.unflatten(2, (-1, *shape[2:]))
         return parts.transpose(1, 2).flatten(0, 1).flip(tuple(range(2, len(shape))))
@@ -47,7 +47,7 @@ def as_weight(node: fx.Node, matrix: torch.Tensor, shape: torch.Size) -> torch.T
 
 
 def row_layout(node: fx.Node) -> Hashable:
-    """Two layers that read one tensor read the same rows of it where this is the same."""
+    """Return a key that is equal for layers that read the same rows of a tensor."""
     if node.target is aten.linear.default:
         return ()
     kernel = tuple(G.hint(s) for s in G.shape(node.args[1])[2:])  # type: ignore[arg-type]  # a node
@@ -55,10 +55,10 @@ def row_layout(node: fx.Node) -> Hashable:
 
 
 def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
-    """Inputs of a layer as rows: [groups, at most `most`, inputs of a position].
+    """Return inputs of a layer as rows: [groups, up to `limit`, inputs of a position].
 
     Args:
-        x: what the layer reads, a whole batch.
+        x: the layer's input, a whole batch.
     """
     if node.target is aten.linear.default:
         flat = x.reshape(-1, x.shape[-1])
@@ -105,13 +105,13 @@ def _patches(
 def _memory_offsets(
     sizes: Sequence[int], strides: Sequence[int], chosen: torch.Tensor
 ) -> torch.Tensor:
-    """Where the elements with these numbers lie in memory, in an array of these sizes."""
+    """Return the memory offsets of the elements with these numbers, in an array of these sizes."""
     along = torch.unravel_index(chosen, tuple(sizes))
     return torch.stack([i * step for i, step in zip(along, strides, strict=True)]).sum(0)
 
 
 def output_rows(node: fx.Node, y: torch.Tensor, limit: int) -> torch.Tensor:
-    """What a layer gives, at the places of `rows_of`: [groups, at most `most`, out / groups]."""
+    """Return results at the places of `input_rows`: [groups, up to `limit`, out / groups]."""
     lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
     lines = lines.reshape(-1, lines.shape[-1])
     rows: torch.Tensor = lines[_sample_positions(len(lines), limit)].unflatten(
@@ -121,7 +121,7 @@ def output_rows(node: fx.Node, y: torch.Tensor, limit: int) -> torch.Tensor:
 
 
 def row_weights(gains: torch.Tensor, limit: int) -> torch.Tensor:
-    """How much rows count, at the places of `rows_of` of a linear layer: [at most `most`]."""
+    """Return the weights of the rows of `input_rows`, for a linear layer: [up to `limit`]."""
     flat = gains.reshape(-1)
     return flat[_sample_positions(len(flat), limit)]
 
@@ -129,7 +129,7 @@ def row_weights(gains: torch.Tensor, limit: int) -> torch.Tensor:
 def input_sums(
     node: fx.Node, x: torch.Tensor, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
-    """What a batch adds to `mean_of`: float64.
+    """Return what a batch adds to `input_mean`: float64.
 
     Args:
         x: what the layer reads. gains: of a linear layer, how much each row counts: [*rows].
@@ -140,7 +140,7 @@ def input_sums(
 
 
 def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
-    """The mean of all rows of what a layer reads, of all batches: float64 [groups, inputs]."""
+    """Return the mean of all input rows of a layer, over all batches: float64 [groups, inputs]."""
     if node.target is aten.linear.default:
         return channel_mean(parts).unsqueeze(0)
     by_shape: dict[torch.Size, list[tuple[torch.Tensor, float]]] = {}
@@ -155,7 +155,7 @@ def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> to
 
 
 def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The sum of all patches that a convolution reads, [groups, inputs], and how many they are."""
+    """Return the sum of all patches that a convolution reads, [groups, inputs], and their count."""
     x, stride, dilation = _padded_input(node, x)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
     for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
@@ -168,7 +168,7 @@ def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
 def channel_sums(
     y: torch.Tensor, channel: int, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
-    """What a batch adds to `mean_along`. gains: as for `part_of_mean`."""
+    """Return what a batch adds to `channel_mean`. weights: as for `input_sums`."""
     if weights is not None:
         counted = (weights.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
         return counted, float(weights.double().sum())
@@ -178,7 +178,7 @@ def channel_sums(
 
 
 def channel_mean(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
-    """Means by channel over several batches: float64 [channels]."""
+    """Return the mean of each channel over several batches: float64 [channels]."""
     total, weight = torch.zeros((), dtype=torch.float64), 0.0
     for summed, count in parts:
         total, weight = total + summed, weight + count
@@ -186,7 +186,7 @@ def channel_mean(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
 
 
 def _padded_input(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
-    """What a convolution without padding would read; its stride and dilation."""
+    """Return the padded input of a convolution, its stride and its dilation."""
     if node.target is torch_ops.conv:
         stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
         begin, end = pads[: len(stride)], pads[len(stride) :]
@@ -211,7 +211,7 @@ def _sizes(argument: object) -> list[int]:
 
 @lru_cache(maxsize=16)
 def _sample_positions(count: int, most: int) -> torch.Tensor:
-    """Which of `count` places: all, or `most` of them drawn without looking at the values."""
+    """Return the positions to use: all, or `most` of them drawn by a fixed seed."""
     if count <= most:
         return torch.arange(count)
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most]

@@ -50,13 +50,13 @@ SAMPLES, CHUNK = 64, 16
 
 
 class TunedModel(TuneResult):
-    """What a search has found, and the models of it."""
+    """The result of a search, and its models."""
 
     convert: Callable[[Recipe], QuantizedModel]
     write_float: Callable[[Path], Path]
 
     def quantized(self, key: str | None = None) -> QuantizedModel:
-        """The best model, or the one of another evaluation.
+        """Return the best model, or the one of another evaluation.
 
         Raises:
             PlanError: it is the float model itself, of which `export` writes a file.
@@ -64,7 +64,7 @@ class TunedModel(TuneResult):
         return self.convert(self.recipes[key or self.best.key])
 
     def export(self, path: str | Path, key: str | None = None) -> None:
-        """Writes the best model, or the one of another evaluation, verified; where it is the float
+        """Write the best model, or the one of another evaluation, verified; where it is the float
         model itself, that one.
 
         Raises:
@@ -76,7 +76,7 @@ class TunedModel(TuneResult):
             self.quantized(key).export(path, timing=0)
 
     def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
-        """A recipe as the text of a file, to read, to edit, and to give to `quantize`."""
+        """Return a recipe as the text of a file, which `quantize` reads."""
         recipe = self.recipes[key or self.best.key]
         if suffix == ".json":
             return json.dumps(recipe.to_json(), indent=2) + "\n"
@@ -117,7 +117,7 @@ class TunedModel(TuneResult):
 
     @accepts_paths("folder")
     def write_front(self, folder: str | Path) -> None:
-        """Writes every model of the front, verified, each with its recipe beside it.
+        """Write every model of the Pareto front, verified, each with its recipe next to it.
 
         Raises:
             FileError: it cannot be written. VerificationError: a file does not do what is planned.
@@ -156,7 +156,7 @@ def tune(
     archive: str | Path | None = None,
     progress: Progress = lambda x: x,
 ) -> TunedModel:
-    """Searches the fastest (or smallest) int8 model that loses no more than it may.
+    """Find the fastest (or smallest) int8 model within an accuracy budget.
 
     An additive model of errors and times finds candidates, and a few are evaluated for real.
     Ctrl-C ends the search with the best model so far; so does the end of the budget.
@@ -244,7 +244,7 @@ def explain(
     mended: str | Path | None = None,
     dynamic: DynamicSizes | None = None,
 ) -> Explanation:
-    """Says which layers of an int8 file changed answers: left in float they bring them back.
+    """Find the layers of an int8 file that cause changed predictions.
 
     Args:
         file: an int8 file that qtool made. model: its float model, as for `quantize`.
@@ -277,12 +277,12 @@ def explain(
 
 
 def _again(data: Iterable[Any]) -> Any:
-    """Data that can be read more than once."""
+    """Return data that can be read more than once."""
     return list(data) if iter(data) is data else data
 
 
 def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None) -> list[Recipe]:
-    """One for each level of recovery, the least first."""
+    """Return a recipe for each accuracy level, the lowest first."""
     if recover is not None:
         return [Recipe.of(recipe, None, None, list(recover))]
     given = Recipe.of(recipe)
@@ -323,7 +323,7 @@ def _calibration(
 
 
 def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
-    """The first samples, a chunk at a time where the graph takes any number."""
+    """Return the first samples, in chunks if the batch size is dynamic."""
     found: list[Batch] = []
     splits = graph.can_split_batches
     for batch in batches(data, graph.module):
@@ -334,14 +334,14 @@ def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
 
 
 def _one_sample(graph: FloatGraph, first: Batch) -> list[Any]:
-    """One sample where the batch is dynamic; else the inputs as they are."""
+    """Return one sample if the batch size is dynamic, else the first batch."""
     tensors = [t for _, t in graph.bind(first).tensors()]
     free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
     return [(t[:1] if f else t).cpu().numpy() for t, f in zip(tensors, free, strict=True)]
 
 
 class _Named:
-    """Batches bound to a graph, their tensors by the names of its inputs; read anew each time."""
+    """Batches with tensors by the names of the inputs; every iteration reads the data again."""
 
     def __init__(self, graph: FloatGraph, data: Iterable[Any]) -> None:
         self.graph, self.data = graph, data

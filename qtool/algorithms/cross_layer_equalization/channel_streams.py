@@ -1,10 +1,10 @@
-"""Streams: which channels of which tensors must be divided by one factor, and where it goes.
+"""Streams: the channels that must have the same factor, and the constants that absorb it.
 
-Every channel of every float tensor of a graph has a number; channels with the same number belong to
-one stream. What computes channel by channel and lets a positive factor through (ReLU, pools, sums,
-concats, whatever only moves elements) gives its result the numbers of its inputs; a layer with
-weights takes the factors of its input into them and begins new streams. Number 0 is pinned: its
-factor is 1, since something reads or writes it that knows no factor.
+Every channel of every float tensor of a graph has a number; channels with the same number form a
+stream. Operators that work channel by channel and commute with a positive factor (ReLU, pools,
+sums, concats, all that only move elements) pass the numbers of their inputs to their result; a
+layer with weights absorbs the factors of its input and starts new streams. Stream 0 is pinned to
+the factor 1, since one of its readers or writers cannot absorb a factor.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def find_streams(module: fx.GraphModule) -> Streams:
 
 @dataclass
 class _Walk:
-    """What is known so far; streams that turned out to be one are joined (union-find)."""
+    """State of the analysis; streams that must be equal are joined (union-find)."""
 
     module: fx.GraphModule
     channels: dict[fx.Node, Channels] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class _Walk:
         return found
 
     def own(self, *constants: object) -> bool:
-        """Whether these are stored constants that nobody else reads."""
+        """Return whether these are stored constants with a single reader."""
         return all(
             isinstance(c, fx.Node) and c.op == "get_attr" and self.reads[str(c.target)] == 1
             for c in constants
@@ -148,7 +148,7 @@ def _kind(node: fx.Node) -> str:
 
 
 def _stop(walk: _Walk, node: fx.Node) -> None:
-    """No factor goes in, and none comes out."""
+    """Pin inputs and result."""
     for source in node.all_input_nodes:
         walk.pin(source)
     value = G.value(node)

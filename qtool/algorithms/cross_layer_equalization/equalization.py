@@ -1,11 +1,9 @@
-"""Equalization: channels divided by factors that all their writers and readers take into their
-weights, so that the one range of each tensor fits all of its channels.
+"""The step `cross-layer-equalization`: equal channel ranges, with factors moved into the weights.
 
-After cross-layer equalization (Nagel et al. 2019), which balances the weights of pairs of layers.
-Here streams go through the whole graph (`equalize_streams`), and factors are chosen for the
-predicted noise of the outputs, that of activations and that of weights (`equalize_factors`). They
-are taken where much is predicted of them and the quantized network is nearer to the float one with
-them, sample by sample, on samples that chose nothing.
+Cross-layer equalization (Nagel et al. 2019) balances the weights of pairs of layers. Here streams
+of channels go through the whole graph (`channel_streams`), and their factors minimise the predicted
+output noise of activations and weights together (`factors`). They are kept if the predicted gain is
+large enough and the error on held-out samples does not grow.
 """
 
 from __future__ import annotations
@@ -42,15 +40,15 @@ Factors = Mapping[str, torch.Tensor]
 """Tensor name -> what its channels are divided by: float32 [channels]."""
 
 NAME = "cross-layer-equalization"
-REASON = "channels brought to one width, their factors taken into the weights around them"
+REASON = "channel ranges are equalized, with factors moved into the weights around them"
 
-SAMPLES = 128  # that ranges are found anew on
-FEWEST = 32  # below that nothing can be told from them
-CHOOSING = 64  # samples that are run backwards too
-BATCH = 16  # samples at once
-OBSERVED = 64  # of them where ranges are found: what an observer does costs as much for any number
-ELEMENTS = 1 << 25  # of all values of a batch together, which the backward run holds
-WORTH = 0.86  # of the noise, what has to be predicted at most: for less `round` alone does better
+SAMPLES = 128  # for the new ranges
+FEWEST = 32  # samples; with fewer the step is skipped
+CHOOSING = 64  # samples of the backward run
+BATCH = 16  # samples of the backward run at once
+OBSERVED = 64  # samples at once for the new ranges: an observer costs the same for any number
+ELEMENTS = 1 << 25  # of all values of a batch, which the backward run holds
+WORTH = 0.86  # largest share of the noise to be predicted; above, `gptq` alone does better
 
 
 def _bound(source: str) -> str:
@@ -58,7 +56,7 @@ def _bound(source: str) -> str:
 
 
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
-    """The extremes of channels in front of clamps with an upper bound."""
+    """Return probes for the channel extremes in front of clamps with an upper bound."""
     if not plan.observed():
         return ()
     spec, found = ObserverSpec("minmax"), {}
@@ -99,20 +97,20 @@ CROSS_LAYER_EQUALIZATION = Step(NAME, _run, _probes, "balanced", SAMPLES, _repla
 
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:
-    """Whether any tensor with a range of its own has channels that are free."""
+    """Return whether any tensor with its own range has free channels."""
     tensors = (streams.tensors.get(p.tensor) for p in plan.observed())
     return any(c is not None and bool(c.streams.any()) for c in tensors)
 
 
 def _batch_size(module: fx.GraphModule) -> int:
-    """Samples at once, so that all their values fit."""
+    """Return the batch size for which all values fit into memory."""
     sizes = [G.shape(n) for n in module.graph.nodes if n.op != "get_attr" and G.is_float(n)]
     each = sum(math.prod(G.hint(s) for s in size[1:]) for size in sizes)
     return max(1, min(BATCH, ELEMENTS // max(each, 1)))
 
 
 def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Batch]) -> Factors:
-    """Of every tensor beside a constant that takes some on; none where they would not help."""
+    """Return the factors of tensors next to constants that absorb them; empty if not worth it."""
     assert state.calibration is not None
     module, plan = state.graph.module, state.plan
     layers = {n for p in plan if p.kind is Kind.WEIGHT for n in {e.user for e in p.edges}}
@@ -140,8 +138,8 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
 
 
 def _rows(weight: fx.Node) -> int | None:
-    """Along which dimension of a weight its rows lie; None where a row reads a single channel,
-    which is rounded the same, whatever the factors."""
+    """Return the dimension of a weight's rows; None where a row reads a single channel, which no
+    factor changes the rounding of."""
     (layer,) = weight.users
     row, shape = row_of(layer), G.shape(weight)
     if row is None or row.weight is None or len(shape) < 2:
@@ -150,7 +148,7 @@ def _rows(weight: fx.Node) -> int | None:
 
 
 def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> ConversionState:
-    """The conversion with channels divided by the factors that a change holds."""
+    """Return the state with channels divided by the factors of a change."""
     streams = find_streams(state.graph.module)
     slots = [s for s in streams.slots if s.tensor in change.arrays]
     tensors = {s.tensor for s in slots}
@@ -159,7 +157,7 @@ def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> 
     ) and tensors == set(change.arrays)
     if not fits:
         raise VerificationError(
-            "the file was made from another model: what its equalization scaled is not in this one"
+            "the file was made from another model: this one lacks the tensors that were equalized"
         )
 
     def edit(module: fx.GraphModule) -> int:
@@ -178,9 +176,11 @@ def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> 
 def _observed_again(
     state: ConversionState, factors: Factors, batches: Iterable[Batch]
 ) -> ConversionState:
-    """With statistics of the tensors that are others now, from all elements of the samples that
-    were kept, as these are few and percentiles lie far out. Samples kept aside are among them:
-    ranges of the network without factors were found on them, too."""
+    """Return the state with new statistics of the changed tensors.
+
+    They use all elements of the kept samples, since these are few and percentiles are far out.
+    Held-out samples are included, as they are in the ranges of the network without factors.
+    """
     assert state.calibration is not None
     calibration, plan = state.calibration, state.plan
     changed = _changed(state.graph.module, factors)
@@ -204,7 +204,7 @@ def _observed_again(
 
 
 def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
-    """Every tensor that holds a channel of which a factor was taken."""
+    """Return the tensors with a scaled channel."""
     streams = find_streams(module)
     scaled = torch.zeros(streams.count, dtype=torch.bool)
     for name, factor in factors.items():

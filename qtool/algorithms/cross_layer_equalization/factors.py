@@ -1,8 +1,8 @@
-"""The factors of the streams that make the predicted noise of the outputs smallest.
+"""Factors of the streams of channels that minimise the predicted noise of the outputs.
 
-A tensor on one grid has an error of step^2 / 12 in every element, and the step is the range of its
-widest channel, divided by the channel's factor; a row of weights has the same of its own largest
-one, times the factor of the channel that it reads. `gradient_sensitivity` measures how much of
+A tensor on one grid has the error step^2 / 12 in every element. The step is proportional to the
+range of the widest channel, divided by the channel's factor; for a row of weights, to its largest
+weight, times the factor of the channel that it reads. `gradient_sensitivity` measures how much of
 either reaches the outputs. A factor of a channel thus trades the noise of activations for that of
 weights, and what is best for one tensor for what is best for the others of its stream.
 """
@@ -28,15 +28,15 @@ from qtool.core.ops import data_inputs, row_of
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
 STEPS, RATE = 60, 0.08  # of Adam; in octaves
-SHARP = 24  # the exponent of the norm that stands for the largest of several
-SMALLEST = 2.0**-12  # of a tensor's widest channel: one that was hardly seen is not blown up
-ROOM = 1.05  # below a clamp's bound, beyond the largest value that was seen
-GRAIN = 16  # parts of an octave that factors are rounded to, for the last bits of gradients
+SHARP = 24  # exponent of the norm that approximates a maximum
+SMALLEST = 2.0**-12  # of a tensor's widest channel; smaller ones are not scaled up further
+ROOM = 1.05  # margin between the largest observed value and a clamp's bound
+GRAIN = 16  # factors are rounded to this part of an octave, to absorb last bits of gradients
 
 
 @dataclass(frozen=True, eq=False)
 class _Tensor:
-    """One rounding of a tensor: its streams and gains [channels]; whose range gives the step."""
+    """One rounding of a tensor: streams and gains [channels], and the range that sets the step."""
 
     streams: torch.Tensor
     gain: torch.Tensor
@@ -48,7 +48,7 @@ class _Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Tensors:
-    """Roundings side by side, [tensors, most channels], with zeros where one has fewer."""
+    """Roundings of several tensors, [tensors, channels], padded with zeros."""
 
     streams: torch.Tensor
     gain: torch.Tensor
@@ -67,8 +67,8 @@ class _Tensors:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The weights of a layer [rows, inputs]: magnitude, gain, and the stream that each reads,
-    [1, inputs] where it is the same for all rows."""
+    """The weights of a layer [rows, inputs]: magnitude, gain, and the stream that each reads;
+    [1, inputs] if equal for all rows."""
 
     size: torch.Tensor
     gain: torch.Tensor
@@ -78,7 +78,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Noise:
-    """Everything that rounds, as a function of the factors."""
+    """All roundings, as a function of the factors."""
 
     tensors: _Tensors | None
     rows: tuple[_Rows, ...]
@@ -86,7 +86,12 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Limits:
-    """lower: of the logarithms (base 2) of the factors, float64 [streams]. pinned: bool."""
+    """Bounds of the factors.
+
+    Attributes:
+        lower: of their logarithms (base 2), float64 [streams].
+        pinned: factors that stay 1, bool [streams].
+    """
 
     lower: torch.Tensor
     pinned: torch.Tensor
@@ -95,7 +100,7 @@ class Limits:
 def noise_model(
     module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity
 ) -> Noise:
-    """The roundings that factors have a say in."""
+    """Return the roundings that depend on factors."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
     rows = []
@@ -119,7 +124,7 @@ def noise_model(
 
 
 def _by_row(values: torch.Tensor, axis: int) -> torch.Tensor:
-    """[rows, inputs, kernel]"""
+    """Return weights as [rows, inputs, kernel]."""
     values = values.movedim(axis, 0)
     return values.reshape(*values.shape[:2], -1)
 
@@ -155,7 +160,7 @@ def _roundings(
 def _rescaled(
     concat: fx.Node, plan: QuantPlan, root: str, streams: Streams, gain: torch.Tensor
 ) -> torch.Tensor:
-    """The gain of a concat without the inputs that have its parameters, whose codes it copies."""
+    """Return the gain of a concat, zero for inputs with its parameters, whose codes it copies."""
     axis = int(G.argument(concat, 1, "dim", 0)) % G.rank(concat)
     if axis != streams.tensors[G.name_of(concat)].axis:
         return gain
@@ -166,13 +171,13 @@ def _rescaled(
 
 
 def factor_limits(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
-    """What clamps with an upper bound allow.
+    """Return the bounds that clamps with an upper bound set.
 
-    A channel that reached the bound keeps its factor of 1. Another may be made as wide as the bound
-    allows with some room: values that were never seen are then clipped elsewhere.
+    A channel that reached the bound keeps the factor 1. Others may be scaled up to the bound, with
+    a margin: larger values than observed would be clipped at another place.
 
     Args:
-        highest: by the tensor that a clamp reads, the largest value of each channel [channels].
+        highest: input of a clamp -> largest value of each channel [channels].
     """
     lower = torch.full((streams.count,), -float("inf"), dtype=torch.float64)
     pinned = torch.zeros(streams.count, dtype=torch.bool)
@@ -189,7 +194,7 @@ def factor_limits(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limi
 
 
 def predict_noise(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
-    """Noise of the outputs relative to their power. logs: of the factors, base 2, [streams]."""
+    """Return the relative output noise. logs: of the factors, base 2, [streams]."""
     factors, total = torch.exp2(logs), logs.new_zeros(())
     if (t := noise.tensors) is not None:
         by = factors[t.over]
@@ -207,10 +212,10 @@ def _error_gain(t: _Tensors, factors: torch.Tensor) -> torch.Tensor:
 
 
 class NoiseGradient:
-    """The noise and its gradient, with a norm in place of the largest of several.
+    """The gradient of the noise, with a norm in place of the maximum.
 
-    Norms are taken of sizes to the power of SHARP, which is done once, and of factors to that
-    power, so that what the weights of a layer add takes four products with vectors.
+    Sizes are raised to the power of SHARP once, and factors in each call, so that the weights of a
+    layer take four matrix-vector products.
     """
 
     def __init__(self, noise: Noise) -> None:
@@ -219,7 +224,7 @@ class NoiseGradient:
         self.rows = [_Power.of(r.size) for r in noise.rows]
 
     def __call__(self, logs: torch.Tensor) -> torch.Tensor:
-        """The gradient of the logarithm of the noise, float64 [streams]."""
+        """Return the gradient of the logarithm of the noise, float64 [streams]."""
         factors, slope, total = torch.exp2(logs), torch.zeros_like(logs), 0.0
         if (t := self.noise.tensors) is not None:
             (high, of_high), (low, of_low) = (
@@ -242,7 +247,7 @@ class NoiseGradient:
 
 @dataclass(frozen=True, eq=False)
 class _Power:
-    """Sizes [rows, inputs] over the largest of their row, to the power of SHARP; those largest."""
+    """Sizes [rows, inputs] over the largest of their row, to the power of SHARP; the largest."""
 
     powers: torch.Tensor
     largest: torch.Tensor
@@ -253,8 +258,8 @@ class _Power:
         return cls((size.clamp(min=0) / largest.clamp(min=1e-30)[:, None]) ** SHARP, largest)
 
     def norm(self, by: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A little more than the largest size times `by` of each row, and the share that each has
-        in its growth."""
+        """Return the norm of size times `by` for each row, slightly above the maximum, and its
+        relative gradient."""
         top = by.amax(-1, keepdim=True).clamp(min=1e-30)
         each = self.powers * (by / top) ** SHARP
         whole = each.sum(-1).clamp(min=1e-300)
@@ -262,7 +267,7 @@ class _Power:
 
 
 def _of_rows(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """What the weights of a layer add to the noise; its slope along the streams that they read."""
+    """Return the noise of a layer's weights, and its gradient by the streams they read."""
     if len(by) > 1:
         norm, share = size.norm(by)
         gain = r.gain / by.square()
@@ -280,9 +285,9 @@ def _of_rows(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Ten
 
 
 def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
-    """Logarithms (base 2) of the factors, float64 [streams]; zeros where nothing is gained.
+    """Return the logarithms (base 2) of the factors, float64 [streams]; zeros if nothing helps.
 
-    Adam on the logarithms, from channels that are all alike; of what it passes the best is taken.
+    Adam on the logarithms, starting from equal channel ranges; returns the best point it passes.
     """
     start = _equal_ranges(noise, limits)
     best, lowest = torch.zeros_like(start), float(predict_noise(noise, torch.zeros_like(start)))
@@ -307,7 +312,7 @@ def _clamped(logs: torch.Tensor, limits: Limits) -> torch.Tensor:
 
 
 def _equal_ranges(noise: Noise, limits: Limits) -> torch.Tensor:
-    """What makes the channels of a tensor equally wide; the mean over the tensors of a stream."""
+    """Return the factors that equalize channel ranges, averaged over the tensors of a stream."""
     total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
     if (t := noise.tensors) is not None:
         size = torch.maximum(t.high, -t.low)

@@ -1,9 +1,8 @@
-"""What samples tell of a float network for equalization: the extremes of every channel, and how far
-an error in it, or in a weight, comes through to the outputs.
+"""Sensitivity of the outputs to errors of activations and weights, and channel extremes.
 
-One forward and one backward run. Each output is multiplied by a random sign: the square of the
-gradient of their sum is then, on average, the sum of the squared derivatives of all outputs (as in
-Hutchinson's estimate of a trace). An independent error of variance v in an element adds v times
+Takes one forward and one backward run. Each output is multiplied by a random sign: the square of
+the gradient of their sum is then, on average, the sum of the squared derivatives of all outputs (as
+in Hutchinson's estimate of a trace). An independent error of variance v in an element adds v times
 that to the noise of the outputs.
 """
 
@@ -20,16 +19,18 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 
-ELEMENTS_PER_CHANNEL = 4096  # elements of a channel in one batch that its gain is told from
-MAX_WEIGHT_ELEMENTS = 1 << 22  # weights of a layer that are looked at
+ELEMENTS_PER_CHANNEL = 4096  # that are enough for a gain, in one batch
+MAX_WEIGHT_ELEMENTS = 1 << 22  # of a layer; larger weights are sampled
 
 
 @dataclass(eq=False)
 class TensorSensitivity:
-    """Of one tensor, along its channels, float64 [channels].
+    """Statistics of one tensor, float64 [channels].
 
-    low, high: extremes. gain: noise of the outputs, relative to their power, for an error of
-    variance 1 in every element; zeros have no error.
+    Attributes:
+        low, high: extremes.
+        gain: noise of the outputs, relative to their power, for an error of variance 1 in every
+            element; elements that are zero have no error.
     """
 
     low: torch.Tensor
@@ -39,8 +40,13 @@ class TensorSensitivity:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """tensors: by name. weights: by name, the gain of every element, in the weight's shape; of a
-    large one those of `some_rows`, each for the others as well."""
+    """Sensitivity of a network.
+
+    Attributes:
+        tensors: by name.
+        weights: by name, the gain of every element, in the weight's shape; for a large weight, of
+            its `sampled_rows`, which represent the others.
+    """
 
     tensors: Mapping[str, TensorSensitivity]
     weights: Mapping[str, torch.Tensor]
@@ -52,12 +58,12 @@ def measure_sensitivity(
     axes: Mapping[str, int],
     weights: Mapping[str, int],
 ) -> Sensitivity:
-    """Runs batches forwards and backwards.
+    """Run batches forwards and backwards, and measure sensitivities.
 
     Args:
         batches: of the tensors that the graph takes, in order.
-        axes: tensors to look at, and where their channels lie. weights: names of
-            constants, and along which dimension the rows of their layers lie.
+        axes: tensors to measure -> dimension of their channels.
+        weights: constants to measure -> dimension of their layers' rows.
 
     Raises:
         RuntimeError: an operator has no derivative.
@@ -71,7 +77,7 @@ def measure_sensitivity(
 
 
 def row_stride(weight: torch.Tensor) -> int:
-    """Of so many rows of a weight one is looked at, so that `MANY` elements are enough."""
+    """Return n so that every n-th row of a weight gives at most about MAX_WEIGHT_ELEMENTS."""
     return math.ceil(weight.numel() / MAX_WEIGHT_ELEMENTS) | 1
 
 
@@ -84,12 +90,11 @@ def run_backwards(
     batches: Iterable[Sequence[torch.Tensor]],
     needed: Collection[int] | None = None,
 ) -> list[int]:
-    """Runs batches forwards, and random signs of their outputs backwards; returns which.
+    """Run batches forwards, and random signs of their outputs backwards; return their numbers.
 
     Args:
-        asked: the numbers of those that it is needed of, by default all. Of others signs are
-            drawn all the same, so that those behind them are what they are; the first of its sizes
-            runs, too.
+        needed: numbers of the batches to run, by default all. Signs are drawn for the others, too,
+            so that later ones stay the same; the first batch of each size always runs.
 
     Raises:
         RuntimeError: an operator has no derivative.
@@ -116,16 +121,16 @@ def _draw(shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
 
 
 def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Random signs, scaled so that the noise is relative to the power of this output."""
+    """Return random signs, scaled to make the noise relative to the power of this output."""
     signs = _draw(output.shape, generator) * 2 - 1
     power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
     return (signs / power).to(output.device, output.dtype)
 
 
 def _rows(t: torch.Tensor, axis: int) -> tuple[slice, ...]:
-    """Rows of images that are enough for the gains of their channels; nothing for all of them.
+    """Return the image rows to use for the gains; () for all.
 
-    Every third, fifth ..., as those that a stride passes by are felt less than the others.
+    An odd step, since rows that a stride skips have less effect than the others.
     """
     if axis != 1 or t.dim() < 3:
         return ()
@@ -136,7 +141,7 @@ def _rows(t: torch.Tensor, axis: int) -> tuple[slice, ...]:
 def _along(
     reduce: Callable[..., torch.Tensor], t: torch.Tensor, dims: Sequence[int]
 ) -> torch.Tensor:
-    """Reduced over dimensions, the first of them first: over samples memory is read as it lies."""
+    """Reduce over dimensions, samples first, in the order of memory."""
     if not dims:
         return t
     first, *rest = dims
@@ -145,7 +150,7 @@ def _along(
 
 
 class _SensitivityRun(fx.Interpreter):
-    """Runs a graph and leaves hooks on what is looked at."""
+    """Runs a graph with gradient hooks on the measured values."""
 
     def __init__(
         self, module: fx.GraphModule, axes: Mapping[str, int], weights: Mapping[str, int]

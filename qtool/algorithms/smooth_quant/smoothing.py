@@ -1,9 +1,9 @@
-"""Smoothing: channels of a layer's input divided by their size, its weights multiplied by it.
+"""The step `smooth-quant`: activation ranges of wide channels are moved into the weights.
 
-y = W x = (W s) (x / s), as in SmoothQuant (Xiao et al. 2022): the division takes the wide channels
-out of the one range that the tensor has, the weights have a range per output channel and take
-them on. It is folded into the operator that made x where that has constants of its own and nobody
-else reads it; elsewhere it is one float multiplication before the quantization.
+y = W x = (W s) (x / s), as in SmoothQuant (Xiao et al. 2022): x has one range, which the division
+frees from its wide channels; the weights have a range per output channel and absorb the factors.
+The division is folded into the operator that computes x where that has its own constants and no
+other reader; elsewhere it is a float multiplication before the quantization.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ aten = torch.ops.aten
 
 
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
-    """The extremes of every channel of the tensors that could be smoothed."""
+    """Return probes for the channel extremes of the tensors that can be smoothed."""
     spec = ObserverSpec("minmax")
     return [
         Probe(_probe(w.source), w.source, spec, axis=-1) for w in smoothing_targets(graph, plan)
@@ -51,7 +51,7 @@ def _run(state: ConversionState) -> ConversionState:
 
 
 def _apply(state: ConversionState, change: Change) -> ConversionState:
-    """The conversion with tensors divided by the factors that a change holds."""
+    """Return the state with tensors divided by the factors of a change."""
     watched = [
         w for w in smoothing_targets(state.graph.graph, state.plan) if w.source in change.arrays
     ]
@@ -79,7 +79,7 @@ def _probe(source: str) -> str:
 
 
 def _find_factors(state: ConversionState) -> Factors:
-    """What to divide the channels of each tensor by, for those whose channels differ enough."""
+    """Return the factors of the tensors whose channel ranges differ enough."""
     assert state.calibration is not None
     module = state.graph.module
     nodes = {G.name_of(n): n for n in module.graph.nodes}
@@ -101,9 +101,9 @@ def _find_factors(state: ConversionState) -> Factors:
 def _smooth(
     module: fx.GraphModule, watched: Sequence[SmoothingTarget], factors: Factors
 ) -> dict[str, str]:
-    """Divides tensors by their factors, in place, and multiplies the weights behind them.
+    """Divide tensors by their factors, in place, and multiply the weights of their readers.
 
-    Returns the name that each smooth tensor has: its own, or that of the new multiplication.
+    Return the name of each smoothed tensor: its own, or that of the new multiplication.
     """
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     made = {}
@@ -121,7 +121,7 @@ def _smooth(
 def _smooth_ranges(
     calibration: Calibration, factors: Factors, made: Mapping[str, str]
 ) -> Calibration:
-    """The calibration with the range of every smooth tensor, from the extremes of its channels."""
+    """Return the calibration with the ranges of smoothed tensors, from their channel extremes."""
     specs, statistics = dict(calibration.specs), dict(calibration.statistics)
     for source, name in made.items():
         seen = calibration.statistics[_probe(source)]
@@ -134,7 +134,7 @@ def _smooth_ranges(
 
 
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
-    """float32 [in], geometric mean 1; from the size of each channel and of its weights."""
+    """Return factors, float32 [in], geometric mean 1, from the ranges of channels and weights."""
     weights = [G.tensor(module, _weight(n)).detach().double().cpu() for n in layers]
     columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
     channels = channels.clamp(min=SMALLEST * float(channels.max()))
@@ -150,7 +150,7 @@ def _weight(layer: fx.Node) -> fx.Node:
 
 
 def _scale(module: fx.GraphModule, constant: fx.Node, factor: torch.Tensor) -> None:
-    """The tensor behind a get_attr node times a vector along its last dimension, in its place."""
+    """Multiply a constant by a vector along its last dimension, in place."""
     old = G.tensor(module, constant).detach()
     G.set_tensor(module, constant, old * factor.to(old.device, old.dtype))
 
@@ -160,11 +160,11 @@ CONSTANTS: Mapping[object, tuple[int, ...]] = {
     aten.rms_norm.default: (2,),
     aten.mul.Tensor: (0, 1),  # the end of an RMSNorm that is written out
 }
-"""Operators that a division can be folded into, and the arguments that may hold its constants."""
+"""Operators that a division can be folded into -> arguments that may be constants."""
 
 
 def _fold(module: fx.GraphModule, source: fx.Node, factor: torch.Tensor) -> bool:
-    """Divides the constants of the operator that made `source`, if it has some of its own."""
+    """Divide the constants of the operator that computes `source`, if it has its own."""
     places = CONSTANTS.get(source.target, ())
     given = [source.args[i] for i in places if i < len(source.args) and source.args[i] is not None]
     constants = [n for n in given if isinstance(n, fx.Node) and n.op == "get_attr"]
@@ -185,7 +185,7 @@ def _alone(constant: fx.Node) -> bool:
 def _divide(
     module: fx.GraphModule, source: fx.Node, readers: list[fx.Node], factor: torch.Tensor
 ) -> fx.Node:
-    """A multiplication between `source` and these of its readers."""
+    """Insert a multiplication between `source` and these readers."""
     name = f"{G.name_of(source)}.smooth"
     first = next(n for n in module.graph.nodes if n in readers)
     held = G.add_tensor(module, first, (1 / factor).to(G.value(source).dtype), f"{name}.factors")

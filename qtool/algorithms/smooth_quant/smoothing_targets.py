@@ -1,4 +1,4 @@
-"""Which tensors can be smoothed: float ones that linear layers alone quantize.
+"""Targets of SmoothQuant: float tensors that are quantized for linear layers only.
 
 One range for a whole tensor is as wide as its widest channel. Behind a LayerNorm or a GELU a few
 channels are often ten times as wide as the others, which then share a tenth of the codes.
@@ -23,7 +23,7 @@ RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 
 @dataclass(frozen=True)
 class SmoothingTarget:
-    """A tensor, those of its readers that lead to linear layers, and these layers; by name."""
+    """A tensor, its readers that lead to linear layers, and these layers; by name."""
 
     source: str
     readers: tuple[str, ...]
@@ -31,10 +31,10 @@ class SmoothingTarget:
 
 
 def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]:
-    """Every float tensor that is quantized for linear layers alone, each with weights of its own.
+    """Return the float tensors that are quantized only for linear layers with their own weights.
 
-    The tensor may be reshaped on the way, as long as its last dimension stays. One whose result
-    can only be had in codes is none: there is nothing to multiply before their rounding.
+    The tensor may be reshaped on the way if its last dimension stays. Tensors that exist only as
+    codes are excluded: there is no float value to multiply.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
     forms = {
@@ -71,7 +71,7 @@ def _codes_only(plan: QuantPlan, node: fx.Node) -> bool:
 
 
 def _path(layer: fx.Node) -> list[fx.Node]:
-    """From the tensor that a layer reads, before any reshape, to the layer."""
+    """Return the nodes from the input of a layer, before any reshape, to the layer."""
     path, node = [layer], layer.args[0]
     assert isinstance(node, fx.Node)
     while node.target in RESHAPES:
@@ -92,7 +92,7 @@ def _is_linear(node: fx.Node) -> bool:
 
 
 def _only_for(plan: QuantPlan, source: fx.Node, readers: set[fx.Node]) -> bool:
-    """Whether the tensor has a range of its own, and nobody else reads its codes or shares it."""
+    """Return whether the tensor has its own range, and its codes have no other readers."""
     name, allowed = G.name_of(source), {G.name_of(n) for n in readers}
     if name not in plan or not isinstance(plan.point(name).spec, Observed):
         return False
