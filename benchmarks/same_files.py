@@ -108,7 +108,8 @@ def _decoder(task: str | None) -> dict[str, Any]:
     model = load_model(home / "model", task=task)
     text = home / "calibration.txt"
     data = load_data(text, 32, model=model, folder=home / "model", max_length=96)
-    return {"model": model, "data": data, "dynamic": data.dynamic}
+    one_step = task is not None  # nested inputs: `convert` cannot bind the calibration's batch
+    return {"model": model, "data": data, "dynamic": data.dynamic, "one_step": one_step}
 
 
 def _loaders() -> tuple[Any, Any]:
@@ -162,10 +163,11 @@ def write(name: str, case: Case, folder: Path, old: Path | None) -> None:
     arguments = dict(case())
     model, data = arguments.pop("model"), arguments.pop("data")
     dynamic, form = arguments.pop("dynamic", None), arguments.pop("format", "qdq")
+    one_step = arguments.pop("one_step", False)
     example = next(iter(_digits_model()["data"] if data is None else data))
     captured = qtool.capture_model(model, example, dynamic)
     calibration = None
-    if data is not None:
+    if data is not None and not one_step:
         calibration = qtool.calibrate(captured, data, **arguments)
         calibration.save(folder / f"{name}.calibration")
         quantized = qtool.convert(captured, calibration)
