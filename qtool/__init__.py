@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     )
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantized_model import QuantizedModel
-    from qtool.api.tuning import TunedModel, explain, tune
+    from qtool.api.tuned_model import TunedModel
+    from qtool.api.tuning import explain, tune
     from qtool.blockwise.quantize import BlockResult, quantize_by_blocks
     from qtool.calibration.calibration import Calibration
     from qtool.core.errors import (
@@ -66,7 +67,8 @@ _HOMES = {
     "api.extensions": "register_observer register_operator register_pass register_target",
     "api.other_cpus": "verify_on",
     "api.quantized_model": "QuantizedModel",
-    "api.tuning": "TunedModel explain tune",
+    "api.tuned_model": "TunedModel",
+    "api.tuning": "explain tune",
     "blockwise.quantize": "BlockResult quantize_by_blocks",
     "calibration.calibration": "Calibration",
     "core.errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "

@@ -1,6 +1,18 @@
-"""The steps of a conversion, in order.
+"""The steps of a conversion, in order of their run.
 
-A new step needs a file here, a line in `STEPS`, and a test. Users add their own by `register_step`.
+- `cross-layer-equalization`: equal channel ranges across layers (Nagel et al. 2019).
+- `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
+- `solve`: scales and zero points from the calibrated ranges.
+- `weight-scale-search`: weight scales by least squares (Lloyd 1982, for a uniform grid).
+- `gptq`: weights rounded with error feedback (Frantar et al. 2022).
+- `bias-correction`: biases that restore mean layer outputs (Nagel et al. 2019; Finkelstein et al.
+  2019).
+- `batch-norm-reestimation`: channel means and deviations of the float network (Finkelstein et al.
+  2019; Sun et al. 2019; Hubara et al. 2020).
+- `learned-scales`: scales, biases and low-bit weights trained by gradient (LSQ, Esser et al. 2020).
+
+A new step needs a file in this package, an entry in `STEPS` and a test. `register_step` adds the
+steps of users.
 """
 
 from __future__ import annotations

@@ -173,11 +173,21 @@ def quantize(
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
-    """Calibrate and convert in one call; see `calibrate` and `convert` for arguments and errors.
+    """Calibrate and convert in one call.
 
     Where nothing is calibrated (mode "weight-only" with accuracy "fast") only the first batch is
     used, for capture and verification. Mode "dynamic" observes channels for SmoothQuant. The ranks
     of a process group calibrate and convert together, and all get the same model.
+
+    Args:
+        model, data, target, observer, recipe, mode, accuracy, recover, dynamic, progress: as for
+            `calibrate`.
+
+    Raises:
+        DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
+        CaptureError: the model cannot be captured.
+        PlanError: the recipe does not fit the model.
+        RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, first, data = _capture(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
@@ -185,9 +195,8 @@ def quantize(
     graph, _ = captured.for_target(target)
     probes = probes_of_steps(captured, plan)
     if plan.observed() or probes or samples_to_keep(plan):
-        mark = captured.fingerprint
         calibration = collect_statistics(
-            graph, plan, probes, data, mark, progress, samples_to_keep(plan)
+            graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
         )
     else:
         calibration = Calibration(
@@ -195,7 +204,7 @@ def quantize(
         )
     notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
-    return _convert(captured, plan, calibration, first, by_all=True)
+    return _convert(captured, plan, calibration, first, shared=True)
 
 
 def _capture(
@@ -214,9 +223,9 @@ def _capture(
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)
-    made, ranks = synthesize_data(captured.unfolded or captured.graph), current()
-    own = SyntheticData(made.batches[ranks.rank :: ranks.size], made.notes)
-    return captured, made.batches[0], own
+    synthetic, ranks = synthesize_data(captured.unfolded or captured.graph), current()
+    own = SyntheticData(synthetic.batches[ranks.rank :: ranks.size], synthetic.notes)
+    return captured, synthetic.batches[0], own
 
 
 def _notes(
@@ -242,15 +251,15 @@ def _convert(
     plan: QuantPlan,
     calibration: Calibration,
     example: Any,
-    by_all: bool = False,
+    shared: bool = False,
 ) -> QuantizedModel:
-    """Run the steps of the recipe. by_all: whether all ranks share this conversion."""
+    """Run the steps of the recipe. shared: whether all ranks share the work."""
     _check_observers(plan, calibration)
-    with share_steps() if by_all else nullcontext():
+    with share_steps() if shared else nullcontext():
         state = run_steps(
             select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
         )
-    if by_all:
+    if shared:
         current().continue_on_rank_zero()
     batch = state.graph.bind(next(batches([example], state.graph.module)))
     return QuantizedModel(state, state.graph.smaller(batch, VERIFIED_SAMPLES))
@@ -260,11 +269,11 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
     """Check that the recipe's observers are those of the calibration."""
     for point in plan.observed():
         assert isinstance(point.spec, Observed)
-        seen = calibration.specs.get(point.name)
-        if seen is not None and seen != point.spec.observer:
+        calibrated = calibration.specs.get(point.name)
+        if calibrated is not None and calibrated != point.spec.observer:
             raise CalibrationError(
                 f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
-                f"was made with {seen}; calibrate again with this recipe"
+                f"was made with {calibrated}; calibrate again with this recipe"
             )
 
 

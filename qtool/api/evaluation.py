@@ -57,8 +57,8 @@ def verify(
         progress: wraps the iterable of batches, for a progress bar.
 
     Returns:
-        The comparison, of every bit. `self_test` is the result of the test stored in qtool's files:
-        whether the file is unchanged and computes the planned codes. If a file with such a test has
+        The bit-by-bit comparison. `self_test` is the result of the test stored in qtool's files:
+        whether the file is unchanged and computes the planned codes. If a file has such a test but
         no integer program, `samples` is 0 and `not_compared` is the reason.
 
     Raises:
@@ -68,15 +68,15 @@ def verify(
         VerificationError: ONNX Runtime does not load the file.
     """
     read_onnx(file)
-    tested = check_self_test(file)
+    self_test = check_self_test(file)
     inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
     try:
         comparison = compare_codes(file, progress(inputs))
     except (KernelError, VerificationError) as error:
-        if not tested.present:
+        if not self_test.present:
             raise
-        return FileCheck(0, 0, 0, 0.0, None, 0, self_test=tested, not_compared=str(error))
-    return FileCheck(**vars(comparison), self_test=tested)
+        return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
+    return FileCheck(**vars(comparison), self_test=self_test)
 
 
 @accepts_paths("file")
@@ -123,9 +123,9 @@ def evaluate(
         return evaluate_files(
             captured.export_float(folder / "float.onnx"),
             Path(file),
-            _by_name(captured.graph, progress(batches(data, _module(captured)))),
+            by_input_name(captured.graph, progress(batches(data, _module(captured)))),
             labels,
-            timed=next(_by_name(captured.graph, [first])),
+            timed=next(by_input_name(captured.graph, [first])),
             threads=threads,
             seconds=seconds,
         )
@@ -166,10 +166,10 @@ def compare(
     for path in ordered:
         read_onnx(path)
     place = None if folder is None else Path(folder)
-    asked = _titled(options, place, "compared")
+    options = _titled(options, place, "compared")
 
     def measure(keep: Path | None) -> Report:
-        return measure_files(ordered, data, asked, keep=keep, bars=bars)
+        return measure_files(ordered, data, options, keep=keep, bars=bars)
 
     if place is None:
         return measure(None)
@@ -219,17 +219,17 @@ def report(
         VerificationError: a file does not run.
     """
     place, ranks = Path(folder), current()
-    asked = _titled(options, place)
+    options = _titled(options, place)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
-        return _of_file(Path(source), model, data, place, asked, dynamic, bars)
+        return _report_file(Path(source), model, data, place, options, dynamic, bars)
     if isinstance(source, QuantizedModel):
-        return source.report(data, place, asked, bars=bars)
+        return source.report(data, place, options, bars=bars)
     own = calibration is None and calibration_data is None
     if own and iter(data) is data:
         data = list(data)  # read twice
-    first, seen = peek(data if calibration_data is None else calibration_data, _module(source))
+    first, stream = peek(data if calibration_data is None else calibration_data, _module(source))
     captured = capture_model(source, first, dynamic)
     if calibration is not None:
         quantized = convert(
@@ -241,7 +241,7 @@ def report(
         with within(... if ranks.is_distributed else None):  # every rank has all data
             quantized = quantize(
                 captured,
-                DataShard(seen, ranks.rank, ranks.size) if ranks.is_distributed else seen,
+                DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,
                 target=target or DEFAULT,
                 observer=observer or DEFAULT_OBSERVER,
                 recipe=recipe,
@@ -250,10 +250,10 @@ def report(
             )
         origin = "quantized by qtool"
         origin += ", calibrated on the evaluation data itself" if own else ""
-    return quantized.report(data, place, asked, origin=origin, bars=bars)
+    return quantized.report(data, place, options, origin=origin, bars=bars)
 
 
-def _of_file(
+def _report_file(
     file: Path,
     model: Model | Captured | str | Path | None,
     data: Iterable[Any],
@@ -297,7 +297,7 @@ def _module(model: Model | Captured) -> nn.Module | None:
     return model if isinstance(model, nn.Module) else None
 
 
-def _by_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
+def by_input_name(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
     """Yield batches with their tensors by the names of the graph's inputs."""
     names = [i.name for i in graph.inputs]
     for index, batch in enumerate(data):

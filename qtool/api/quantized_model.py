@@ -34,18 +34,18 @@ class QuantizedModel(Quantized):
         path: str | Path,
         verify: bool = True,
         *,
-        format: str = "qdq",  # noqa: A002  # the word of the field
+        format: str = "qdq",  # noqa: A002  # the usual name
         external_data: bool = False,
         timing: float | None = None,
     ) -> Verification | None:
         """Verify the integer model and write it; see `Quantized.export`.
 
         Args:
-            path, verify, format, external_data: as there.
-            timing: seconds to spend on the speed comparison with the float model (see `speed`),
-                whose result, and the slowest operators where int8 is slower, go into the remarks; 0
-                skips it. By default only small models are timed, briefly, and there is a remark
-                only if int8 is slower.
+            path, verify, format, external_data: as for `Quantized.export`.
+            timing: seconds to spend on the speed comparison with the float model (see `speed`); 0
+                skips it. The remarks contain its result, and the slowest operators where int8 is
+                slower. By default only small models are timed, briefly, and there is a remark only
+                if int8 is slower.
         """
         result = super().export(path, verify, format=format, external_data=external_data)
         if result is None:
@@ -57,8 +57,10 @@ class QuantizedModel(Quantized):
         return replace(result, remarks=tuple(filter(None, remarks)))
 
     def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
-        """Return a warning if int8 is clearly slower. Quantization has a fixed cost; the
-        gain grows with the model."""
+        """Return a warning if int8 is clearly slower.
+
+        Quantization has a fixed cost, and its gain grows with the model.
+        """
         speedup = self.speed(path, QUICK_TIMING) if QUICK_TIMING and macs < SMALL_MODEL else None
         if speedup is None or speedup.timing.ratios[1].high >= 1:
             return ()
@@ -90,15 +92,15 @@ class QuantizedModel(Quantized):
         from qtool.evaluation.report.page.folder import MODEL
         from qtool.evaluation.report.page.write import write_report  # loads the plotting library
 
-        place, asked = Path(folder), options or ReportOptions()
-        if not asked.title:
-            asked = replace(asked, title=resolve(place).name)
-        with scratch_folder() as work:
-            file = work / MODEL
+        place, options = Path(folder), options or ReportOptions()
+        if not options.title:
+            options = replace(options, title=resolve(place).name)
+        with scratch_folder() as scratch:
+            file = scratch / MODEL
 
             def measure(keep: Path) -> Report:
                 return measure_quantized(
-                    self, file, data, asked, origin=origin, keep=keep, bars=bars
+                    self, file, data, options, origin=origin, keep=keep, bars=bars
                 )
 
             return write_report(place, measure, file)

@@ -1,8 +1,7 @@
-"""The Python API of the search: tune, and explain."""
+"""The Python API of the mixed-precision search: `tune` and `explain`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from torch import nn
 
 from qtool.algorithms.registry import samples_to_keep
 from qtool.api.conversion import convert, probes_of_steps
+from qtool.api.evaluation import by_input_name
 from qtool.api.quantized_model import QuantizedModel
+from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
-from qtool.core.atomic import scratch_folder, write_atomic
+from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError, FileError, PlanError
+from qtool.core.errors import DataError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Observed, Progress
@@ -44,95 +45,8 @@ from qtool.search.goals import TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.search_loop import Search
 from qtool.search.search_options import SearchOptions
-from qtool.search.tune_result import TuneResult
 
-SAMPLES, CHUNK = 64, 16
-
-
-class TunedModel(TuneResult):
-    """The result of a search, and its models."""
-
-    convert: Callable[[Recipe], QuantizedModel]
-    write_float: Callable[[Path], Path]
-
-    def quantized(self, key: str | None = None) -> QuantizedModel:
-        """Return the best model, or the one of another evaluation.
-
-        Raises:
-            PlanError: it is the float model itself, of which `export` writes a file.
-        """
-        return self.convert(self.recipes[key or self.best.key])
-
-    def export(self, path: str | Path, key: str | None = None) -> None:
-        """Write the best model, or the one of another evaluation, verified; where it is the float
-        model itself, that one.
-
-        Raises:
-            FileError: it cannot be written. VerificationError: a file does not do what is planned.
-        """
-        if (key or self.best.key) == self.unquantized:
-            self.write_float(Path(path))
-        else:
-            self.quantized(key).export(path, timing=0)
-
-    def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
-        """Return a recipe as the text of a file, which `quantize` reads."""
-        recipe = self.recipes[key or self.best.key]
-        if suffix == ".json":
-            return json.dumps(recipe.to_json(), indent=2) + "\n"
-        found = next(e for e in self.evaluated if e.key == (key or self.best.key))
-        said = f"{found.speedup:.2f}x as fast as float, {found.size} bytes, {found.score.text}"
-        return f"# Written by qtool tune: {said}\n{recipe.to_toml()}"
-
-    @accepts_paths("path", "front", "page", "recipe")
-    def save(
-        self,
-        path: str | Path,
-        *,
-        front: str | Path | None = None,
-        page: str | Path | None = None,
-        recipe: str | Path | None = None,
-    ) -> None:
-        """Write the best model, and on request what else the search found.
-
-        Args:
-            path: file for the best model, see `export`.
-            front: folder for the models of the Pareto front, see `write_front`.
-            page: .html file with the front, the choice for each layer and all evaluations.
-            recipe: .toml or .json file for the recipe of the best model.
-
-        Raises:
-            FileError: a file cannot be written.
-            VerificationError: a file does not compute what was planned.
-        """
-        self.export(path)
-        if front is not None:
-            self.write_front(front)
-        if page is not None:
-            from qtool.search.report_page import tune_page  # loads matplotlib
-
-            write_atomic(page, tune_page(self, Path(path).stem))
-        if recipe is not None:
-            write_atomic(recipe, self.recipe_text(Path(recipe).suffix).encode())
-
-    @accepts_paths("folder")
-    def write_front(self, folder: str | Path) -> None:
-        """Write every model of the Pareto front, verified, each with its recipe next to it.
-
-        Raises:
-            FileError: it cannot be written. VerificationError: a file does not do what is planned.
-        """
-        place = Path(folder)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot write {place}: {error.strerror or error}") from error
-        numbers = {e.key: e.number for e in self.evaluated}
-        for key in self.front:
-            name = place / f"{numbers[key]:02d}"
-            kind = ".float.onnx" if key == self.unquantized else ".int8.onnx"
-            self.export(name.with_suffix(kind), key)
-            write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
+SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 
 
 @accepts_paths("archive")
@@ -158,79 +72,81 @@ def tune(
 ) -> TunedModel:
     """Find the fastest (or smallest) int8 model within an accuracy budget.
 
-    An additive model of errors and times finds candidates, and a few are evaluated for real.
-    Ctrl-C ends the search with the best model so far; so does the end of the budget.
+    An additive model of errors and times proposes candidates; a few of them are converted and
+    measured. Ctrl-C or the end of the time budget ends the search with the best model so far.
 
     Args:
         model: as for `quantize`.
-        data: what to calibrate on, read several times.
-        eval_data, labels: what files are judged on, as for `evaluate`, read several times.
-        goals: what has to be kept; by default no more than a hundredth of the metric is lost.
-        options: what may be chosen, and how long is searched.
-        function, where, lower_is_better: the user's metric, as `ReportOptions` has it; the first
-            one that it returns counts.
+        data: batches to calibrate on; read several times.
+        eval_data, labels: to measure the accuracy on, as for `evaluate`; read several times.
+        goals: what the model has to meet; by default a loss of at most 0.01 of the metric.
+        options: the precisions to choose from, and the limits of the search.
+        function, where, lower_is_better: your own metric, see `ReportOptions`; the first metric
+            that it returns is the one of the goals.
         target, observer: as for `quantize`.
-        recipe: what holds for the layers that it speaks of; the others are chosen for.
-        accuracy: the levels of recovery to choose from.
-        recover: the steps of recovery, by name, in place of levels.
+        recipe: fixes the layers that its rules select; the others are chosen.
+        accuracy: the recovery levels to choose from.
+        recover: exactly these recovery steps, by name, in place of levels.
         dynamic: see `capture_model`.
-        archive: a folder that keeps what is found out. A search that ended in any way goes on
-            there; results of another model or of other data are refused.
+        archive: folder that stores all measurements, so that the same search resumes from it.
+            Measurements of another model or other data are refused.
         progress: wraps the batches of the calibration, for a progress bar.
 
     Raises:
-        DataError: no data, or data, labels or function are of no use.
-        FileError: the archive holds results of something else, or cannot be written.
+        DataError: no data, or unusable data, labels or evaluation function.
+        FileError: the archive belongs to another search, or cannot be written.
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
-        KeyboardInterrupt: it was interrupted before anything was evaluated.
+        KeyboardInterrupt: interrupted before the first evaluation.
     """
     current().continue_on_rank_zero()
-    wanted, asked = (goals or TuneGoals()).bounded, options or SearchOptions()
+    goals, options = (goals or TuneGoals()).bounded, options or SearchOptions()
     if not runs_here(targets.target(target)):
         raise PlanError(
             f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
             "choose its target"
         )
-    data, eval_data = _again(data), _again(eval_data)
+    data, eval_data = _reiterable(data), _reiterable(eval_data)
     first = next(batches(data), None)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
     recipes = _recipes(recipe, accuracy, recover)
-    kept = Archive(
-        None if archive is None else Path(archive),
-        {
-            "model": captured.fingerprint,
-            "calibration data": data_digest(data),
-            "evaluation data": data_digest(eval_data, labels),
-            "metric": where if function is not None else "built in",
-            "confidence": f"{wanted.confidence:g}",
-            "target": target,
-            "observer": observer,
-            "choice of groups": repr((asked.choices, asked.groups)),
-            "machine": this_machine().cpu,
-        },
-    )
+    identity = {
+        "model": captured.fingerprint,
+        "calibration data": data_digest(data),
+        "evaluation data": data_digest(eval_data, labels),
+        "metric": where if function is not None else "built in",
+        "confidence": f"{goals.confidence:g}",
+        "target": target,
+        "observer": observer,
+        "choice of groups": repr((options.choices, options.groups)),
+        "machine": this_machine().cpu,
+    }
+    store = Archive(None if archive is None else Path(archive), identity)
     plan = captured.plan(target, observer, recipes[-1])
-    calibration = _calibration(captured, data, kept, plan, asked, progress)
-    graph, _ = captured.for_target(target)
-    samples = [graph.bind(b, i) for i, b in enumerate(_few(data, graph))]
+    calibration = _calibration(captured, data, store, plan, options, progress)
 
     def converted(chosen: Recipe) -> QuantizedModel:
         return convert(captured, calibration, target=target, recipe=chosen, sample=first)
 
     with scratch_folder() as folder:
-        plain = captured.export_float(folder / "float.onnx", target)
-        shown = _Named(captured.graph, eval_data)
-        judge = Judge(plain, shown, labels, function, where, lower_is_better, wanted.confidence)
-        inputs = _one_sample(captured.graph, first)
+        float_file = captured.export_float(folder / "float.onnx", target)
+        named = _NamedBatches(captured.graph, eval_data)
+        judge = Judge(float_file, named, labels, function, where, lower_is_better, goals.confidence)
         search = Search(
-            plain, target, inputs, recipes, converted, samples, judge, wanted, asked, kept
+            float_file,
+            target,
+            _one_sample(captured.graph, first),
+            recipes,
+            converted,
+            _sensitivity_samples(captured, data, target),
+            judge,
+            goals,
+            options,
+            store,
         )
-        found = TunedModel(**vars(search.run(folder)))
-    object.__setattr__(found, "convert", converted)  # of a frozen class: no fields of the result
-    object.__setattr__(found, "write_float", lambda path: captured.export_float(path, target))
-    return found
+        result = search.run(folder)
+    return tuned_model(result, converted, lambda path: captured.export_float(path, target))
 
 
 @accepts_paths("file", "mended")
@@ -247,17 +163,18 @@ def explain(
     """Find the layers of an int8 file that cause changed predictions.
 
     Args:
-        file: an int8 file that qtool made. model: its float model, as for `quantize`.
+        file: an int8 file that qtool wrote.
+        model: its float model, as for `quantize`.
         data: batches; the first output of the model has to be a list of scores.
-        samples: numbers of samples, from 0; None: all whose answer changed.
-        most: how many samples are explained at most.
-        mended: writes the file with the layers in float that bring all of these answers back.
+        samples: numbers of samples, from 0; None: all with a changed prediction.
+        most: maximum number of samples to explain.
+        mended: where to write the file with those layers in float that restore all predictions.
         dynamic: see `capture_model`.
 
     Raises:
-        DataError: no data, no scores, no such sample, or its answer did not change.
-        CalibrationError: a tensor of the mended file needs a range that the file does not hold.
-        VerificationError: the file was not made by qtool, or from another model.
+        DataError: no data, no scores, no such sample, or its prediction did not change.
+        CalibrationError: the file lacks the range of a tensor that the mended file quantizes.
+        VerificationError: the file was not written by qtool, or is of another model.
     """
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
     if first is None:
@@ -265,18 +182,15 @@ def explain(
     captured = capture_model(model, first, dynamic)
     read_onnx(file)
     explainer = Explainer(Path(file), captured, first)
-    found = explainer.explain(
-        (captured.graph.bind(b, i) for i, b in enumerate(batches(data, captured.graph.module))),
-        samples,
-        most,
-    )
+    stream = enumerate(batches(data, captured.graph.module))
+    explanation = explainer.explain((captured.graph.bind(b, i) for i, b in stream), samples, most)
     if mended is not None:
-        layers = dict.fromkeys(name for flip in found.flips for name in flip.layers)
+        layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
         explainer.restored_model(tuple(layers)).export(mended)
-    return found
+    return explanation
 
 
-def _again(data: Iterable[Any]) -> Any:
+def _reiterable(data: Iterable[Any]) -> Any:
     """Return data that can be read more than once."""
     return list(data) if iter(data) is data else data
 
@@ -285,9 +199,9 @@ def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None
     """Return a recipe for each accuracy level, the lowest first."""
     if recover is not None:
         return [Recipe.of(recipe, None, None, list(recover))]
-    given = Recipe.of(recipe)
-    if given.recover is not None or given.accuracy != DEFAULT_ACCURACY:
-        return [given]
+    base = Recipe.of(recipe)
+    if base.recover is not None or base.accuracy != DEFAULT_ACCURACY:
+        return [base]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
     return [Recipe.of(recipe, None, level) for level in levels]
 
@@ -295,59 +209,60 @@ def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None
 def _calibration(
     captured: Captured,
     data: Iterable[Any],
-    kept: Archive,
+    store: Archive,
     plan: QuantPlan,
     options: SearchOptions,
     progress: Progress,
 ) -> Calibration:
-    """That of the most thorough recipe, with the ranges that any choice needs; from the archive
-    where it lies there."""
-    path = kept.path("ranges.calib")
+    """Return the calibration of a plan, with the ranges that any choice needs.
+
+    It is read from the archive if it is there, else calibrated and stored.
+    """
+    path = store.path("ranges.calib")
     if path is not None and path.exists():
-        found = Calibration.load(path)
-        if found.recipe == plan.recipe:
-            return found
+        stored = Calibration.load(path)
+        if stored.recipe == plan.recipe:
+            return stored
     graph, _ = captured.for_target(plan.target)
     space = search_space(graph, plan, {}, options.choices, options.groups)
-    also = (
+    extra = (
         Probe(p.name, p.tensor, p.spec.observer)
         for p in extra_points(space)
         if isinstance(p.spec, Observed)
     )
-    probes = (*probes_of_steps(captured, plan), *also)
-    mark, keep = captured.fingerprint, samples_to_keep(plan)
-    made = collect_statistics(graph, plan, probes, data, mark, progress, keep)
+    probes = (*probes_of_steps(captured, plan), *extra)
+    calibration = collect_statistics(
+        graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
+    )
     if path is not None:
-        made.save(path)
-    return made
+        calibration.save(path)
+    return calibration
 
 
-def _few(data: Iterable[Any], graph: FloatGraph) -> list[Batch]:
+def _sensitivity_samples(captured: Captured, data: Iterable[Any], target: str) -> list[Batch]:
     """Return the first samples, in chunks if the batch size is dynamic."""
-    found: list[Batch] = []
+    graph, _ = captured.for_target(target)
+    chunks: list[Batch] = []
     splits = graph.can_split_batches
     for batch in batches(data, graph.module):
-        found += split_batch(batch, CHUNK) if splits else [batch]
-        if sum(b.size for b in found) >= SAMPLES:
+        chunks += split_batch(batch, CHUNK) if splits else [batch]
+        if sum(b.size for b in chunks) >= SAMPLES:
             break
-    return found
+    return [graph.bind(b, i) for i, b in enumerate(chunks)]
 
 
 def _one_sample(graph: FloatGraph, first: Batch) -> list[Any]:
     """Return one sample if the batch size is dynamic, else the first batch."""
     tensors = [t for _, t in graph.bind(first).tensors()]
-    free = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    return [(t[:1] if f else t).cpu().numpy() for t, f in zip(tensors, free, strict=True)]
+    dynamic = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
+    return [(t[:1] if d else t).cpu().numpy() for t, d in zip(tensors, dynamic, strict=True)]
 
 
-class _Named:
+class _NamedBatches:
     """Batches with tensors by the names of the inputs; every iteration reads the data again."""
 
     def __init__(self, graph: FloatGraph, data: Iterable[Any]) -> None:
         self.graph, self.data = graph, data
 
     def __iter__(self) -> Iterator[Batch]:
-        names = [i.name for i in self.graph.inputs]
-        for index, batch in enumerate(batches(self.data, self.graph.module)):
-            tensors = (t for _, t in self.graph.bind(batch, index).tensors())
-            yield Batch((), dict(zip(names, tensors, strict=True)))
+        return by_input_name(self.graph, batches(self.data, self.graph.module))

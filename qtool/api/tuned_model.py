@@ -1,0 +1,130 @@
+"""The result of `tune`, which writes its models, recipes and page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from qtool.api.quantized_model import QuantizedModel
+from qtool.core.atomic import write_atomic
+from qtool.core.errors import FileError
+from qtool.core.path_arguments import accepts_paths
+from qtool.planning.recipe import Recipe
+from qtool.search.tune_result import TuneResult
+
+
+class TunedModel(TuneResult):
+    """The result of a search, and its models.
+
+    Attributes:
+        convert: makes the quantized model of a recipe.
+        write_float: writes the float model to a file.
+    """
+
+    convert: Callable[[Recipe], QuantizedModel]
+    write_float: Callable[[Path], Path]
+
+    def quantized(self, key: str | None = None) -> QuantizedModel:
+        """Return the best model, or the model of an evaluation.
+
+        Args:
+            key: of the evaluation; None: the best one.
+
+        Raises:
+            PlanError: it is the float model, which `export` writes.
+        """
+        return self.convert(self.recipes[key or self.best.key])
+
+    def export(self, path: str | Path, key: str | None = None) -> None:
+        """Verify and write the best model, or the model of an evaluation.
+
+        Args:
+            path: of the file; for the float model, a float file.
+            key: of the evaluation; None: the best one.
+
+        Raises:
+            FileError: the file cannot be written.
+            VerificationError: the file does not compute what was planned.
+        """
+        if (key or self.best.key) == self.unquantized:
+            self.write_float(Path(path))
+        else:
+            self.quantized(key).export(path, timing=0)
+
+    def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
+        """Return the text of a recipe file, which `quantize` reads.
+
+        Args:
+            suffix: ".toml" or ".json".
+            key: of the evaluation; None: the best one.
+        """
+        recipe = self.recipes[key or self.best.key]
+        if suffix == ".json":
+            return json.dumps(recipe.to_json(), indent=2) + "\n"
+        trial = next(e for e in self.evaluated if e.key == (key or self.best.key))
+        summary = f"{trial.speedup:.2f}x as fast as float, {trial.size} bytes, {trial.score.text}"
+        return f"# Written by qtool tune: {summary}\n{recipe.to_toml()}"
+
+    @accepts_paths("path", "front", "page", "recipe")
+    def save(
+        self,
+        path: str | Path,
+        *,
+        front: str | Path | None = None,
+        page: str | Path | None = None,
+        recipe: str | Path | None = None,
+    ) -> None:
+        """Write the best model, and optionally the Pareto front, a page and the recipe.
+
+        Args:
+            path: file for the best model, see `export`.
+            front: folder for the models of the Pareto front, see `write_front`.
+            page: .html file with the front, the choice for each layer and all evaluations.
+            recipe: .toml or .json file for the recipe of the best model.
+
+        Raises:
+            FileError: a file cannot be written.
+            VerificationError: a file does not compute what was planned.
+        """
+        self.export(path)
+        if front is not None:
+            self.write_front(front)
+        if page is not None:
+            from qtool.search.report_page import tune_page  # loads matplotlib
+
+            write_atomic(page, tune_page(self, Path(path).stem))
+        if recipe is not None:
+            write_atomic(recipe, self.recipe_text(Path(recipe).suffix).encode())
+
+    @accepts_paths("folder")
+    def write_front(self, folder: str | Path) -> None:
+        """Verify and write all models of the Pareto front, each with its recipe next to it.
+
+        Raises:
+            FileError: a file cannot be written.
+            VerificationError: a file does not compute what was planned.
+        """
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
+        numbers = {e.key: e.number for e in self.evaluated}
+        for key in self.front:
+            name = folder / f"{numbers[key]:02d}"
+            suffix = ".float.onnx" if key == self.unquantized else ".int8.onnx"
+            self.export(name.with_suffix(suffix), key)
+            write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
+
+
+def tuned_model(
+    result: TuneResult,
+    convert: Callable[[Recipe], QuantizedModel],
+    write_float: Callable[[Path], Path],
+) -> TunedModel:
+    """Return the result of a search, with the functions that make its models."""
+    tuned = TunedModel(**vars(result))
+    object.__setattr__(tuned, "convert", convert)  # of a frozen class: no fields of the result
+    object.__setattr__(tuned, "write_float", write_float)
+    return tuned
