@@ -1,4 +1,7 @@
-"""Errors and signals: one sentence, the right exit code, no partial files."""
+"""Errors and signals of a command: one sentence and the right exit code.
+
+Partial files are removed by `qtool.core.atomic`.
+"""
 
 from __future__ import annotations
 
@@ -121,18 +124,20 @@ def _signals_as_exceptions() -> Iterator[None]:
     old: dict[int, Any] = {}
     waiting: list[threading.Timer] = []
 
-    def end(number: int, frame: FrameType | None) -> None:
-        if waiting or not defer(lambda: fail(number)):
-            fail(number)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if waiting or not defer(lambda: raise_signal(number)):
+            raise_signal(number)
         again = threading.Timer(PATIENCE, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
         waiting.append(again)
 
-    def fail(number: int) -> None:
+    def raise_signal(number: int) -> None:
         while waiting:
             waiting.pop().cancel()
-        if number == signal.SIGINT:  # the first one ends a search, the second one the command
+        if (
+            number == signal.SIGINT
+        ):  # a search ends with its best result so far; a second one ends the command
             raise KeyboardInterrupt
         signal.signal(number, signal.SIG_IGN)  # clean up only once
         raise _SignalReceived(number)
@@ -143,7 +148,7 @@ def _signals_as_exceptions() -> Iterator[None]:
         if number is None or signal.getsignal(number) not in default:
             continue  # ignored, as under nohup, or handled by the caller
         with suppress(ValueError):  # not in the main thread
-            old[number] = signal.signal(number, end)
+            old[number] = signal.signal(number, on_signal)
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ class Store:
     """Named results in a folder. Writes are atomic: a kill leaves the old or the new result.
 
     Attributes:
-        folder: None: nothing is stored.
+        folder: where results are stored; None: nowhere, and nothing is ever loaded.
         key: of models, data and options. Results stored with another key are ignored.
     """
 

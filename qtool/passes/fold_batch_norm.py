@@ -67,12 +67,12 @@ def _constants(layer: fx.Node, norm: fx.Node) -> tuple[Any, ...]:
 def _rewrite(module: fx.GraphModule) -> int:
     folded: dict[tuple[Any, ...], list[fx.Node]] = {}
     count = 0
-    while (norm := _leftover(module)) is not None:  # one by one: a norm may follow another
+    while (norm := _next_foldable(module)) is not None:  # one by one: a norm may follow another
         layer = norm.args[0]
         assert isinstance(layer, fx.Node)
         key = (*_constants(layer, norm), norm.args[7], layout(layer))
         if key not in folded:
-            folded[key] = _folded(module, layer, norm)
+            folded[key] = _fold_parameters(module, layer, norm)
         args = (layer.args[0], *folded[key], *layer.args[3:])
         G.replace(norm, clone_as(layer, layer.target, args))
         module.graph.erase_node(layer)
@@ -80,7 +80,7 @@ def _rewrite(module: fx.GraphModule) -> int:
     return count
 
 
-def _folded(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> list[fx.Node]:
+def _fold_parameters(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> list[fx.Node]:
     constants: list[Any] = [
         None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)
     ]
@@ -130,5 +130,5 @@ def fold_statistics(
     return w.to(weight.dtype), shift.to(weight.dtype)
 
 
-_leftover = first_match(_foldable)
-fold_batch_norm = GraphPass("fold_batch_norm", _rewrite, _leftover)
+_next_foldable = first_match(_foldable)
+fold_batch_norm = GraphPass("fold_batch_norm", _rewrite, _next_foldable)

@@ -49,7 +49,7 @@ def share_parameters(
                 parent[point.name] = (source, _factor(node))
     for point in points:
         node = nodes.get(point.name)
-        concat = _concat_behind(node) if node is not None else None
+        concat = _as_concat(node) if node is not None else None
         if concat is None:
             continue
         inputs = data_inputs(concat)
@@ -103,8 +103,8 @@ def _shareable(point: Point) -> bool:
     return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
 
 
-def _concat_behind(node: fx.Node) -> fx.Node | None:
-    """Return the concat whose result a point quantizes."""
+def _as_concat(node: fx.Node) -> fx.Node | None:
+    """Return the node if it is a concat, otherwise None."""
     row = row_of(node)
     if row is not None and row.role is Role.CLIP and isinstance(node.args[0], fx.Node):
         # a clamp changes the range: inputs with negative values must keep their own parameters
