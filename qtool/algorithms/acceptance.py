@@ -15,15 +15,15 @@ from torch.utils import _pytree as pytree
 from qtool import distributed
 from qtool.algorithms.pipeline import ConversionState
 from qtool.core.data import Batch
-from qtool.core.data.calibration_samples import content_hash as mark_of_samples
+from qtool.core.data.calibration_samples import content_hash
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.fingerprint import fingerprint, state_hash
 from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
 
-HELD_OUT_SAMPLES = 64
-STANDARD_ERRORS = 3  # of a mean that is clearly not zero
+HOLDOUT_SAMPLES = 64
+STANDARD_ERRORS = 3  # a mean further from zero than this is conclusive
 MIN_POWER = 1e-30  # of an output that is zero everywhere
 NOISE_FLOOR = 1e-3  # of the mean noise; bounds the ratio of a sample that has hardly any
 
@@ -50,12 +50,18 @@ def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
     return [t for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
-def relative_error(exact: Iterable[torch.Tensor], coded: Iterable[torch.Tensor]) -> torch.Tensor:
+def relative_error(
+    expected: Iterable[torch.Tensor], actual: Iterable[torch.Tensor]
+) -> torch.Tensor:
     """Return the power of the differences over the power of the float outputs, summed over outputs:
     a scalar with a gradient."""
-    pairs = list(zip(exact, coded, strict=True))
+    pairs = list(zip(expected, actual, strict=True))
     return torch.stack(
-        [(one - two).square().sum() / one.square().sum().clamp(min=MIN_POWER) for one, two in pairs]
+        [
+            (float_output - output).square().sum()
+            / float_output.square().sum().clamp(min=MIN_POWER)
+            for float_output, output in pairs
+        ]
     ).sum()
 
 
@@ -104,8 +110,8 @@ def ranks_for(state: ConversionState, task: str, modules: Sequence[fx.GraphModul
 
 
 def _task_fingerprint(state: ConversionState, task: str, modules: Sequence[fx.GraphModule]) -> str:
-    marks = [task, fingerprint(state.graph.module), *map(state_hash, modules)]
-    digest = hashlib.sha256("\n".join(marks).encode())
+    hashes = [task, fingerprint(state.graph.module), *map(state_hash, modules)]
+    digest = hashlib.sha256("\n".join(hashes).encode())
     if state.parameters is not None:
         for name, params in sorted(state.parameters.params.items()):
             digest.update(name.encode())
@@ -133,7 +139,7 @@ def not_worse(before: ConversionState, after: ConversionState) -> bool:
     The mean over samples of the logarithm of the error ratio decides; a few samples with large
     errors would dominate a ratio of sums. Half of the samples are used where they are conclusive.
     """
-    batches = before.quick_batches(limit=HELD_OUT_SAMPLES, holdout=True)
+    batches = before.quick_batches(limit=HOLDOUT_SAMPLES, holdout=True)
     if not batches:
         return True
     modules, half = [quantized_module(each) for each in (before, after)], (len(batches) + 1) // 2
@@ -154,7 +160,7 @@ def error_ratios(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def measure_errors(
-    exact: nn.Module,
+    expected: nn.Module,
     graphs: Sequence[FloatGraph],
     batches: Sequence[Batch],
     cache: dict[tuple[str, str], Errors],
@@ -162,39 +168,43 @@ def measure_errors(
     """Return the errors of quantized networks, by network and batch.
 
     Args:
-        exact: the float network.
+        expected: the float network.
         graphs: with quantization points.
         cache: (hash of a network, key of a batch) -> errors; read and extended.
     """
     contents = [_content_key(batch) for batch in batches]
-    marks = [state_hash(graph.module) for graph in graphs]
+    hashes = [state_hash(graph.module) for graph in graphs]
     runs: dict[str, Executor] = {}
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
-            new = {m: g for m, g in zip(marks, graphs, strict=True) if (m, content) not in cache}
-            targets = float_outputs(exact, batch) if new else []
-            for mark, graph in new.items():
-                if mark not in runs:
-                    runs[mark] = Executor(graph)
-                run = runs[mark]
+            new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}
+            targets = float_outputs(expected, batch) if new else []
+            for network_hash, graph in new.items():
+                if network_hash not in runs:
+                    runs[network_hash] = Executor(graph)
+                run = runs[network_hash]
                 values = [t for t in run.output_values(batch, run.points) if t.is_floating_point()]
-                cache[mark, content] = _errors(targets, values, batch.size)
-    return [[cache[mark, content] for content in contents] for mark in marks]
+                cache[network_hash, content] = _errors(targets, values, batch.size)
+    return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
 
 
 def _content_key(batch: Batch) -> str:
     """Return a key of a batch: its content and strides, as other strides change last bits."""
     tensors = [t.detach().cpu() for _, t in batch.tensors()]
-    return f"{mark_of_samples(tensors)} {[t.stride() for t in tensors]}"
+    return f"{content_hash(tensors)} {[t.stride() for t in tensors]}"
 
 
-def _errors(exact: Sequence[torch.Tensor], coded: Sequence[torch.Tensor], samples: int) -> Errors:
-    per_sample = bool(exact) and all(t.dim() and len(t) == samples for t in exact)
+def _errors(
+    expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], samples: int
+) -> Errors:
+    per_sample = bool(expected) and all(t.dim() and len(t) == samples for t in expected)
     count = samples if per_sample else 1
     signal, noise = [torch.zeros(0, count)], [torch.zeros(0, count)]
-    for one, two in zip(exact, coded, strict=True):
-        finite, real = one.isfinite(), one.double()
-        error = real - two if one.shape == two.shape else torch.full_like(real, math.nan)
+    for float_output, output in zip(expected, actual, strict=True):
+        finite, real = float_output.isfinite(), float_output.double()
+        error = (
+            real - output if float_output.shape == output.shape else torch.full_like(real, math.nan)
+        )
         for each, values in ((signal, real), (noise, error)):
             power = values.square().masked_fill(~finite, 0)
             each.append(power.reshape(1, count, -1).sum(2).cpu())

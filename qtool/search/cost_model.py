@@ -1,8 +1,8 @@
 """The additive cost model: predicted error, time and size of a mixed-precision configuration.
 
-A plan consists of items: quantization points, and nodes with the form they are executed in. Each
-item is needed by some layer, so the plan of a configuration is the union of what its layers need
-alone (the others in float); one plan per choice gives all items. Errors of points add up, since
+A plan consists of items: quantization points, and nodes with the form they are executed in. The
+plan of a configuration is approximated by the union of the plans in which only one of its layers is
+quantized, so one plan per choice yields all items. Errors of points add up, since
 rounding errors are nearly independent. Times of nodes add up, and so do those of the boundaries
 between integers and floats, which follow from the forms on both sides of a tensor. Everything is
 arithmetic on matrices of configurations x items.
@@ -177,9 +177,9 @@ def _boundary_matrices(items: Items) -> dict[str, Array]:
     return {
         "elements": np.array(elements, np.float64),
         "point": np.array([[p == n for p, _ in items.points] for n in names], np.float32),
-        "maker": np.array(maker, np.float32).reshape(len(names), count),
-        "reader": np.array(reader, np.float32).reshape(len(of), count),
-        "of": np.array(of, np.int64),
+        "producer": np.array(maker, np.float32).reshape(len(names), count),
+        "consumer": np.array(reader, np.float32).reshape(len(of), count),
+        "tensor_of_consumer": np.array(of, np.int64),
     }
 
 
@@ -234,10 +234,10 @@ class CostModel:
         """Return the number of boundaries between integers and floats, and their elements."""
         t = self.items.tensors
         rounded = points @ t["point"].T > 0
-        produced = nodes @ t["maker"].T > 0
-        consumed = nodes @ t["reader"].T > 0
+        produced = nodes @ t["producer"].T > 0
+        consumed = nodes @ t["consumer"].T > 0
         float_readers = np.zeros((len(points), len(t["elements"])), np.float32)
-        np.add.at(float_readers.T, t["of"], (~consumed).T.astype(np.float32))
+        np.add.at(float_readers.T, t["tensor_of_consumer"], (~consumed).T.astype(np.float32))
         begin, end = rounded & ~produced, rounded & produced & (float_readers > 0)
         boundaries = begin.astype(np.float64) + end
         return boundaries.sum(1), boundaries @ t["elements"]
