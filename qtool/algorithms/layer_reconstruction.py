@@ -1,10 +1,10 @@
-"""Layer reconstruction: layers are solved in order, on kept samples, with both networks alongside.
+"""Layer reconstruction: solves layers in order, on kept samples, in both networks.
 
 The quantized and the float network run side by side. A layer is solved from its inputs in the
-quantized network, where all layers before it are solved already, and from its target, which is its
-result in the float network. Where that result is added to another tensor, the sum is to equal the
-float network's: so the layer also compensates the error of the other tensor, and a residual network
-damps errors in its stream. Layers that each match their own float result do not.
+quantized network, where all layers before it are solved already, and its target, its result in the
+float network. Where that result is added to another tensor, the target is the float sum: so the
+layer also compensates the error of the other tensor, and a residual network damps errors in its
+stream. Layers that each match their own float result do not.
 
 Layer-wise reconstruction is what AdaRound (Nagel et al. 2020) and GPTQ (Frantar et al. 2022) do;
 `weight_rounding` and `bias_correction` are the solvers here.
@@ -53,9 +53,9 @@ from qtool.distributed import Ranks, balance, interleave
 
 SAMPLES = 128
 MIN_SAMPLES = 8
-ELEMENTS = 1 << 27  # of all values held at once, in both networks; beyond, fewer samples are used
+ELEMENTS = 1 << 27  # limit for all live values of both networks; beyond, fewer samples are used
 BATCH = 64
-COLUMNS = 1024  # rounded with feedback to each other
+COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
 ROWS, LOW_BIT_ROWS = 24, 48  # per column, over all batches
 MIN_ROWS = 2048
 
@@ -97,11 +97,10 @@ class LayerWalk:
     Attributes:
         layers: by name.
         solver: solves one layer.
-        needs_rows: whether the solver reads single rows, or their means alone.
+        needs_rows: whether the solver reads single rows; else only their means.
         row_weights: layer -> number of a batch -> weight of each row.
-        batches: how many there are, over all ranks.
-        ranks: the ranks that share them, batch i being of rank i modulo their number, and the
-            layers of a wave.
+        batches: number of batches of all ranks.
+        ranks: share the batches (batch i is on rank i modulo their number) and layers.
         residuals: layer -> number of the tensor that its result is added to.
         constants: attribute of the module -> new value.
         float_constants: those of `constants` that have no codes in the file.
@@ -135,7 +134,7 @@ class LayerWalk:
     def _solve_alone(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Iterator[tuple[str, LayerSolution]]:
-        """Solve each layer before the samples of the next are taken, so that one's are held."""
+        """Solve each layer before taking the samples of the next: one layer's are in memory."""
         for name in names:
             samples = LayerSamples(self.layers[name], self._slices(name, values))
             yield name, self.solver(self, name, samples)
@@ -143,8 +142,10 @@ class LayerWalk:
     def _solve_shared(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
     ) -> Iterator[tuple[str, LayerSolution]]:
-        """Solve the layers on several ranks: samples are exchanged first, so that no rank waits
-        for the solution of another."""
+        """Solve the layers on several ranks.
+
+        Samples are exchanged first, so that no rank waits for the solution of another.
+        """
         ranks, samples = self.ranks, dict[str, LayerSamples]()
         costs = [_cost(self.state, self.layers[name]) for name in names]
         owners = dict(zip(names, balance(costs, ranks.size), strict=True))
@@ -252,7 +253,7 @@ def missing_samples(state: ConversionState) -> str | None:
 
 
 def _cost(state: ConversionState, node: fx.Node) -> float:
-    """Estimate the cost of share_steps a layer: the Hessian of its rows, and error feedback."""
+    """Estimate the cost of solving a layer: the Hessian of its rows, and error feedback."""
     exact = as_matrix(node, constant_value(state, node, 1))
     outputs, inputs = exact.shape[1:]
     rows = max(MIN_ROWS, ROWS * min(inputs, COLUMNS))
@@ -262,8 +263,11 @@ def _cost(state: ConversionState, node: fx.Node) -> float:
 
 
 def _representable(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
-    """Round a bias to its codes, within their range: where a layer scale makes the results tiny,
-    the layer cannot compensate the error of the tensor they are added to."""
+    """Round a bias to its codes, within their range.
+
+    It can be larger: where a layer scale makes the results tiny, the layer cannot compensate the
+    error of the tensor that they are added to.
+    """
     limit = params.scale * BIAS_LIMIT
     return params.round_trip(bias.clamp(-limit, limit))
 

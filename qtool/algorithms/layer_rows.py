@@ -31,8 +31,8 @@ def is_product(node: fx.Node) -> bool:
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
     """Return weights as [groups, out / groups, inputs of a position]."""
     if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]
-        turned = weight.flip(tuple(range(2, weight.dim())))
-        parts: torch.Tensor = turned.unflatten(0, (groups_of(node), -1))
+        flipped = weight.flip(tuple(range(2, weight.dim())))
+        parts: torch.Tensor = flipped.unflatten(0, (groups_of(node), -1))
         return parts.transpose(1, 2).flatten(2)
     matrix: torch.Tensor = weight.flatten(1).unflatten(0, (groups_of(node), -1))
     return matrix
@@ -75,24 +75,24 @@ def _patches(
     kernel: Sequence[int],
     stride: Sequence[int],
     dilation: Sequence[int],
-    most: int,
+    limit: int,
 ) -> torch.Tensor:
-    """Patches of a padded input: [at most `most`, in, elements of the kernel].
+    """Return patches of a padded input: [up to `limit`, in, elements of the kernel].
 
-    By their places in memory, as what unfolding makes is slow to choose from: in lines of all
-    channels, or element by element where there are few and channels lie apart.
+    They are gathered by memory offset, since selecting from an unfolded tensor is slow: in lines
+    of all channels, or by element where these are few and channels are not contiguous.
     """
     sizes, area = x.shape[2:], prod(kernel)
     spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
     steps = zip(sizes, spans, stride, strict=True)
     positions = (len(x), *((size - span - 1) // step + 1 for size, span, step in steps))
-    chosen = _sample_positions(prod(positions), most)
-    turned = x.movedim(1, -1)
-    in_lines = turned.is_contiguous() or len(chosen) * area >= len(x) * prod(sizes)
-    x = turned.contiguous() if in_lines else x.contiguous()
-    apart = x.stride()[1:-1] if in_lines else x.stride()[2:]
-    corner = _memory_offsets(positions, [x.stride(0), *map(mul, apart, stride)], chosen)
-    within = _memory_offsets(kernel, list(map(mul, apart, dilation)), torch.arange(area))
+    chosen = _sample_positions(prod(positions), limit)
+    channels_last = x.movedim(1, -1)
+    in_lines = channels_last.is_contiguous() or len(chosen) * area >= len(x) * prod(sizes)
+    x = channels_last.contiguous() if in_lines else x.contiguous()
+    strides = x.stride()[1:-1] if in_lines else x.stride()[2:]
+    corner = _memory_offsets(positions, [x.stride(0), *map(mul, strides, stride)], chosen)
+    within = _memory_offsets(kernel, list(map(mul, strides, dilation)), torch.arange(area))
     if in_lines:
         numbers = (corner[:, None] + within).flatten() // x.shape[-1]
         lines = x.reshape(-1, x.shape[-1]).index_select(0, numbers.to(x.device))
@@ -120,19 +120,20 @@ def output_rows(node: fx.Node, y: torch.Tensor, limit: int) -> torch.Tensor:
     return rows.movedim(1, 0)
 
 
-def row_weights(gains: torch.Tensor, limit: int) -> torch.Tensor:
+def row_weights(weights: torch.Tensor, limit: int) -> torch.Tensor:
     """Return the weights of the rows of `input_rows`, for a linear layer: [up to `limit`]."""
-    flat = gains.reshape(-1)
+    flat = weights.reshape(-1)
     return flat[_sample_positions(len(flat), limit)]
 
 
 def input_sums(
     node: fx.Node, x: torch.Tensor, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
-    """Return what a batch adds to `input_mean`: float64.
+    """Return the sum of a batch for `input_mean`, float64, and the weight of its rows.
 
     Args:
-        x: what the layer reads. gains: of a linear layer, how much each row counts: [*rows].
+        x: input of the layer.
+        weights: of the rows of a linear layer, [*rows]; None: all 1.
     """
     if node.target is aten.linear.default:
         return channel_sums(x, -1, weights)
@@ -147,10 +148,10 @@ def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> to
     for part in parts:
         by_shape.setdefault(part[0].shape, []).append(part)
     count, total = 0.0, torch.zeros((), dtype=torch.float64)
-    for alike in by_shape.values():  # added up first: patches of one shape lie alike
-        patch, places = _patch_sum(node, sum((each for each, _ in alike), torch.zeros(())))
+    for same in by_shape.values():  # summed first: inputs of one shape have the same patches
+        patch, places = _patch_sum(node, sum((each for each, _ in same), torch.zeros(())))
         total = total + patch
-        count += places * sum(size for _, size in alike)
+        count += places * sum(size for _, size in same)
     return total / max(count, 1)
 
 
@@ -158,8 +159,8 @@ def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the sum of all patches that a convolution reads, [groups, inputs], and their count."""
     x, stride, dilation = _padded_input(node, x)
     kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
-    for d, (size, step, apart) in enumerate(zip(kernel, stride, dilation, strict=True)):
-        x = x.unfold(d + 2, (size - 1) * apart + 1, step)[..., ::apart]
+    for d, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
+        x = x.unfold(d + 2, (size - 1) * gap + 1, step)[..., ::gap]
     places = [0, *range(2, 2 + len(kernel))]  # of [batch, in, *positions, *kernel]
     patch: torch.Tensor = x.sum(places).unflatten(0, (groups_of(node), -1)).flatten(1)
     return patch, prod(x.shape[d] for d in places)
@@ -168,12 +169,12 @@ def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
 def channel_sums(
     y: torch.Tensor, channel: int, weights: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, float]:
-    """Return what a batch adds to `channel_mean`. weights: as for `input_sums`."""
+    """Return the sums of a batch for `channel_mean`. weights: as for `input_sums`."""
     if weights is not None:
         counted = (weights.reshape(1, -1) @ y.reshape(-1, y.shape[-1])).double()[0]
         return counted, float(weights.double().sum())
     others = [d for d in range(y.dim()) if d != channel % y.dim()]
-    summed = (y.sum(others) if others else y).double()  # in float64 it takes five times
+    summed = (y.sum(others) if others else y).double()  # a float64 sum takes 5 times as long
     return summed, y.numel() / y.shape[channel]
 
 
@@ -191,15 +192,15 @@ def _padded_input(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[in
         stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
         begin, end = pads[: len(stride)], pads[len(stride) :]
     else:
-        apart, padding, more, dilation = (_sizes(node.args[i]) for i in (3, 4, 5, 7))
+        spacing, padding, extra, dilation = (_sizes(node.args[i]) for i in (3, 4, 5, 7))
         kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
         begin = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
-        end = [b + m for b, m in zip(begin, more, strict=True)]
-        sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], apart, strict=True)]
+        end = [b + e for b, e in zip(begin, extra, strict=True)]
+        sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], spacing, strict=True)]
         spread = x.new_zeros(*x.shape[:2], *sizes)
-        every = [slice(None), slice(None), *(slice(None, None, s) for s in apart)]
+        every = [slice(None), slice(None), *(slice(None, None, s) for s in spacing)]
         spread[tuple(every)] = x
-        x, stride = spread, [1] * len(apart)
+        x, stride = spread, [1] * len(spacing)
     widths = [w for pair in zip(reversed(begin), reversed(end), strict=True) for w in pair]
     return (F.pad(x, widths) if any(widths) else x), stride, dilation
 
@@ -210,9 +211,9 @@ def _sizes(argument: object) -> list[int]:
 
 
 @lru_cache(maxsize=16)
-def _sample_positions(count: int, most: int) -> torch.Tensor:
-    """Return the positions to use: all, or `most` of them drawn by a fixed seed."""
-    if count <= most:
+def _sample_positions(count: int, limit: int) -> torch.Tensor:
+    """Return the positions to use: all, or `limit` of them drawn by a fixed seed."""
+    if count <= limit:
         return torch.arange(count)
-    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most]
+    drawn = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:limit]
     return drawn.sort().values

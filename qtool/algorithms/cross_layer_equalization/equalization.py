@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import not_worse
-from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, find_streams
+from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import (
     factor_limits,
     noise_model,
@@ -24,6 +24,7 @@ from qtool.algorithms.cross_layer_equalization.factors import (
     solve_factors,
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
+from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.algorithms.pipeline import SOLVE, ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure
 from qtool.calibration.collect import modules_to_observe, observer_hooks
@@ -37,21 +38,21 @@ from qtool.planning.fake_quantize import insert_points
 from qtool.planning.plan import Kind, Probe, QuantPlan
 
 Factors = Mapping[str, torch.Tensor]
-"""Tensor name -> what its channels are divided by: float32 [channels]."""
+"""Tensor name -> divisors of its channels, float32 [channels]."""
 
 NAME = "cross-layer-equalization"
 REASON = "channel ranges are equalized, with factors moved into the weights around them"
 
 SAMPLES = 128  # for the new ranges
 FEWEST = 32  # samples; with fewer the step is skipped
-CHOOSING = 64  # samples of the backward run
+BACKWARD_SAMPLES = 64
 BATCH = 16  # samples of the backward run at once
 OBSERVED = 64  # samples at once for the new ranges: an observer costs the same for any number
-ELEMENTS = 1 << 25  # of all values of a batch, which the backward run holds
-WORTH = 0.86  # largest share of the noise to be predicted; above, `gptq` alone does better
+ELEMENTS = 1 << 25  # limit for all values of a batch, which the backward run holds
+WORTH = 0.86  # largest predicted share of the noise; above it, `gptq` alone does better
 
 
-def _bound(source: str) -> str:
+def _probe_name(source: str) -> str:
     return f"{source}.highest"
 
 
@@ -59,7 +60,7 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes in front of clamps with an upper bound."""
     if not plan.observed():
         return ()
-    spec, found = ObserverSpec("minmax"), {}
+    spec, probes = ObserverSpec("minmax"), {}
     for node in G.calls(graph):
         row, source = row_of(node), node.args[0] if node.args else None
         if row is None or row.key != "clip" or not isinstance(source, fx.Node):
@@ -67,8 +68,8 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
         if row.bounds(node)[1] is not None and G.is_float(source) and G.rank(source) > 1:
             name = G.name_of(source)
             axis = 1 if G.rank(source) > 2 else -1
-            found[name] = Probe(_bound(name), name, spec, axis)
-    return tuple(found.values())
+            probes[name] = Probe(_probe_name(name), name, spec, axis)
+    return tuple(probes.values())
 
 
 @skip_on_failure(NAME)
@@ -79,13 +80,13 @@ def _run(state: ConversionState) -> ConversionState:
     if (count := len(state.calibration.kept_samples)) < FEWEST:
         return state.with_notes(f"{NAME}: {TOO_FEW.format(count) if count else NO_SAMPLES}")
     size = _batch_size(state.graph.module)
-    factors = _find_factors(state, streams, state.quick_batches(size, CHOOSING))
+    factors = _find_factors(state, streams, state.quick_batches(size, BACKWARD_SAMPLES))
     if not factors:
         return state
     change = Change(CROSS_LAYER_EQUALIZATION.name, len(factors), REASON, factors)
     scaled = _apply(state, change, state.quick_batches(size, size, holdout=True))
-    every = [b for aside in (False, True) for b in state.quick_batches(OBSERVED, SAMPLES, aside)]
-    after = _observed_again(scaled, factors, every)
+    batches = [b for held in (False, True) for b in state.quick_batches(OBSERVED, SAMPLES, held)]
+    after = _observe_again(scaled, factors, batches)
     return after if not_worse(SOLVE.run(state), SOLVE.run(after)) else state
 
 
@@ -121,25 +122,28 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
     weights = {name: axis for name, axis in rows.items() if axis is not None}
     inputs = [state.graph.tensors_of(b) for b in batches]
     try:
-        seen = measure_sensitivity(module, inputs, axes, weights)
+        sensitivity = measure_sensitivity(module, inputs, axes, weights)
     except RuntimeError:  # an operator without a derivative
         return {}
     statistics = state.calibration.statistics
-    found = {b.source: statistics.get(_bound(b.source)) for b in streams.bounds}
-    highest = {n: s.extent()[1] for n, s in found.items() if isinstance(s, MinMax) and not s.empty}
-    noise = noise_model(module, plan, streams, seen)
+    extremes = {b.source: statistics.get(_probe_name(b.source)) for b in streams.bounds}
+    highest = {
+        n: s.extent()[1] for n, s in extremes.items() if isinstance(s, MinMax) and not s.empty
+    }
+    noise = noise_model(module, plan, streams, sensitivity)
     logs = solve_factors(noise, factor_limits(streams, highest))
-    if float(predict_noise(noise, logs)) > WORTH * float(
-        predict_noise(noise, torch.zeros_like(logs))
-    ):
+    before, after = (float(predict_noise(noise, each)) for each in (torch.zeros_like(logs), logs))
+    if after > WORTH * before:
         return {}
-    beside = {s.tensor: torch.exp2(logs[streams.tensors[s.tensor].streams]) for s in streams.slots}
-    return {n: f.float() for n, f in beside.items() if bool((f != 1).any())}
+    factors = {s.tensor: torch.exp2(logs[streams.tensors[s.tensor].streams]) for s in streams.slots}
+    return {n: f.float() for n, f in factors.items() if bool((f != 1).any())}
 
 
 def _rows(weight: fx.Node) -> int | None:
-    """Return the dimension of a weight's rows; None where a row reads a single channel, which no
-    factor changes the rounding of."""
+    """Return the dimension of a weight's rows; None where a row reads a single channel.
+
+    A factor does not change how such a row is rounded.
+    """
     (layer,) = weight.users
     row, shape = row_of(layer), G.shape(weight)
     if row is None or row.weight is None or len(shape) < 2:
@@ -152,10 +156,10 @@ def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> 
     streams = find_streams(state.graph.module)
     slots = [s for s in streams.slots if s.tensor in change.arrays]
     tensors = {s.tensor for s in slots}
-    fits = all(
+    matches = all(
         change.arrays[n].shape == streams.tensors[n].streams.shape for n in tensors
     ) and tensors == set(change.arrays)
-    if not fits:
+    if not matches:
         raise VerificationError(
             "the file was made from another model: this one lacks the tensors that were equalized"
         )
@@ -173,12 +177,12 @@ def _apply(state: ConversionState, change: Change, samples: Sequence[Batch]) -> 
     return state.apply_edit(change, edit, samples)
 
 
-def _observed_again(
+def _observe_again(
     state: ConversionState, factors: Factors, batches: Iterable[Batch]
 ) -> ConversionState:
     """Return the state with new statistics of the changed tensors.
 
-    They use all elements of the kept samples, since these are few and percentiles are far out.
+    They use all elements of the kept samples, since these are few and percentiles need many.
     Held-out samples are included, as they are in the ranges of the network without factors.
     """
     assert state.calibration is not None
@@ -191,16 +195,16 @@ def _observed_again(
     ]
     prepared = insert_points(state.graph.module, plan)
     others = {p.name for p in plan.observed() if p.tensor not in changed}
-    chosen = {
+    observed = {
         name: replace(watch, observer=calibration.specs[name], by_sample=False)
         for name, watch in modules_to_observe(prepared, plan, probes).items()
         if name not in others and name in calibration.specs
     }
-    with observer_hooks(chosen) as statistics, torch.inference_mode():
+    with observer_hooks(observed) as statistics, torch.inference_mode():
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
-    found = {**calibration.statistics, **statistics}
-    return replace(state, calibration=replace(calibration, statistics=found))
+    merged = {**calibration.statistics, **statistics}
+    return replace(state, calibration=replace(calibration, statistics=merged))
 
 
 def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:

@@ -1,10 +1,11 @@
 """Factors of the streams of channels that minimise the predicted noise of the outputs.
 
-A tensor on one grid has the error step^2 / 12 in every element. The step is proportional to the
-range of the widest channel, divided by the channel's factor; for a row of weights, to its largest
-weight, times the factor of the channel that it reads. `gradient_sensitivity` measures how much of
-either reaches the outputs. A factor of a channel thus trades the noise of activations for that of
-weights, and what is best for one tensor for what is best for the others of its stream.
+The mean squared error of every element of a tensor on one grid is step^2 / 12. The step of an
+activation is proportional to the largest channel range divided by the channel's factor. The step of
+a row of weights is proportional to its largest weight times the factor of the channel that the
+weight reads. `gradient_sensitivity` measures how much of these errors reaches the outputs. So a
+factor trades noise of activations against noise of weights, and noise of one tensor against noise
+of the other tensors of its stream.
 """
 
 from __future__ import annotations
@@ -16,31 +17,37 @@ import torch
 from torch import fx
 from torch.nn.utils.rnn import pad_sequence
 
-from qtool.algorithms.cross_layer_equalization.channel_streams import Streams
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import (
     Sensitivity,
     TensorSensitivity,
     row_stride,
     sampled_rows,
 )
+from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 from qtool.planning.plan import Execution, Kind, QuantPlan
 
-STEPS, RATE = 60, 0.08  # of Adam; in octaves
+STEPS, RATE = 60, 0.08  # of Adam; the rate in octaves
 SHARP = 24  # exponent of the norm that approximates a maximum
-SMALLEST = 2.0**-12  # of a tensor's widest channel; smaller ones are not scaled up further
-ROOM = 1.05  # margin between the largest observed value and a clamp's bound
+SMALLEST = 2.0**-12  # of the widest channel; smaller channels are not scaled up further
+MARGIN = 1.05  # margin between the largest observed value and a clamp's bound
 GRAIN = 16  # factors are rounded to this part of an octave, to absorb last bits of gradients
 
 
 @dataclass(frozen=True, eq=False)
 class _Tensor:
-    """One rounding of a tensor: streams and gains [channels], and the range that sets the step."""
+    """One rounding of a tensor.
+
+    Attributes:
+        streams, gain: of its channels, [channels].
+        range_streams, low, high: of the tensor whose range sets the step, [channels].
+        levels: number of steps in the range.
+    """
 
     streams: torch.Tensor
     gain: torch.Tensor
-    over: torch.Tensor
+    range_streams: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
     levels: int
@@ -48,27 +55,36 @@ class _Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Tensors:
-    """Roundings of several tensors, [tensors, channels], padded with zeros."""
+    """Roundings of several tensors; see `_Tensor`.
+
+    Attributes:
+        levels: float64 [tensors]; the others are [tensors, channels], padded with zeros.
+    """
 
     streams: torch.Tensor
     gain: torch.Tensor
-    over: torch.Tensor
+    range_streams: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
     levels: torch.Tensor
 
     @classmethod
     def of(cls, each: Sequence[_Tensor]) -> _Tensors:
-        fields = ("streams", "gain", "over", "low", "high")
-        filled = {f: pad_sequence([getattr(t, f) for t in each], batch_first=True) for f in fields}
+        fields = ("streams", "gain", "range_streams", "low", "high")
+        padded = {f: pad_sequence([getattr(t, f) for t in each], batch_first=True) for f in fields}
         levels = torch.tensor([t.levels for t in each], dtype=torch.float64)
-        return cls(**filled, levels=levels)
+        return cls(**padded, levels=levels)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The weights of a layer [rows, inputs]: magnitude, gain, and the stream that each reads;
-    [1, inputs] if equal for all rows."""
+    """The rows of a layer's weights.
+
+    Attributes:
+        size, gain: largest magnitude and gain over the kernel, [rows, inputs].
+        streams: that each weight reads, [rows, inputs]; [1, inputs] if equal for all rows.
+        levels: number of steps in the range of a row.
+    """
 
     size: torch.Tensor
     gain: torch.Tensor
@@ -78,7 +94,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Noise:
-    """All roundings, as a function of the factors."""
+    """The roundings that depend on the factors: of activations and of weights."""
 
     tensors: _Tensors | None
     rows: tuple[_Rows, ...]
@@ -98,17 +114,22 @@ class Limits:
 
 
 def noise_model(
-    module: fx.GraphModule, plan: QuantPlan, streams: Streams, seen: Sensitivity
+    module: fx.GraphModule, plan: QuantPlan, streams: Streams, sensitivity: Sensitivity
 ) -> Noise:
     """Return the roundings that depend on factors."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    tensors = tuple(_roundings(nodes, plan, streams, seen.tensors))
+    tensors = tuple(_roundings(nodes, plan, streams, sensitivity.tensors))
     rows = []
     for slot in streams.slots:
         node = nodes[slot.constant]
         (layer,) = node.users
         row, name = row_of(layer), f"{G.name_of(layer)}.weight"
-        if slot.power != 1 or name not in plan or row is None or slot.constant not in seen.weights:
+        if (
+            slot.power != 1
+            or name not in plan
+            or row is None
+            or slot.constant not in sensitivity.weights
+        ):
             continue
         weight, axis = G.tensor(module, node).detach(), row.channel_axis
         weight, channel = (
@@ -117,9 +138,9 @@ def noise_model(
         size = _by_row(weight.double().abs().cpu(), axis)
         channel = channel.movedim(axis, 0).flatten(1)
         read = streams.tensors[slot.tensor].streams[channel]
-        gain = _by_row(seen.weights[slot.constant].cpu(), axis).sum(-1)
-        alike = bool((read == read[:1]).all())
-        rows.append(_Rows(size.amax(-1), gain, read[:1] if alike else read, _levels(plan, name)))
+        gain = _by_row(sensitivity.weights[slot.constant].cpu(), axis).sum(-1)
+        read = read[:1] if bool((read == read[:1]).all()) else read
+        rows.append(_Rows(size.amax(-1), gain, read, _levels(plan, name)))
     return Noise(_Tensors.of(tensors) if tensors else None, tuple(rows))
 
 
@@ -139,22 +160,28 @@ def _roundings(
     nodes: Mapping[str, fx.Node],
     plan: QuantPlan,
     streams: Streams,
-    seen: Mapping[str, TensorSensitivity],
+    sensitivity: Mapping[str, TensorSensitivity],
 ) -> Iterator[_Tensor]:
+    """Yield the roundings of activations; a shared range is that of the owner of the parameters."""
     for point in plan.placed:
         name, root = point.tensor, plan.root(point.name)
         owner = plan.point(root).tensor
         decision = plan.decision(name)
-        if point.kind is not Kind.ACTIVATION or name not in seen or owner not in seen:
+        if point.kind is not Kind.ACTIVATION or not {name, owner} <= sensitivity.keys():
             continue
         if decision is not None and decision.execution is Execution.PASS:  # the codes stay the same
             continue
-        gain = seen[name].gain
+        gain = sensitivity[name].gain
         if decision is not None and decision.op == "concat":
             gain = _rescaled(nodes[name], plan, root, streams, gain)
-        over, whole = streams.tensors[owner].streams, seen[owner]
-        own = streams.tensors[name].streams
-        yield _Tensor(own, gain, over, whole.low, whole.high, _levels(plan, point.name))
+        yield _Tensor(
+            streams.tensors[name].streams,
+            gain,
+            streams.tensors[owner].streams,
+            sensitivity[owner].low,
+            sensitivity[owner].high,
+            _levels(plan, point.name),
+        )
 
 
 def _rescaled(
@@ -188,8 +215,8 @@ def factor_limits(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limi
             pinned[numbers] = True
             continue
         pinned[numbers[high >= bound.high]] = True
-        room = torch.log2(high.clamp(min=1e-30) * ROOM / bound.high).clamp(max=0)
-        lower.scatter_reduce_(0, numbers, room, "amax")
+        headroom = torch.log2(high.clamp(min=1e-30) * MARGIN / bound.high).clamp(max=0)
+        lower.scatter_reduce_(0, numbers, headroom, "amax")
     return Limits(lower, pinned)
 
 
@@ -197,7 +224,7 @@ def predict_noise(noise: Noise, logs: torch.Tensor) -> torch.Tensor:
     """Return the relative output noise. logs: of the factors, base 2, [streams]."""
     factors, total = torch.exp2(logs), logs.new_zeros(())
     if (t := noise.tensors) is not None:
-        by = factors[t.over]
+        by = factors[t.range_streams]
         span = (t.high.clamp(min=0) / by).amax(-1) + ((-t.low).clamp(min=0) / by).amax(-1)
         total = total + ((span / t.levels) ** 2 / 12 * _error_gain(t, factors).sum(-1)).sum()
     for r in noise.rows:
@@ -228,26 +255,31 @@ class NoiseGradient:
         factors, slope, total = torch.exp2(logs), torch.zeros_like(logs), 0.0
         if (t := self.noise.tensors) is not None:
             (high, of_high), (low, of_low) = (
-                end.norm(factors[t.over].reciprocal()) for end in self.ends
+                end.norm(factors[t.range_streams].reciprocal()) for end in self.ends
             )
-            felt, span = _error_gain(t, factors), high + low
+            gain, span = _error_gain(t, factors), high + low
             scale = 2 * span / t.levels.square() / 12
-            whole = felt.sum(-1)
-            through = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
-            slope.index_add_(0, t.over.flatten(), through.flatten())
-            slope.index_add_(0, t.streams.flatten(), ((scale * span)[:, None] * felt).flatten())
+            whole = gain.sum(-1)
+            by_range = -(scale * whole)[:, None] * (high[:, None] * of_high + low[:, None] * of_low)
+            slope.index_add_(0, t.range_streams.flatten(), by_range.flatten())
+            slope.index_add_(0, t.streams.flatten(), ((scale * span)[:, None] * gain).flatten())
             total += float((scale * span / 2 * whole).sum())
         for r, size in zip(self.noise.rows, self.rows, strict=True):
             by = factors[r.streams]
-            value, found = _of_rows(r, size, by)
+            value, gradient = _row_noise(r, size, by)
             total += value
-            slope.index_add_(0, r.streams.flatten(), found.flatten())
+            slope.index_add_(0, r.streams.flatten(), gradient.flatten())
         return slope / max(total, 1e-300)
 
 
 @dataclass(frozen=True, eq=False)
 class _Power:
-    """Sizes [rows, inputs] over the largest of their row, to the power of SHARP; the largest."""
+    """Sizes of weights or channels, prepared for a norm.
+
+    Attributes:
+        powers: size over the largest of its row, to the power of SHARP, [rows, inputs].
+        largest: of each row, [rows].
+    """
 
     powers: torch.Tensor
     largest: torch.Tensor
@@ -266,7 +298,7 @@ class _Power:
         return self.largest * top[:, 0] * whole ** (1 / SHARP), each / whole[:, None]
 
 
-def _of_rows(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
+def _row_noise(r: _Rows, size: _Power, by: torch.Tensor) -> tuple[float, torch.Tensor]:
     """Return the noise of a layer's weights, and its gradient by the streams they read."""
     if len(by) > 1:
         norm, share = size.norm(by)
@@ -301,9 +333,9 @@ def solve_factors(noise: Noise, limits: Limits) -> torch.Tensor:
         logs.copy_(_clamped(logs, limits))
         if i % 10 == 9:
             rounded = _clamped(torch.round(logs * GRAIN) / GRAIN, limits)
-            found = float(predict_noise(noise, rounded))
-            if found < lowest:
-                best, lowest = rounded, found
+            predicted = float(predict_noise(noise, rounded))
+            if predicted < lowest:
+                best, lowest = rounded, predicted
     return best
 
 
@@ -316,7 +348,7 @@ def _equal_ranges(noise: Noise, limits: Limits) -> torch.Tensor:
     total, count = torch.zeros_like(limits.lower), torch.zeros_like(limits.lower)
     if (t := noise.tensors) is not None:
         size = torch.maximum(t.high, -t.low)
-        seen = size > size.amax(-1, keepdim=True) * SMALLEST
-        total.index_add_(0, t.over[seen], size[seen].log2())
-        count.index_add_(0, t.over[seen], torch.ones_like(size[seen]))
+        used = size > size.amax(-1, keepdim=True) * SMALLEST
+        total.index_add_(0, t.range_streams[used], size[used].log2())
+        count.index_add_(0, t.range_streams[used], torch.ones_like(size[used]))
     return torch.where(count > 0, total / count.clamp(min=1), 0.0)

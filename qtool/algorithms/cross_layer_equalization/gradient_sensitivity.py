@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 
-ELEMENTS_PER_CHANNEL = 4096  # that are enough for a gain, in one batch
+ELEMENTS_PER_CHANNEL = 4096  # of one batch; enough for a gain
 MAX_WEIGHT_ELEMENTS = 1 << 22  # of a layer; larger weights are sampled
 
 
@@ -70,10 +70,10 @@ def measure_sensitivity(
     """
     run = _SensitivityRun(module, axes, weights)
     count = len(run_backwards(run, batches))
-    for seen in run.tensors.values():
-        seen.gain /= max(count, 1)
-    found = {name: gain / max(count, 1) for name, gain in run.weights.items()}
-    return Sensitivity(run.tensors, found)
+    for tensor in run.tensors.values():
+        tensor.gain /= max(count, 1)
+    gains = {name: gain / max(count, 1) for name, gain in run.weights.items()}
+    return Sensitivity(run.tensors, gains)
 
 
 def row_stride(weight: torch.Tensor) -> int:
@@ -145,8 +145,8 @@ def _along(
     if not dims:
         return t
     first, *rest = dims
-    found = reduce(t, first)
-    return reduce(found, [d - 1 for d in rest]) if rest else found
+    reduced = reduce(t, first)
+    return reduce(reduced, [d - 1 for d in rest]) if rest else reduced
 
 
 class _SensitivityRun(fx.Interpreter):
@@ -156,20 +156,20 @@ class _SensitivityRun(fx.Interpreter):
         self, module: fx.GraphModule, axes: Mapping[str, int], weights: Mapping[str, int]
     ) -> None:
         super().__init__(module)
-        self.axes, self.wanted = axes, weights
+        self.axes, self.weight_axes = axes, weights
         self.tensors: dict[str, TensorSensitivity] = {}
         self.weights: dict[str, torch.Tensor] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value, name = super().run_node(n), G.name_of(n)
-        if name in self.wanted:
+        if name in self.weight_axes:
             return self._weight(name, value.detach())
         if name in self.axes and isinstance(value, torch.Tensor):
             return self._tensor(name, value)
         return value.detach() if n.op == "get_attr" else value
 
     def _weight(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        axis, step = self.wanted[name], row_stride(value)
+        axis, step = self.weight_axes[name], row_stride(value)
         part = sampled_rows(value, axis, step)
         self.weights.setdefault(name, torch.zeros_like(part, dtype=torch.float64))
         share = part.numel() / value.numel()
@@ -187,16 +187,18 @@ class _SensitivityRun(fx.Interpreter):
         others = [d for d in range(data.dim()) if d != self.axes[name] % data.dim()]
         rows = _rows(data, self.axes[name])
         low, high = (_along(f, data, others).double().cpu() for f in (torch.amin, torch.amax))
-        seen = self.tensors.setdefault(name, TensorSensitivity(low, high, torch.zeros_like(low)))
-        seen.low, seen.high = torch.minimum(seen.low, low), torch.maximum(seen.high, high)
+        total = self.tensors.setdefault(name, TensorSensitivity(low, high, torch.zeros_like(low)))
+        total.low, total.high = torch.minimum(total.low, low), torch.maximum(total.high, high)
 
         def add(gradient: torch.Tensor | None) -> None:
-            if gradient is None:  # of one result of several, which no output depends on
+            if gradient is None:  # no output depends on this result
                 return
-            part, sizes = (gradient[rows], data[rows]) if rows else (gradient, data)
-            felt = part.square().mul_(sizes.sign().abs_())  # mixed with bool it takes thrice
-            share = felt.numel() / data.numel()
-            seen.gain += _along(torch.sum, felt, others).double().cpu() / share
+            part, elements = (gradient[rows], data[rows]) if rows else (gradient, data)
+            squares = part.square().mul_(
+                elements.sign().abs_()
+            )  # a bool mask takes 3 times as long
+            share = squares.numel() / data.numel()
+            total.gain += _along(torch.sum, squares, others).double().cpu() / share
 
         value = value if value.requires_grad else data.requires_grad_()
         value.register_hook(add)

@@ -24,13 +24,13 @@ from qtool.observers.min_max import MinMax
 from qtool.planning.plan import Probe, QuantPlan
 
 Factors = Mapping[str, torch.Tensor]
-"""Tensor name -> what its channels are divided by: float32 [channels]."""
+"""Tensor name -> divisors of its channels, float32 [channels]."""
 
 REASON = "wide channels of a linear layer's input are moved into its weights"
 
-STRENGTH = 0.85  # of the ratio between channels, how much goes into the weights (alpha)
-WORTH = 3.0  # widest channel over the median one; below that the range is not what hurts
-SMALLEST = 1e-5  # of the widest channel: a channel that was never seen is not blown up
+STRENGTH = 0.85  # alpha of the paper: share of the channel ranges that moves into the weights
+WORTH = 3.0  # least ratio of the widest channel to the median; below it, smoothing gains little
+SMALLEST = 1e-5  # of the widest channel; a channel that was always zero is not scaled up
 
 aten = torch.ops.aten
 
@@ -39,7 +39,8 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of the tensors that can be smoothed."""
     spec = ObserverSpec("minmax")
     return [
-        Probe(_probe(w.source), w.source, spec, axis=-1) for w in smoothing_targets(graph, plan)
+        Probe(_probe_name(t.source), t.source, spec, axis=-1)
+        for t in smoothing_targets(graph, plan)
     ]
 
 
@@ -52,29 +53,29 @@ def _run(state: ConversionState) -> ConversionState:
 
 def _apply(state: ConversionState, change: Change) -> ConversionState:
     """Return the state with tensors divided by the factors of a change."""
-    watched = [
-        w for w in smoothing_targets(state.graph.graph, state.plan) if w.source in change.arrays
+    targets = [
+        t for t in smoothing_targets(state.graph.graph, state.plan) if t.source in change.arrays
     ]
-    if len(watched) != len(change.arrays):
+    if len(targets) != len(change.arrays):
         raise VerificationError(
             "the smoothing that the file records does not fit this model: it has other layers"
         )
-    made: dict[str, str] = {}
+    names: dict[str, str] = {}
 
     def edit(module: fx.GraphModule) -> int:
-        made.update(_smooth(module, watched, change.arrays))
-        return len(made)
+        names.update(_smooth(module, targets, change.arrays))
+        return len(names)
 
     after = state.apply_edit(change, edit)
     if state.calibration is None:
         return after
-    return replace(after, calibration=_smooth_ranges(state.calibration, change.arrays, made))
+    return replace(after, calibration=_smooth_ranges(state.calibration, change.arrays, names))
 
 
 SMOOTH_QUANT = Step("smooth-quant", _run, _probes, replay=_apply)
 
 
-def _probe(source: str) -> str:
+def _probe_name(source: str) -> str:
     return f"{source}.channels"
 
 
@@ -83,50 +84,50 @@ def _find_factors(state: ConversionState) -> Factors:
     assert state.calibration is not None
     module = state.graph.module
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    found = {}
+    factors = {}
     for each in smoothing_targets(module.graph, state.plan):
-        seen = state.calibration.statistics.get(_probe(each.source))
-        if not isinstance(seen, MinMax) or seen.empty:
+        extremes = state.calibration.statistics.get(_probe_name(each.source))
+        if not isinstance(extremes, MinMax) or extremes.empty:
             continue
-        low, high = seen.extent()
+        low, high = extremes.extent()
         size = torch.maximum(low.abs(), high.abs())
-        if seen.rows < len(size):
-            continue  # every row that comes would leave the extremes of some channel behind
+        if extremes.rows < len(size):
+            continue  # too few rows: new ones would exceed the extremes of some channel
         if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
             layers = [nodes[name] for name in each.layers]
-            found[each.source] = _factors(module, size, layers)
-    return found
+            factors[each.source] = _factors(module, size, layers)
+    return factors
 
 
 def _smooth(
-    module: fx.GraphModule, watched: Sequence[SmoothingTarget], factors: Factors
+    module: fx.GraphModule, targets: Sequence[SmoothingTarget], factors: Factors
 ) -> dict[str, str]:
     """Divide tensors by their factors, in place, and multiply the weights of their readers.
 
     Return the name of each smoothed tensor: its own, or that of the new multiplication.
     """
     nodes = {G.name_of(n): n for n in module.graph.nodes}
-    made = {}
-    for each in watched:
+    names = {}
+    for each in targets:
         source, factor = nodes[each.source], factors[each.source]
         readers = [nodes[name] for name in each.readers]
         for layer in each.layers:
             _scale(module, _weight(nodes[layer]), factor)
         folded = set(source.users) == set(readers) and _fold(module, source, factor)
         name = each.source if folded else G.name_of(_divide(module, source, readers, factor))
-        made[each.source] = name
-    return made
+        names[each.source] = name
+    return names
 
 
 def _smooth_ranges(
-    calibration: Calibration, factors: Factors, made: Mapping[str, str]
+    calibration: Calibration, factors: Factors, names: Mapping[str, str]
 ) -> Calibration:
     """Return the calibration with the ranges of smoothed tensors, from their channel extremes."""
     specs, statistics = dict(calibration.specs), dict(calibration.statistics)
-    for source, name in made.items():
-        seen = calibration.statistics[_probe(source)]
-        assert isinstance(seen, MinMax)
-        low, high = seen.extent()
+    for source, name in names.items():
+        extremes = calibration.statistics[_probe_name(source)]
+        assert isinstance(extremes, MinMax)
+        low, high = extremes.extent()
         by, range_ = factors[source].double(), MinMax(None)
         range_.update(torch.stack([low / by, high / by]).float())
         specs[name], statistics[name] = ObserverSpec("minmax"), range_
@@ -166,18 +167,20 @@ CONSTANTS: Mapping[object, tuple[int, ...]] = {
 def _fold(module: fx.GraphModule, source: fx.Node, factor: torch.Tensor) -> bool:
     """Divide the constants of the operator that computes `source`, if it has its own."""
     places = CONSTANTS.get(source.target, ())
-    given = [source.args[i] for i in places if i < len(source.args) and source.args[i] is not None]
-    constants = [n for n in given if isinstance(n, fx.Node) and n.op == "get_attr"]
-    wanted = 1 if source.target is aten.mul.Tensor else len(given)
-    fits = [n for n in constants if G.shape(n) == tuple(factor.shape) and _alone(n)]
-    if not given or not len(fits) == len(constants) == wanted:
+    operands = [
+        source.args[i] for i in places if i < len(source.args) and source.args[i] is not None
+    ]
+    constants = [n for n in operands if isinstance(n, fx.Node) and n.op == "get_attr"]
+    expected = 1 if source.target is aten.mul.Tensor else len(operands)
+    fits = [n for n in constants if G.shape(n) == tuple(factor.shape) and _has_one_reader(n)]
+    if not operands or not len(fits) == len(constants) == expected:
         return False
     for each in constants:
         _scale(module, each, 1 / factor)
     return True
 
 
-def _alone(constant: fx.Node) -> bool:
+def _has_one_reader(constant: fx.Node) -> bool:
     same = [n for n in constant.graph.nodes if n.op == "get_attr" and n.target == constant.target]
     return len(same) == 1 and len(constant.users) == 1
 
@@ -188,8 +191,8 @@ def _divide(
     """Insert a multiplication between `source` and these readers."""
     name = f"{G.name_of(source)}.smooth"
     first = next(n for n in module.graph.nodes if n in readers)
-    held = G.add_tensor(module, first, (1 / factor).to(G.value(source).dtype), f"{name}.factors")
-    made = G.add_call(first, aten.mul.Tensor, (source, held), name, source)
+    inverse = G.add_tensor(module, first, (1 / factor).to(G.value(source).dtype), f"{name}.factors")
+    product = G.add_call(first, aten.mul.Tensor, (source, inverse), name, source)
     for reader in readers:
-        reader.replace_input_with(source, made)
-    return made
+        reader.replace_input_with(source, product)
+    return product

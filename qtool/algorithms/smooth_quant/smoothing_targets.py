@@ -23,7 +23,13 @@ RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 
 @dataclass(frozen=True)
 class SmoothingTarget:
-    """A tensor, its readers that lead to linear layers, and these layers; by name."""
+    """A tensor to smooth, by the names of nodes.
+
+    Attributes:
+        source: computes the tensor.
+        readers: read it, and lead to the layers.
+        layers: linear layers that read it, directly or reshaped.
+    """
 
     source: str
     readers: tuple[str, ...]
@@ -37,7 +43,7 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
     codes are excluded: there is no float value to multiply.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
-    forms = {
+    schemes = {
         nodes[e.user]: type(p.spec)
         for p in plan
         if p.kind is Kind.ACTIVATION
@@ -46,23 +52,23 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
     }
     weights = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
     groups: dict[fx.Node, list[list[fx.Node]]] = {}
-    for layer in forms:
+    for layer in schemes:
         path = _path(layer)
         groups.setdefault(path[0], []).append(path[1:])
-    found = []
+    targets = []
     for source, paths in groups.items():
         on_path = {n for path in paths for n in path}
         layers = {path[-1] for path in paths}
-        alone = all(weights[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
+        exclusive = all(weights[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
         inner = all(set(n.users) <= on_path for n in on_path - layers)
-        dynamic = {forms[n] is Dynamic for n in layers}
-        if not (alone and inner and len(dynamic) == 1) or _codes_only(plan, source):
+        dynamic = {schemes[n] is Dynamic for n in layers}
+        if not (exclusive and inner and len(dynamic) == 1) or _codes_only(plan, source):
             continue
         if dynamic == {True} or _only_for(plan, source, on_path):
             readers = tuple(G.name_of(n) for n in source.users if n in on_path)
             ends = tuple(G.name_of(path[-1]) for path in paths)
-            found.append(SmoothingTarget(G.name_of(source), readers, ends))
-    return found
+            targets.append(SmoothingTarget(G.name_of(source), readers, ends))
+    return targets
 
 
 def _codes_only(plan: QuantPlan, node: fx.Node) -> bool:

@@ -10,7 +10,8 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.algorithms.cross_layer_equalization.channel_streams import Streams, find_streams
+from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
+from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.core import graph as G
 
 SIZE = 8

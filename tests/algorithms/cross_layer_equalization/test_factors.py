@@ -9,14 +9,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.cross_layer_equalization.channel_streams import (
-    Bound,
-    Channels,
-    Streams,
-    find_streams,
-)
+from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import (
-    ROOM,
+    MARGIN,
     SHARP,
     Limits,
     Noise,
@@ -27,6 +22,7 @@ from qtool.algorithms.cross_layer_equalization.factors import (
     solve_factors,
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
+from qtool.algorithms.cross_layer_equalization.stream_walk import Bound, Channels, Streams
 from qtool.core import graph as G
 from qtool.planning.fake_quantize import insert_points, quant_points
 
@@ -121,7 +117,9 @@ def smooth(found: Noise, logs: torch.Tensor) -> torch.Tensor:
     """`predicted` with a norm in place of the largest."""
     factors, t = torch.exp2(logs), found.tensors
     assert t is not None
-    ends = [(end.clamp(min=0) / factors[t.over]).norm(SHARP, -1) for end in (t.high, -t.low)]
+    ends = [
+        (end.clamp(min=0) / factors[t.range_streams]).norm(SHARP, -1) for end in (t.high, -t.low)
+    ]
     felt = (factors[t.streams].square() * t.gain).sum(-1)
     total = ((sum(ends) / t.levels) ** 2 / 12 * felt).sum()
     for r in found.rows:
@@ -158,8 +156,8 @@ def test_a_channel_that_reached_the_bound_is_pinned() -> None:
 
 def test_a_channel_below_the_bound_may_grow_up_to_it_with_room() -> None:
     lower = bounded([1.0, 6.0, 0.01, 5.9]).lower
-    assert float(lower[1].exp2()) == pytest.approx(ROOM / 6)
-    assert float(lower[3].exp2()) == pytest.approx(0.01 * ROOM / 6)
+    assert float(lower[1].exp2()) == pytest.approx(MARGIN / 6)
+    assert float(lower[3].exp2()) == pytest.approx(0.01 * MARGIN / 6)
     assert float(lower[4]) == 0  # it may be made narrower, not wider
 
 
