@@ -2,8 +2,8 @@
 
     qtool report ... --eval examples.detector.metric:mean_average_precision
 
-`pip install 'qtool[detection]'` brings it. What selects boxes is not part of the network, and stays
-in float here.
+It needs the package pycocotools. The selection of boxes is not part of the network and stays in
+float here.
 """
 
 from __future__ import annotations

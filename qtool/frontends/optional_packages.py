@@ -1,4 +1,4 @@
-"""Imports optional packages, and names the extra that installs a missing one."""
+"""Imports optional packages, and says which package to install if one is missing."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 from qtool.core.errors import QtoolError, describe
 
-EXTRAS = {
-    "transformers": "hf",
-    "datasets": "hf",
-    "PIL": "vision",
-    "timm": "vision",
-    "torchvision": "vision",
-    "soundfile": "audio",
+PACKAGES = {
+    "transformers": "transformers",
+    "datasets": "datasets",
+    "PIL": "pillow",
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "soundfile": "soundfile",
 }
-"""Package -> the extra of qtool that installs it."""
+"""Import name -> name of the package to install."""
 
 
 def require(package: str, purpose: str, kind: type[QtoolError]) -> Any:
-    """Import a package.
+    """Import an optional package.
 
     Args:
-        package: name, with submodules.
+        package: import name, with submodules.
         purpose: what needs it, for the message.
         kind: the error to raise.
 
@@ -36,7 +36,7 @@ def require(package: str, purpose: str, kind: type[QtoolError]) -> Any:
         if (error.name or "").partition(".")[0] != name:
             raise kind(f"{name} cannot be imported: {describe(error)}") from error
         raise kind(
-            f"{purpose} needs {name}, which is not installed: pip install 'qtool[{EXTRAS[name]}]'"
+            f"{purpose} needs {name}, which is not installed; install the package {PACKAGES[name]}"
         ) from error
     except Exception as error:
         raise kind(f"{package} cannot be imported: {describe(error)}") from error

@@ -1,6 +1,6 @@
 """Record LiteRT's reference kernels into the golden files beside this script.
 
-    pip install 'qtool[golden]'
+    pip install 'ai-edge-litert>=2.0'
     python tests/golden/generate.py [GROUP ...]
 
 With ai-edge-litert 1.2 (the last whose fully connected kernel is integer-only) it records the

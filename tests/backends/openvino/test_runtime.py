@@ -20,7 +20,7 @@ from qtool.verification import executed_coverage
 from tests.planning.targets.converted import converted, samples
 
 installed = pytest.mark.skipif(
-    not OPENVINO.installed, reason='OpenVINO is not installed: pip install "qtool[openvino]"'
+    not OPENVINO.installed, reason="OpenVINO is not installed: install the package openvino"
 )
 
 

@@ -14,7 +14,7 @@ from qtool.planning.plan import Kind
 from tests.planning.targets.converted import converted, network, samples, step, written
 
 ov: Any = pytest.importorskip(
-    "openvino", reason='OpenVINO is not installed: pip install "qtool[openvino]" proves this target'
+    "openvino", reason="OpenVINO is not installed: install the package openvino"
 )
 
 CODES, LARGEST = 0.5, 2.5

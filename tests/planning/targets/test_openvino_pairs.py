@@ -23,9 +23,7 @@ from qtool.planning.targets import TARGETS
 from tests.planning.targets.converted import network, samples, written
 
 QEMU = shutil.which("qemu-x86_64")
-pytest.importorskip(
-    "openvino", reason='OpenVINO is not installed: pip install "qtool[openvino]" proves this target'
-)
+pytest.importorskip("openvino", reason="OpenVINO is not installed: install the package openvino")
 pytestmark = pytest.mark.skipif(
     QEMU is None, reason="qemu-x86_64 is not installed: CPUs without VNNI are not emulated"
 )
