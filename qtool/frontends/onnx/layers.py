@@ -1,4 +1,4 @@
-"""ONNX operators that compute, as calls of torch: layers, pools, norms, activations."""
+"""ONNX layers, pools, norms and reductions as calls of torch."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ _AVG_POOL: Mapping[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3
 def _pads(
     call: NodeCall, x: Any, kernel: Sequence[int], dilated: bool = True
 ) -> tuple[list[int], list[int]]:
-    """Pads at the beginnings and at the ends. `dilated`: whether they are those of dilated windows,
-    where an operator's own word is that the size stays the same."""
+    """Return the pads at the beginnings and at the ends.
+
+    Args:
+        call: the node.
+        x: input [N, C, *spatial].
+        kernel: sizes of the window.
+        dilated: auto_pad counts with dilated windows.
+    """
     rank, kind = len(kernel), call.get("auto_pad", "NOTSET")
     if kind in ("NOTSET", "VALID"):
         pads = list(call.get("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
@@ -37,7 +43,7 @@ def _pads(
         total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
         if total < 0 and not dilated and d != 1:
             raise call.unsupported(
-                "strides longer than a dilated window, which the runtime cuts by"
+                "strides longer than a dilated window, for which the runtime crops"
             )
         total = max(0, total)
         less, more = total // 2, total - total // 2
@@ -77,7 +83,7 @@ def conv_transpose(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> tor
 
 
 def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:
-    """As a linear layer where it is one; the loader has turned constant weights to [out, in]."""
+    """Compute a linear layer if it is one; `read_nodes` stores constant weights as [out, in]."""
     a = a.t() if call.get("transA", 0) else a
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)
     plain = c is None or (c.dim() < 2 and beta == 1.0)
@@ -93,21 +99,21 @@ def linear(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tenso
 
 
 def dropout(call: NodeCall, x: Any, ratio: Any = None) -> torch.Tensor:
-    """When nothing is trained: nothing."""
+    """Return the input, as in eval mode."""
     _require_inference(call)
-    found: torch.Tensor = x
-    return found
+    unchanged: torch.Tensor = x
+    return unchanged
 
 
 def max_pool(call: NodeCall, x: Any) -> torch.Tensor:
     kernel = call.get("kernel_shape")
     strides, dilations = _strides_and_dilations(call, len(kernel))
-    begins, ends = _pads(call, x, kernel, dilated=False)  # as the runtime counts
+    begins, ends = _pads(call, x, kernel, dilated=False)  # as in the runtime
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
     ceil = bool(call.get("ceil_mode", 0))
-    if begins != ends or wide or missed:  # a window of padding alone has the lowest number
+    if begins != ends or wide or missed:  # a window with padding only returns the lowest number
         if ceil:
             sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
             ends, ceil = [last_pad(*each) for each in sizes], False
@@ -126,23 +132,23 @@ def average_pool(call: NodeCall, x: Any) -> torch.Tensor:
         if not counts:
             raise call.unsupported("pads that differ at the two ends and do not count")
         x, begins = pad_sides(x, begins, ends, 0.0), [0] * len(kernel)
-    found: torch.Tensor = _AVG_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
-    return found
+    means: torch.Tensor = _AVG_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
+    return means
 
 
 def _require_inference(call: NodeCall) -> None:
-    """Before opset 7 an attribute says that nothing is trained."""
+    """Check the attribute that states eval mode before opset 7."""
     if call.opset < 7 and not call.get("is_test", 0):
-        raise call.unsupported("it is trained")
+        raise call.unsupported("training mode")
 
 
 def batch_norm(call: NodeCall, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
     call.require("training_mode", 0)
     _require_inference(call)
     epsilon = call.get("epsilon", 1e-5)
-    if not call.get("spatial", 1):  # before opset 9: of each element
-        each: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
-        return each
+    if not call.get("spatial", 1):  # before opset 9: statistics per element
+        normed: torch.Tensor = (x - mean) * (weight / torch.sqrt(var + epsilon)) + bias
+        return normed
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
 
 
@@ -161,20 +167,20 @@ def instance_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tenso
 
 
 def group_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tensor:
-    """Before opset 21 there is one weight for each group, since then one for each channel."""
+    """Normalize groups; there is one weight per group before opset 21, then one per channel."""
     call.require("stash_type", 1)
     groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
     if len(weight) != x.shape[1]:
         weight, bias = (t.repeat_interleave(x.shape[1] // groups) for t in (weight, bias))
     inside = list(x.shape[1:])
     if all(isinstance(size, int) for size in inside) and math.prod(inside) == groups:
-        alone: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
-        return alone  # each value is its own mean, which torch refuses
+        shifts: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
+        return shifts  # each value is its own mean, which torch refuses
     return F.group_norm(x, groups, weight, bias, epsilon)
 
 
 def recurrent(kind: str) -> Callable[..., Any]:
-    """LSTM, GRU or RNN: the forms that torch has, too."""
+    """Return the function of "lstm", "gru" or "rnn", for the forms that torch has."""
     activations = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}
 
     def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
@@ -185,11 +191,11 @@ def recurrent(kind: str) -> Callable[..., Any]:
             call.require(name, 0)
         if kind == "gru" and not call.get("linear_before_reset", 0):
             raise call.unsupported("linear_before_reset = 0")
-        given = [a.decode().title() for a in call.get("activations", [])]
-        single = given[0] if kind == "rnn" and given else "Tanh"
-        usual = (activations.get(kind) or [single]) * count
-        known = single in ("Tanh", "Relu") and (not given or given == usual)
-        if lengths is not None or peepholes is not None or b is None or not known:
+        names = [a.decode().title() for a in call.get("activations", [])]
+        single = names[0] if kind == "rnn" and names else "Tanh"
+        default = (activations.get(kind) or [single]) * count
+        supported = single in ("Tanh", "Relu") and (not names or names == default)
+        if lengths is not None or peepholes is not None or b is None or not supported:
             raise call.unsupported("lengths, peepholes, other activations or no bias")
         if kind == "lstm":
             return cells.lstm(x, w, r, b, h, c)
@@ -200,41 +206,21 @@ def recurrent(kind: str) -> Callable[..., Any]:
     return apply
 
 
-def softmax(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def apply(call: NodeCall, x: Any) -> torch.Tensor:
-        if call.opset >= 13:
-            return function(x, call.get("axis", -1))
-        axis = call.get("axis", 1) % x.dim()  # before opset 13 over all dimensions from there
-        return function(x.flatten(axis), axis).reshape(x.shape)
-
-    return apply
-
-
-def clip(
-    call: NodeCall, x: Any, low: Array | None = None, high: Array | None = None
-) -> torch.Tensor:
-    low = call.get("min") if low is None else low
-    high = call.get("max") if high is None else high
-    kind = float if x.is_floating_point() else int
-    bounds = [None if b is None else kind(b) for b in (low, high)]
-    if any(b is not None and math.isnan(b) for b in bounds):
-        raise call.unsupported("a bound that is NaN")
-    if bounds == [None, None]:
-        found: torch.Tensor = x
-        return found
-    return torch.relu(x) if bounds == [0.0, None] else torch.clamp(x, *bounds)
-
-
 def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
-    """`noop`: what it makes of each element alone is the element."""
+    """Return a reduction over axes.
+
+    Args:
+        function: torch's reduction.
+        noop: the reduction of a single element is the element.
+    """
 
     def apply(call: NodeCall, x: Any, axes: Array | None = None) -> torch.Tensor:
         where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
         if not where and call.get("noop_with_empty_axes", 0):
             if not noop:
                 raise call.unsupported("no axes")
-            found: torch.Tensor = x
-            return found
+            unchanged: torch.Tensor = x
+            return unchanged
         return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
 
     return apply
@@ -257,37 +243,6 @@ def divide(call: NodeCall, a: Any, b: Any) -> Any:
 
 
 def power(call: NodeCall, a: Any, b: Any) -> Any:
-    """The result is of the base's type."""
-    found = torch.pow(a, b)
-    return found if found.dtype == a.dtype else found.to(a.dtype)
-
-
-def gelu(call: NodeCall, x: Any) -> torch.Tensor:
-    return F.gelu(x, approximate=call.get("approximate", "none"))
-
-
-def quick_gelu(call: NodeCall, x: Any) -> torch.Tensor:
-    alpha = call.get("alpha", 1.702)
-    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
-
-
-def swish(call: NodeCall, x: Any) -> torch.Tensor:
-    alpha = call.get("alpha", 1.0)
-    return F.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
-
-
-def hard_sigmoid(call: NodeCall, x: Any) -> torch.Tensor:
-    alpha, beta = call.get("alpha", 0.2), call.get("beta", 0.5)
-    if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
-        return F.hardsigmoid(x)
-    return torch.clamp(x * alpha + beta, 0.0, 1.0)
-
-
-def prelu(call: NodeCall, x: Any, slope: Any) -> torch.Tensor:
-    """A slope for each channel is a layer; any other one is broadcast as it stands."""
-    if slope.numel() == 1:
-        return F.prelu(x, slope.reshape(-1))
-    sizes = [1] * (x.dim() - slope.dim()) + list(slope.shape)
-    if x.dim() > 1 and sizes[1] == slope.numel() == x.shape[1]:
-        return F.prelu(x, slope.reshape(-1))
-    return torch.where(x < 0, slope * x, x)
+    """Return a ** b in the dtype of the base."""
+    result = torch.pow(a, b)
+    return result if result.dtype == a.dtype else result.to(a.dtype)

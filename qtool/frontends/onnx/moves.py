@@ -1,9 +1,8 @@
-"""ONNX operators that move elements or make sizes, as calls of torch."""
+"""ONNX operators that rearrange elements or compute shapes, as calls of torch."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -12,22 +11,21 @@ import torch
 from torch.nn import functional as F
 
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES
-from qtool.frontends.onnx.layers import pad_sides
 from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _END = 2**31 - 1  # "to the end" in a Slice
-_BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same to the runtime where it goes backwards
-_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same in ONNX Runtime if the step is negative
 
 
 def reshape(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
     keep = not call.get("allowzero", 0)
     sizes = [x.shape[i] if keep and _is(s, 0) else s for i, s in enumerate(shape.tolist())]
-    found: torch.Tensor = x.reshape(sizes)
-    return found
+    reshaped: torch.Tensor = x.reshape(sizes)
+    return reshaped
 
 
 def _is(size: Any, number: int) -> bool:
+    """Compare a size with a number; a symbol is not evaluated, which would specialize it."""
     return isinstance(size, int) and size == number
 
 
@@ -35,13 +33,13 @@ def flatten(call: NodeCall, x: Any) -> torch.Tensor:
     axis = call.get("axis", 1)
     if axis == 1:
         return torch.flatten(x, 1)
-    lead = reduce(operator.mul, x.shape[:axis], 1)
-    found: torch.Tensor = x.reshape([lead, -1])
-    return found
+    rows = reduce(operator.mul, x.shape[:axis], 1)
+    matrix: torch.Tensor = x.reshape([rows, -1])
+    return matrix
 
 
 def squeeze(call: NodeCall, x: Any, axes: Array | None = None) -> Any:
-    where = axes_of(call, axes)  # ONNX Runtime takes none for all, also where they are given
+    where = axes_of(call, axes)  # ONNX Runtime removes all dimensions of 1 for an empty list, too
     return x.squeeze(tuple(where)) if where else x.squeeze()
 
 
@@ -58,21 +56,23 @@ def concat(call: NodeCall, *parts: Any) -> torch.Tensor:
 
 def split(call: NodeCall, x: Any, sizes: Array | None = None) -> tuple[torch.Tensor, ...]:
     axis = call.get("axis", 0)
-    given = call.get("split") if sizes is None else sizes.tolist()
-    if given is None and not isinstance(x.shape[axis], int):
+    lengths = call.get("split") if sizes is None else sizes.tolist()
+    if lengths is None and not isinstance(x.shape[axis], int):
         return _split_evenly(x, axis, call.outputs)
-    found = torch.split(x, -(-x.shape[axis] // call.outputs) if given is None else given, axis)
-    if len(found) != call.outputs:
+    parts = torch.split(x, -(-x.shape[axis] // call.outputs) if lengths is None else lengths, axis)
+    if len(parts) != call.outputs:
         raise call.unsupported("fewer parts than outputs")
-    return found
+    return parts
 
 
 def _split_evenly(x: torch.Tensor, axis: int, parts: int) -> tuple[torch.Tensor, ...]:
-    """So many parts of a size that varies; where that is too small the last ones hold nothing, and
-    torch.split would give fewer."""
-    each, front = -(-x.shape[axis] // parts), (slice(None),) * (axis % x.ndim)
-    ends = [slice(i * each, (i + 1) * each) for i in range(parts - 1)]
-    return tuple(x[(*front, end)] for end in (*ends, slice((parts - 1) * each, None)))
+    """Split a dynamic dimension into equal parts.
+
+    If it is too small for that, the last parts are empty; torch.split would return fewer.
+    """
+    length, front = -(-x.shape[axis] // parts), (slice(None),) * (axis % x.ndim)
+    slices = [slice(i * length, (i + 1) * length) for i in range(parts - 1)]
+    return tuple(x[(*front, part)] for part in (*slices, slice((parts - 1) * length, None)))
 
 
 def _slices(call: NodeCall, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:
@@ -81,12 +81,12 @@ def _slices(call: NodeCall, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ..
     ends = call.get("ends") if ends is None else ends.tolist()
     axes = call.get("axes", range(len(starts))) if axes is None else axes.tolist()
     steps = [1] * len(starts) if steps is None else steps.tolist()
-    found = [slice(None)] * rank
+    slices = [slice(None)] * rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         forwards = not isinstance(step, int) or step > 0
-        none = isinstance(end, int) and (end >= _END if forwards else end in _BACK_TO_FIRST)
-        found[axis] = slice(start, None if none else end, step)
-    return tuple(found)
+        open_end = isinstance(end, int) and (end >= _END if forwards else end in _BACK_TO_FIRST)
+        slices[axis] = slice(start, None if open_end else end, step)
+    return tuple(slices)
 
 
 def slice_elements(call: NodeCall, x: Any, *rest: Any) -> Any:
@@ -98,12 +98,12 @@ def slice_elements(call: NodeCall, x: Any, *rest: Any) -> Any:
         )
         x = x.flip(back) if back else x
     if isinstance(x, np.ndarray) and any(_is_dynamic(b) for s in where for b in (s.start, s.stop)):
-        x = torch.as_tensor(x)  # numpy would make a number of the size
+        x = torch.as_tensor(x)  # numpy would convert the symbol to a number
     return x[where]
 
 
 def _clamp_start(part: slice, size: Any) -> slice:
-    """Backwards from before the first place is from the first one, where Python gives nothing."""
+    """Clamp the start of a negative step to the first element; Python returns nothing there."""
     start, step = part.start, part.step
     if not all(isinstance(n, int) for n in (start, step, size)):
         return part
@@ -111,13 +111,13 @@ def _clamp_start(part: slice, size: Any) -> slice:
 
 
 def _reversed_slice(call: NodeCall, backwards: slice, size: Any) -> slice:
-    """The same places of a dimension that was turned round, in steps forwards."""
+    """Return the slice with a positive step that selects the same elements of the flipped axis."""
     start, stop, step = backwards.start, backwards.stop, backwards.step
     if isinstance(size, int) and not any(map(_is_dynamic, (start, stop))):
         first, end, _ = slice(start, stop, step).indices(size)
         return slice(size - 1 - first, max(size - 1 - end, 0), -step)
-    all_of_it = isinstance(start, int) and (start == -1 or start >= _END)
-    if not all_of_it or not (stop is None or (isinstance(stop, int) and stop <= -_END)):
+    from_end = isinstance(start, int) and (start == -1 or start >= _END)
+    if not from_end or not (stop is None or (isinstance(stop, int) and stop <= -_END)):
         raise call.unsupported("negative steps over a part of a dynamic size")
     return slice(None, None, -step)
 
@@ -133,9 +133,9 @@ def gather(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
     index = _non_negative_index(call, x, index, axis)
     if axis == 0 and x.dim() == 2:
         return F.embedding(index, x)
-    found = torch.index_select(x, axis, index.reshape(-1))
+    rows = torch.index_select(x, axis, index.reshape(-1))
     axis %= x.dim()
-    return found.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+    return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
 def gather_elements(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
@@ -144,101 +144,30 @@ def gather_elements(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
 
 
 def _non_negative_index(call: NodeCall, x: Any, index: Any, axis: int) -> Any:
-    """Negative indices count from the end, which torch's operators do not know."""
+    """Add the size to negative indices, which torch's operators do not support."""
     constant = call.constants.get(1)
     if constant is None or not (constant < 0).any():
         return index
-    index = torch.as_tensor(index).long()  # as the size is that is added
+    index = torch.as_tensor(index).long()  # the type of the size that is added
     return torch.where(index < 0, index + x.shape[axis], index)
 
 
 def expand(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
     ones = [1] * max(0, len(shape) - x.dim())
     sizes = [*([1] * max(0, x.dim() - len(shape))), *shape.tolist()]
-    kept = [old if _is(new, 1) else new for old, new in zip([*ones, *x.shape], sizes, strict=True)]
-    found: torch.Tensor = x.expand(kept)
-    return found
-
-
-def pad(
-    call: NodeCall, x: Any, pads: Array | None = None, fill: Any = None, axes: Any = None
-) -> Any:
-    mode, rank = call.get("mode", "constant"), x.dim()
-    given = list(call.get("pads")) if pads is None else pads.tolist()
-    where = list(range(rank)) if axes is None else [int(a) % rank for a in axes]
-    begins, ends = [0] * rank, [0] * rank
-    for i, axis in enumerate(where):
-        begins[axis], ends[axis] = given[i], given[i + len(where)]
-    if mode == "constant":
-        value = call.get("value", 0.0) if fill is None else fill.item()
-        return pad_sides(x, begins, ends, value)
-    first = next((a for a in range(rank) if begins[a] or ends[a]), rank)
-    pairs = zip(reversed(begins[first:]), reversed(ends[first:]), strict=True)
-    widths = [w for pair in pairs for w in pair]
-    if any(w < 0 for w in widths):
-        raise call.unsupported("cuts instead of padding")
-    torch_mode = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[mode]
-    return F.pad(x, widths, mode=torch_mode)
-
-
-def upsample(call: NodeCall, x: Any, scales: Any = None) -> torch.Tensor:
-    """Up to opset 9, where every position is asymmetric."""
-    scales = call.get("scales") if scales is None else scales.tolist()
-    call.require("mode", "nearest")
-    if scales[:2] != [1, 1]:
-        raise call.unsupported("resizes the batch or the channels")
-    return F.interpolate(x, None, scales[2:], "nearest")
-
-
-def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
-    for name, usual in (("antialias", 0), ("axes", None), ("keep_aspect_ratio_policy", "stretch")):
-        call.require(name, usual)
-    if call.opset < 11:
-        return upsample(call, x, *rest)
-    _, scales, sizes = (*rest, None, None, None)[:3]
-    scales, sizes = (a.tolist() if a is not None and a.size else None for a in (scales, sizes))
-    lead = scales[:2] if sizes is None and scales is not None else (sizes or [])[:2]
-    outside = lead == ([1, 1] if sizes is None else list(x.shape[:2]))
-    if not outside or x.dim() < 3:
-        raise call.unsupported("resizes the batch or the channels")
-    factors = None if scales is None else scales[2:]
-    wanted = None if sizes is None else sizes[2:]
-    mode, where = call.get("mode", "nearest"), call.get(_WHERE, "half_pixel")
-    if mode == "nearest":
-        return F.interpolate(x, wanted, factors, _nearest(call, where, factors))
-    many = where != "pytorch_half_pixel" or (
-        wanted is not None and all(isinstance(s, int) and s > 1 for s in wanted)
-    )
-    if mode == "linear" and where in ("half_pixel", "pytorch_half_pixel", "align_corners") and many:
-        return F.interpolate(x, wanted, factors, _LINEAR[x.dim() - 2], where == "align_corners")
-    raise call.unsupported(f"{mode}, {where}")
-
-
-_WHERE = "coordinate_transformation_mode"
-
-
-def _nearest(call: NodeCall, where: str, factors: Sequence[float] | None) -> str:
-    """torch's word for a way to round positions."""
-    rounding = call.get("nearest_mode", "round_prefer_floor")
-    centred = where in ("half_pixel", "pytorch_half_pixel")
-    if where == "asymmetric" and rounding == "floor":
-        return "nearest"
-    # the centre of each of k copies lies strictly nearer to its own element than to any other
-    if centred and rounding.startswith("round") and factors and all(f % 1 == 0 for f in factors):
-        return "nearest"
-    if where == "half_pixel" and rounding == "round_prefer_ceil":
-        return "nearest-exact"
-    raise call.unsupported(f"nearest, {where}, {rounding}")
+    pairs = zip([*ones, *x.shape], sizes, strict=True)
+    expanded: torch.Tensor = x.expand([old if _is(new, 1) else new for old, new in pairs])
+    return expanded
 
 
 def cast(call: NodeCall, x: Any) -> torch.Tensor:
-    found: torch.Tensor = x.to(torch_type(call, call.get("to")))
-    return found
+    converted: torch.Tensor = x.to(torch_type(call, call.get("to")))
+    return converted
 
 
 def torch_type(call: NodeCall, kind: int) -> torch.dtype:
     if kind not in TORCH_TYPES:
-        raise call.unsupported("a type that torch has no tensors of")
+        raise call.unsupported("a type without torch tensors")
     return TORCH_TYPES[kind]
 
 
@@ -247,17 +176,17 @@ def depth_to_space(call: NodeCall, x: Any) -> torch.Tensor:
     if call.get("mode", "DCR") == "CRD":
         return F.pixel_shuffle(x, b)
     n, c, h, w = x.shape
-    moved = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
-    found: torch.Tensor = moved.reshape(n, c // b**2, h * b, w * b)
-    return found
+    blocks = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    image: torch.Tensor = blocks.reshape(n, c // b**2, h * b, w * b)
+    return image
 
 
 def space_to_depth(call: NodeCall, x: Any) -> torch.Tensor:
     b = call.get("blocksize")
     n, c, h, w = x.shape
-    moved = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
-    found: torch.Tensor = moved.reshape(n, c * b**2, h // b, w // b)
-    return found
+    blocks = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
+    channels: torch.Tensor = blocks.reshape(n, c * b**2, h // b, w // b)
+    return channels
 
 
 def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
@@ -268,9 +197,9 @@ def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
 
 
 def eye_like(call: NodeCall, x: Any) -> torch.Tensor:
-    """It reads sizes alone. Where they are known it is a constant."""
+    """Return an identity matrix of the input's sizes: a constant, if they are fixed."""
     call.require("k", 0)
     kind = call.get("dtype")
     if x.dim() != 2 or not all(isinstance(s, int) for s in x.shape):
-        raise call.unsupported("of a dynamic size")
+        raise call.unsupported("a dynamic size")
     return torch.eye(*x.shape, dtype=x.dtype if kind is None else torch_type(call, kind))

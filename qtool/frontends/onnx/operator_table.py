@@ -1,8 +1,8 @@
 """ONNX operators as calls of torch: one rule per operator.
 
-A rule names everything that its function reads of a node: attributes, inputs, outputs. A node with
-anything else runs in ONNX Runtime as it is (see runtime_parts.py); so does one whose function finds
-a value that it cannot handle (`NodeCall.require`, `NodeCall.unsupported`).
+A rule lists everything that its function reads of a node: attributes, inputs, outputs. A node with
+anything else runs in ONNX Runtime (see runtime_parts.py); so does one whose function raises
+`UnsupportedForm` (`NodeCall.require`, `NodeCall.unsupported`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from qtool.frontends.onnx import activations as a
 from qtool.frontends.onnx import layers as f
 from qtool.frontends.onnx import moves as m
+from qtool.frontends.onnx import resize as r
 from qtool.frontends.onnx.node_calls import NodeCall
 
 ANY_NUMBER = 2**31
@@ -54,21 +56,21 @@ def _rule(
 def _positional(
     function: Callable[..., Any], inputs: int = 1, static_inputs: tuple[int, ...] = ()
 ) -> OperatorRule:
-    """An operator without attributes, whose inputs are torch's arguments."""
+    """Return the rule of an operator without attributes, whose inputs are torch's arguments."""
 
-    def apply(call: NodeCall, *given: Any) -> Any:
-        return function(*given)
+    def apply(call: NodeCall, *inputs: Any) -> Any:
+        return function(*inputs)
 
     return OperatorRule(apply, inputs=inputs, static_inputs=static_inputs)
 
 
 def _reduced_over_inputs(function: Callable[..., Any]) -> OperatorRule:
-    """An operator of two operands on any number of them."""
+    """Return the rule that applies a function of two operands to any number of them."""
     return _positional(lambda *inputs: reduce(function, inputs), ANY_NUMBER)
 
 
 def _activation(function: Callable[..., Any], **attributes: float) -> OperatorRule:
-    """An activation whose attributes are torch's arguments, in order, with these defaults."""
+    """Return the rule of an activation with attributes as torch's arguments, in this order."""
 
     def apply(call: NodeCall, x: Any) -> Any:
         return function(x, *(call.get(name, value) for name, value in attributes.items()))
@@ -134,19 +136,19 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Not": _positional(torch.logical_not),
     "Where": _positional(torch.where, 3),
     "Relu": _positional(torch.relu),
-    "Clip": _rule(f.clip, "min max", 3, static_inputs=(1, 2)),
+    "Clip": _rule(a.clip, "min max", 3, static_inputs=(1, 2)),
     "LeakyRelu": _activation(F.leaky_relu, alpha=0.01),
     "Elu": _activation(F.elu, alpha=1.0),
-    "PRelu": _rule(f.prelu, inputs=2),
+    "PRelu": _rule(a.prelu, inputs=2),
     "Sigmoid": _positional(torch.sigmoid),
-    "HardSigmoid": _rule(f.hard_sigmoid, "alpha beta"),
+    "HardSigmoid": _rule(a.hard_sigmoid, "alpha beta"),
     "HardSwish": _positional(F.hardswish),
     "Mish": _positional(F.mish),
-    "Swish": _rule(f.swish, "alpha"),
-    "Gelu": _rule(f.gelu, "approximate"),
+    "Swish": _rule(a.swish, "alpha"),
+    "Gelu": _rule(a.gelu, "approximate"),
     "com.microsoft.Gelu": _positional(F.gelu),
     "com.microsoft.FastGelu": _positional(lambda x: F.gelu(x, approximate="tanh")),
-    "com.microsoft.QuickGelu": _rule(f.quick_gelu, "alpha"),
+    "com.microsoft.QuickGelu": _rule(a.quick_gelu, "alpha"),
     "Softplus": _positional(F.softplus),
     "Tanh": _positional(torch.tanh),
     "Erf": _positional(torch.erf),
@@ -161,8 +163,8 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Sin": _positional(torch.sin),
     "Cos": _positional(torch.cos),
     "Reciprocal": _positional(torch.reciprocal),
-    "Softmax": _rule(f.softmax(torch.softmax), "axis"),
-    "LogSoftmax": _rule(f.softmax(torch.log_softmax), "axis"),
+    "Softmax": _rule(a.softmax(torch.softmax), "axis"),
+    "LogSoftmax": _rule(a.softmax(torch.log_softmax), "axis"),
     "Cast": _rule(m.cast, "to"),
     "Reshape": _rule(m.reshape, "allowzero", 2, static_inputs=(1,)),
     "Flatten": _rule(m.flatten, "axis"),
@@ -178,15 +180,15 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "GatherElements": _rule(m.gather_elements, "axis", 2),
     "Expand": _rule(m.expand, "", 2, static_inputs=(1,)),
     "Tile": _positional(lambda x, repeats: x.repeat(repeats.tolist()), 2, static_inputs=(1,)),
-    "Pad": _rule(m.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
+    "Pad": _rule(r.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
     "Resize": _rule(
-        m.resize,
+        r.resize,
         "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside"
         " extrapolation_value keep_aspect_ratio_policy mode nearest_mode",
         4,
         static_inputs=(1, 2, 3),
     ),
-    "Upsample": _rule(m.upsample, "mode scales", 2, static_inputs=(1,)),
+    "Upsample": _rule(r.upsample, "mode scales", 2, static_inputs=(1,)),
     "DepthToSpace": _rule(m.depth_to_space, "blocksize mode"),
     "SpaceToDepth": _rule(m.space_to_depth, "blocksize"),
     "Einsum": _rule(
