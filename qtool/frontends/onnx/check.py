@@ -30,7 +30,7 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
     for version in versions:
         if version not in _OPSETS:
             raise CaptureError(
-                f"the file is of opset {version}; known are {_OPSETS[0]} to {_OPSETS[-1]}: "
+                f"the file has opset {version}; supported are {_OPSETS[0]} to {_OPSETS[-1]}: "
                 "convert it with onnx.version_converter"
             )
     _refuse_bombs(model)
@@ -43,7 +43,7 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type in _QUANTIZED:
             raise CaptureError(
                 f"the file is quantized already ({node.op_type} at {label_of(node)}); give the "
-                "float one"
+                "float file"
             )
         if node.op_type.removesuffix("Like") in _RANDOM:
             raise CaptureError(
@@ -78,7 +78,7 @@ def _refuse_empty_gru(model: onnx.ModelProto) -> None:
     empty = {i.name for i in model.graph.initializer if 0 in i.dims}
     for node in nested_nodes(model.graph.node):
         if node.op_type == "GRU" and empty & set(node.input[1:2]):
-            raise CaptureError(f"{label_of(node)} (GRU) has no features to read; leave it out")
+            raise CaptureError(f"{label_of(node)} (GRU) has no input features; remove it")
 
 
 def _is_true(stored: onnx.TensorProto | None) -> bool:
@@ -108,14 +108,14 @@ def _typed(model: onnx.ModelProto) -> onnx.ModelProto:
     infos = [*model.graph.input, *model.graph.output]
     if all(i.type.WhichOneof("value") and _ranked(i.type) for i in infos):
         return model
-    stated = onnx.ModelProto()
-    stated.CopyFrom(model)
-    for info in (*stated.graph.input, *stated.graph.output):
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    for info in (*typed.graph.input, *typed.graph.output):
         if not info.type.WhichOneof("value"):
             info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         if not _ranked(info.type):
             info.type.tensor_type.shape.SetInParent()
-    return stated
+    return typed
 
 
 def _ranked(kind: onnx.TypeProto) -> bool:
@@ -138,6 +138,6 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
         kind = info.type.tensor_type
         if not info.type.HasField("tensor_type") or kind.elem_type not in TORCH_TYPES:
             raise CaptureError(
-                f"input '{info.name}' of the file is no tensor of numbers that torch knows; cut "
-                "the file behind what reads it"
+                f"input '{info.name}' of the file is not a tensor of a torch dtype; cut "
+                "the file behind the nodes that read it"
             )

@@ -35,7 +35,7 @@ def compare_with_runtime(
     model: OnnxModule,
     inputs: Mapping[str, Array],
     expected: Mapping[str, Array],
-    found: Mapping[str, Any],
+    computed: Mapping[str, Any],
 ) -> None:
     """Compare outputs; if they differ, compare each operator on ONNX Runtime's own inputs to it.
 
@@ -44,14 +44,14 @@ def compare_with_runtime(
 
     Args:
         model: the file.
-        inputs: of the file.
-        expected: its outputs in ONNX Runtime.
-        found: all values as qtool computes them.
+        inputs: name -> input array.
+        expected: name -> output array of ONNX Runtime.
+        computed: name -> value as qtool computes it, for all values of the file.
 
     Raises:
         CaptureError: an operator differs; names the first one.
     """
-    pairs = [(_tensor(expected[n]), _tensor(found[n], model.cast.get(n))) for n in model.outputs]
+    pairs = [(_tensor(expected[n]), _tensor(computed[n], model.cast.get(n))) for n in model.outputs]
     if all(distance(a, b) <= dtype_tolerance(a) for a, b in pairs):
         return
     values: dict[str, Any] = {
@@ -60,54 +60,55 @@ def compare_with_runtime(
         **inputs,
         **run_file(model.model, inputs, True),
     }
-    given = {n: _tensor(v) if n not in model.constants and n else v for n, v in values.items()}
+    reference = {n: _tensor(v) if n not in model.constants and n else v for n, v in values.items()}
     for index, node in enumerate(model.nodes):
-        if index in model.fallback or not all(n in given for n in node.inputs):
+        if index in model.fallback or not all(n in reference for n in node.inputs):
             continue
-        arguments = _with_sizes(node.inputs, given, found)
+        arguments = _with_sizes(node.inputs, reference, computed)
         results = model.run_node(index, arguments)
         for place, (name, result) in enumerate(zip(node.outputs, results, strict=False)):
-            if name not in given:
+            if name not in reference:
                 continue
-            mine = _tensor(result, model.cast.get(name))
-            off = distance(given[name], mine)
-            if off > dtype_tolerance(given[name]):
-                if node.key in _APPROXIMATED and _is_near(mine, given[name], arguments):
+            expect, actual = reference[name], _tensor(result, model.cast.get(name))
+            error = distance(expect, actual)
+            if error > dtype_tolerance(expect):
+                if node.key in _APPROXIMATED and _is_near(actual, expect, arguments):
                     continue
-                if _is_noise(model, index, arguments, place, given[name]):
+                if _is_noise(model, index, arguments, place, expect):
                     continue
-                by = "in type or shape" if off == float("inf") else f"by {off:.2g} of its range"
+                by = "in type or shape" if error == float("inf") else f"by {error:.2g} of its range"
                 raise CaptureError(
                     f"qtool computes {node.label} ({node.key}) differently than ONNX Runtime: the "
                     f"result differs {by}; this is a bug in qtool, please report it"
                 )
 
 
-def _is_near(mine: torch.Tensor, expected: torch.Tensor, given: Mapping[str, Any]) -> bool:
-    read = [v for v in given.values() if isinstance(v, torch.Tensor) and v.numel()]
-    largest = max([1.0, *(float(v.abs().max()) for v in read)])  # x * sigmoid(x)
-    return mine.shape == expected.shape and bool(
-        ((mine - expected).abs() <= _ROUNDED * largest).all()
+def _is_near(actual: torch.Tensor, expected: torch.Tensor, inputs: Mapping[str, Any]) -> bool:
+    tensors = [v for v in inputs.values() if isinstance(v, torch.Tensor) and v.numel()]
+    largest = max([1.0, *(float(v.abs().max()) for v in tensors)])  # x * sigmoid(x)
+    return actual.shape == expected.shape and bool(
+        ((actual - expected).abs() <= _ROUNDED * largest).all()
     )
 
 
 def _is_noise(
     model: OnnxModule, index: int, arguments: Mapping[str, Any], place: int, expected: torch.Tensor
 ) -> bool:
-    """Return whether changing the last bits of the inputs changes the result as much.
+    """Return whether changing the last bits of the inputs changes the result by a similar amount.
 
     A norm of equal values, for instance, divides rounding errors by its epsilon.
     """
-    moved = last_bit_perturbation()
-    other = {n: moved(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    plain, away = (_tensor(model.run_node(index, v)[place]) for v in (arguments, other))
+    perturb = last_bit_perturbation()
+    other = {n: perturb(v) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
+    plain, perturbed = (_tensor(model.run_node(index, v)[place]) for v in (arguments, other))
     if (
         plain.shape != expected.shape
         or plain.dtype != expected.dtype
         or not plain.is_floating_point()
     ):
         return False
-    return float((plain - expected).abs().max()) <= NOISE_FACTOR * float((plain - away).abs().max())
+    noise = float((plain - perturbed).abs().max())
+    return float((plain - expected).abs().max()) <= NOISE_FACTOR * noise
 
 
 def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
@@ -117,14 +118,14 @@ def _tensor(value: Any, cast: torch.dtype | None = None) -> torch.Tensor:
     array = np.asarray(value)
     if array.dtype != object:
         return tensor_of(array)
-    whole = all(isinstance(v, int) for v in array.ravel())  # sizes
-    found = tensor_of(array.astype(np.int64 if whole else np.float32))
-    return found if cast is None else found.to(cast)
+    whole = all(isinstance(v, int) for v in array.ravel())
+    sizes = tensor_of(array.astype(np.int64 if whole else np.float32))
+    return sizes if cast is None else sizes.to(cast)
 
 
 def _with_sizes(
-    names: tuple[str, ...], given: Mapping[str, Any], found: Mapping[str, Any]
+    names: tuple[str, ...], reference: Mapping[str, Any], computed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return ONNX Runtime's tensors, but qtool's own sizes, which rules need as numbers."""
-    sizes = {n: found[n] for n in names if isinstance(found.get(n), np.ndarray)}
-    return {**{n: given[n] for n in names}, **sizes}
+    sizes = {n: computed[n] for n in names if isinstance(computed.get(n), np.ndarray)}
+    return {**{n: reference[n] for n in names}, **sizes}

@@ -41,9 +41,9 @@ class ExternalWeights:
 
     def release(self) -> None:
         """Release the memory of pages that were read; they are read again on access."""
-        for each in self.maps:
+        for mapped in self.maps:
             if hasattr(mmap, "MADV_DONTNEED"):
-                each.madvise(mmap.MADV_DONTNEED)
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 NO_EXTERNAL_WEIGHTS = ExternalWeights()
@@ -57,7 +57,7 @@ def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeight
     """
     graph, arrays, maps = model.graph, dict[str, Array](), dict[str, mmap.mmap]()
     stored = list(graph.initializer)
-    given = {i.name for i in graph.input}
+    inputs = {i.name for i in graph.input}
     for tensor in stored:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
@@ -69,7 +69,7 @@ def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeight
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
             continue
         arrays[tensor.name] = array.view(MappedArray)
-        if tensor.name not in given:
+        if tensor.name not in inputs:
             kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
             graph.input.append(onnx.ValueInfoProto(name=tensor.name, type=kind))
     del graph.initializer[:]
@@ -78,19 +78,20 @@ def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeight
 
 
 def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Array:
-    said = {entry.key: entry.value for entry in tensor.external_data}
-    name, start, size = said.get("location", ""), int(said.get("offset", 0)), tensor_bytes(tensor)
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    name, start = entries.get("location", ""), int(entries.get("offset", 0))
+    size = tensor_bytes(tensor)
     if name not in maps:
         maps[name] = _map(folder, name, tensor.name)
-    held = maps[name]
+    mapped = maps[name]
     kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
-    if start + size > len(held):
+    if start + size > len(mapped):
         raise CaptureError(
             f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
         )
     if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
-        raise CaptureError(f"'{tensor.name}' is of a type that torch has no tensors of")
-    return np.frombuffer(held, kind, size // kind.itemsize, start).reshape(shape)
+        raise CaptureError(f"'{tensor.name}' has a type without torch tensors")
+    return np.frombuffer(mapped, kind, size // kind.itemsize, start).reshape(shape)
 
 
 def _map(folder: Path, name: str, tensor: str) -> mmap.mmap:

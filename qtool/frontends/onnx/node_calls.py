@@ -47,7 +47,7 @@ class NodeCall:
         """Check that an attribute has one of these values; the first is the default.
 
         Raises:
-            Unreadable: it has another one.
+            UnsupportedForm: it has another one.
         """
         if (value := self.get(name, accepted[0])) not in accepted:
             raise self.unsupported(f"{name} = {value}")

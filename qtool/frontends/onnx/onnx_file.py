@@ -31,9 +31,9 @@ from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 
-FEW = 2  # samples to run a model with that may be larger than memory
+FEW = 2  # number of samples to run a model that may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
-_STEP_SAID = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
+_STEP_IN_MESSAGE = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
@@ -57,13 +57,13 @@ def map_onnx(path: str | Path) -> OnnxModule:
         CaptureError: as for `load_onnx`; or external data is missing or truncated.
     """
 
-    def made() -> OnnxModule:
+    def make() -> OnnxModule:
         model = _message(file, partial(onnx.load, load_external_data=False))
-        apart = map_external_weights(model, file.parent)
-        return OnnxModule(check_and_inline(model), apart)
+        external = map_external_weights(model, file.parent)
+        return OnnxModule(check_and_inline(model), external)
 
     file = Path(path)
-    return _module(file, made)
+    return _module(file, make)
 
 
 def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelProto:
@@ -108,13 +108,11 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         model.external.release()
     else:
         _check_against_runtime(model, batch)
-    less = (
-        (_without_small_dimensions(model, batch, wanted), {})
-        if dynamic is None and any(wanted.values())
-        else ()
-    )
-    tried = [wanted, *(sizes for sizes in less if sizes != wanted)]
-    while (graph := _capture_first(model, batch, tried)) is None:
+    candidates = [wanted]
+    if dynamic is None and any(wanted.values()):
+        fewer = (_without_small_dimensions(model, batch, wanted), {})
+        candidates += [sizes for sizes in fewer if sizes != wanted]
+    while (graph := _capture_first(model, batch, candidates)) is None:
         model.fallback |= model.untraced
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
@@ -131,14 +129,14 @@ def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
 
 
 def _capture_first(
-    model: OnnxModule, batch: Batch, tried: Sequence[Dynamic]
+    model: OnnxModule, batch: Batch, candidates: Sequence[Dynamic]
 ) -> G.FloatGraph | None:
-    """Capture with the first of these dynamic sizes that can be traced.
+    """Capture with the first of these sets of dynamic dimensions that can be traced.
 
     Returns None if a retry with further nodes in the fallback may work.
     """
     names = {old: new for new, old in model.arguments.items()}
-    sizes, *others = tried
+    sizes, *others = candidates
     try:
         return _capture(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
     except CaptureError:
@@ -154,46 +152,46 @@ def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     try:
         return capture_module(model, batch, dynamic, has_weights=not model.external.arrays)
     except CaptureError as error:
-        text = _STEP_SAID.sub(lambda found: model.nodes[int(found[1])].label, str(error))
+        text = _STEP_IN_MESSAGE.sub(lambda m: model.nodes[int(m[1])].label, str(error))
         raise CaptureError(text) from error
 
 
 def _open_dimensions(model: OnnxModule, batch: Batch) -> Dynamic:
-    """Return the dynamic dimensions; of an input without a shape the first one."""
-    found: dict[str, Mapping[int, str]] = {}
+    """Return input -> dynamic dimensions; of an input without a shape the first one."""
+    dims: dict[str, Mapping[int, str]] = {}
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         ranked = kind.HasField("shape")
-        found[name] = model.dynamic[name] if ranked else {0: "batch"} if tensor.dim() else {}
-    return found
+        dims[name] = model.dynamic[name] if ranked else {0: "batch"} if tensor.dim() else {}
+    return dims
 
 
 def _refuse_non_tensors(outputs: Mapping[str, Any]) -> None:
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray) or value.dtype == object:
             raise CaptureError(
-                f"output '{name}' of the file is no tensor of numbers; cut the file before it"
+                f"output '{name}' of the file is not a numeric tensor; remove it from the outputs"
             )
 
 
 def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
     weights = {attribute: name for name, attribute in model.attributes.items()}
-    last: dict[str, str] = {}  # step -> the name of the call that gives its result
+    last: dict[str, str] = {}  # step -> name of the call that returns its result
     for node in G.calls(graph.graph):
-        found = _STEP.fullmatch(G.name_of(node))
-        if found and not _is_output_selection(node):
-            last[found[1]] = G.name_of(node)
+        match = _STEP.fullmatch(G.name_of(node))
+        if match and not _is_output_selection(node):
+            last[match[1]] = G.name_of(node)
     taken = {G.OUTPUT}
     for node in graph.graph.nodes:
         if node.op == "output":
             continue
         old = G.name_of(node)
-        found = _STEP.fullmatch(old)
+        match = _STEP.fullmatch(old)
         if node.op == "placeholder":
             new = model.arguments[str(node.target)]
-        elif found and node.op == "call_function":
-            label = model.nodes[int(found[1])].label
-            part = f"{node.args[1]}" if _is_output_selection(node) else found[2]
-            new = label if last.get(found[1]) == old else f"{label}.{part}"
+        elif match and node.op == "call_function":
+            label = model.nodes[int(match[1])].label
+            part = f"{node.args[1]}" if _is_output_selection(node) else match[2]
+            new = label if last.get(match[1]) == old else f"{label}.{part}"
         else:
             new = weights.get(old, old)
         node.meta[G.NAME] = unique(new, taken)
@@ -206,17 +204,18 @@ def _is_output_selection(node: Any) -> bool:
 
 
 def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
-    given = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
-    if set(given) != set(model.inputs) or len(given) != len(example.args) + len(example.kwargs):
+    """Return the tensors of a batch in the order of the file's inputs."""
+    values = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
+    if set(values) != set(model.inputs) or len(values) != len(example.args) + len(example.kwargs):
         raise CaptureError(
-            f"the batch gives {', '.join(given) or 'nothing'}; the inputs of the file are "
+            f"the batch gives {', '.join(values) or 'nothing'}; the inputs of the file are "
             f"{', '.join(model.inputs)}"
         )
-    other = next((n for n, v in given.items() if not isinstance(v, torch.Tensor)), None)
-    if other is not None:
-        kind = type(given[other]).__name__
-        raise CaptureError(f"input '{other}' is a {kind} in the batch, not a tensor")
-    return tuple(given[n] for n in model.inputs)
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise CaptureError(f"input '{name}' is a {kind} in the batch, not a tensor")
+    return tuple(values[n] for n in model.inputs)
 
 
 def _without_small_dimensions(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
@@ -243,5 +242,5 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
         raise CaptureError(
             f"input '{name}' of the file is {wanted}{sizes}, the batch gives "
             f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; give batches of that "
-            "form, or export the file with a dynamic batch"
+            "type and shape, or export the file with a dynamic batch"
         )

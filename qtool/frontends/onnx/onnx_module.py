@@ -1,4 +1,4 @@
-"""The network of an ONNX file as an nn.Module."""
+"""Loads the network of an ONNX file as an nn.Module."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class OnnxModule(nn.Module):
         self.steps = nn.ModuleList(_NodeModule(n) for n in self.nodes)
         self.forward = _with_parameters(self._run, list(self.arguments))
 
-    def _register(self, name: str, array: Array, trained: bool) -> None:
-        if np.asarray(array).dtype not in _HELD:
+    def _register(self, name: str, array: Array, trainable: bool) -> None:
+        if np.asarray(array).dtype not in _TENSOR_DTYPES:
             return  # strings and 4-bit numbers are stored in a part
         attribute = G.free_name(self, name)
         mapped = isinstance(array, MappedArray)
         data = torch.from_numpy(array) if mapped else tensor_of(np.asarray(array))
-        if trained and data.is_floating_point():
+        if trainable and data.is_floating_point():
             self.register_parameter(attribute, nn.Parameter(data))
         else:
             self.register_buffer(attribute, data)
@@ -123,7 +123,7 @@ class OnnxModule(nn.Module):
             whole: False drops a value after its last reader.
         """
         with torch.no_grad():
-            return self._run_nodes(inputs, learn=True, whole=whole)
+            return self._run_nodes(inputs, record=True, whole=whole)
 
     def run_node(self, index: int, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the results of one node on the given values."""
@@ -138,18 +138,18 @@ class OnnxModule(nn.Module):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _run_nodes(
-        self, inputs: Sequence[torch.Tensor], learn: bool = False, whole: bool = True
+        self, inputs: Sequence[torch.Tensor], record: bool = False, whole: bool = True
     ) -> Values:
         values: Values = {"": None, **self.constants}
         values.update(zip(self.inputs, inputs, strict=True))
-        if learn:
+        if record:
             self._record_types(values)
         last = {n: i for i, node in enumerate(self.nodes) for n in (*node.outputs, *node.inputs)}
         for index, node in enumerate(self.nodes):
-            made = dict(zip(node.outputs, self._run_node(index, values, learn), strict=False))
-            values.update(made)
-            if learn:
-                self._record_types(made)
+            results = dict(zip(node.outputs, self._run_node(index, values, record), strict=False))
+            values.update(results)
+            if record:
+                self._record_types(results)
             for name in () if whole else (*node.inputs, *node.outputs):
                 if last[name] == index and name not in self.outputs:
                     values[name] = None
@@ -161,28 +161,28 @@ class OnnxModule(nn.Module):
                 self.source.types[name] = _CODES[value.dtype], value.dim()
 
     def _run_node(
-        self, index: int, values: Mapping[str, Any], learn: bool = False
+        self, index: int, values: Mapping[str, Any], record: bool = False
     ) -> tuple[Any, ...]:
         node = self.nodes[index]
         if node.rule is not None and index not in self.fallback:
-            given, begun = [values[n] for n in node.inputs], False
+            inputs, started = [values[n] for n in node.inputs], False
             try:
-                if all(v is None or isinstance(v, np.ndarray) for v in given):
-                    found = evaluate_shapes(node.key, node.call, given)
-                    if found is not None:
-                        return (found,)
-                mixed = any(isinstance(v, torch.Tensor) for v in given)
-                arguments = [self._argument(node, i, v, mixed) for i, v in enumerate(given)]
-                begun = True
-                found = self.steps[index](node.rule.function, node.call, *arguments)
+                if all(v is None or isinstance(v, np.ndarray) for v in inputs):
+                    sizes = evaluate_shapes(node.key, node.call, inputs)
+                    if sizes is not None:
+                        return (sizes,)
+                mixed = any(isinstance(v, torch.Tensor) for v in inputs)
+                arguments = [self._argument(node, i, v, mixed) for i, v in enumerate(inputs)]
+                started = True
+                result = self.steps[index](node.rule.function, node.call, *arguments)
             except Exception:  # a form of the operator that its rule does not support
-                if learn:
+                if record:
                     self.fallback.add(index)
-                elif begun and torch.compiler.is_exporting():
+                elif started and torch.compiler.is_exporting():
                     self.untraced.add(index)
                     raise  # tracing cannot continue; the caller retries with the node as fallback
             else:
-                return found if isinstance(found, tuple) else (found,)
+                return result if isinstance(result, tuple) else (result,)
         return self._run_in_runtime(index, node, values)
 
     def _run_in_runtime(
@@ -202,8 +202,8 @@ class OnnxModule(nn.Module):
                 tensors[name] = self.as_tensor(name, value)
         outputs = [o for o in node.outputs if o in self.source.used]
         part = make_part(node.protos, outputs, list(tensors), stored, self.source, node.label)
-        found = self.steps[index](onnx_part, list(tensors.values()), part.text)
-        results = dict(zip(outputs, found, strict=True))
+        computed = self.steps[index](onnx_part, list(tensors.values()), part.text)
+        results = dict(zip(outputs, computed, strict=True))
         return tuple(results.get(o) for o in node.outputs)
 
     def _argument(self, node: OnnxNode, index: int, value: Any, mixed: bool) -> Any:
@@ -228,32 +228,32 @@ class OnnxModule(nn.Module):
         return self.as_tensor(node.inputs[index], value)
 
     def as_tensor(self, name: str, value: Any) -> torch.Tensor:
-        """Return a value as a tensor; sizes and constants are arrays before."""
+        """Return a value as a tensor; sizes and constants are arrays."""
         if not isinstance(value, np.ndarray):
             tensor: torch.Tensor = value
             return tensor
         if name in self.attributes:
-            held: torch.Tensor = getattr(self, self.attributes[name])
-            return held
+            stored: torch.Tensor = getattr(self, self.attributes[name])
+            return stored
         if value.dtype != object:
             return tensor_of(value)
         return _sizes_as_tensor(value, self.cast.get(name, torch.int64))
 
 
-_HELD = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
+_TENSOR_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
 
 
 def _is_small(array: Array) -> bool:
     return (array.dtype.kind in "iub" and array.size <= 1024) or array.size <= _SMALL
 
 
-def _sizes_as_tensor(value: Array, whole: torch.dtype) -> torch.Tensor:
-    """Return sizes as in ONNX Runtime: integers, or float32 if the file casts them."""
+def _sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
+    """Return sizes as in ONNX Runtime: `integer`, or float32 if the file casts them."""
     flat = value.ravel().tolist()
     if all(isinstance(v, int) for v in flat):
-        return torch.tensor(flat, dtype=whole).reshape(value.shape)
+        return torch.tensor(flat, dtype=integer).reshape(value.shape)
     symbolic = any(isinstance(v, torch.SymInt) for v in flat)
-    dtype = whole if symbolic else torch.float32
+    dtype = integer if symbolic else torch.float32
     parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
     return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
 

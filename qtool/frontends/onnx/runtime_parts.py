@@ -41,9 +41,9 @@ def outputs_of(protos: Iterable[onnx.NodeProto]) -> list[str]:
 
 
 def inputs_of(protos: Sequence[onnx.NodeProto]) -> list[str]:
-    """Return what the nodes read and none of them outputs, in order."""
-    made = set(outputs_of(protos))
-    return list(dict.fromkeys(n for p in protos for n in read_names(p) if n not in made))
+    """Return the values that the nodes read from outside, in order."""
+    internal = set(outputs_of(protos))
+    return list(dict.fromkeys(n for p in protos for n in read_names(p) if n not in internal))
 
 
 def make_part(
@@ -54,14 +54,14 @@ def make_part(
     source: FileContext,
     label: str,
 ) -> OnnxSubgraph:
-    """Return the part of these nodes.
+    """Return nodes as a model of their own, which ONNX Runtime runs.
 
     Args:
         protos: the nodes.
-        outputs: results that others read.
+        outputs: results that other nodes read.
         tensors: inputs at run time.
         stored: constants stored in the part.
-        source: of the file.
+        source: context of the file.
         label: name of the part.
     """
     infos = []
@@ -116,8 +116,8 @@ def _ordered(before: Sequence[set[int]], group: Sequence[int]) -> list[list[int]
     order: list[int] = []
     done: set[int] = set()
     while len(order) < len(members):
-        for g, own in members.items():
-            if g not in done and {group[b] for i in own for b in before[i]} <= done | {g}:
+        for g, positions in members.items():
+            if g not in done and {group[b] for i in positions for b in before[i]} <= done | {g}:
                 done.add(g)
                 order.append(g)
     return [members[g] for g in order]
@@ -132,11 +132,11 @@ def _between(before: Sequence[set[int]], group: Sequence[int]) -> tuple[int, int
     """Return a group, and the group of a node on a path that leaves it and comes back."""
     sizes = {g for g in group if group.count(g) > 1} if len(set(group)) < len(group) else set()
     for g in sizes:
-        behind: set[int] = set()  # nodes outside that depend on the group
+        behind: set[int] = set()  # nodes outside of the group that depend on it
         for i, sources in enumerate(before):
             reached = any(group[b] == g or b in behind for b in sources)
             if group[i] != g and reached:
                 behind.add(i)
-            elif group[i] == g and (way := sources & behind):
-                return g, group[min(way)]
+            elif group[i] == g and (path := sources & behind):
+                return g, group[min(path)]
     return None

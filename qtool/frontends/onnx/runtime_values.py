@@ -43,23 +43,23 @@ def run_file(
     Args:
         model: the file.
         inputs: name -> array.
-        every: return all intermediate tensors, too.
+        every: also return all intermediate tensors.
 
     Raises:
         CaptureError: ONNX Runtime cannot run the file on this batch.
     """
     extended = model
     if every:
-        odd = non_tensor_values(model)
+        excluded = non_tensor_values(model)
         extended = onnx.ModelProto()
         extended.CopyFrom(model)
-        between = [n for n in _intermediate_values(model) if n not in odd]
+        between = [n for n in _intermediate_values(model) if n not in excluded]
         extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
     try:
-        found = _open_session(extended).run(None, dict(inputs))
+        results = _open_session(extended).run(None, dict(inputs))
     except Exception as error:
         raise _run_error(error) from error
-    return dict(zip((o.name for o in extended.graph.output), found, strict=True))
+    return dict(zip((o.name for o in extended.graph.output), results, strict=True))
 
 
 def _open_session(model: onnx.ModelProto) -> ort.InferenceSession:
@@ -73,8 +73,8 @@ def _open_session(model: onnx.ModelProto) -> ort.InferenceSession:
 
 def _intermediate_values(model: onnx.ModelProto) -> list[str]:
     outputs = {o.name for o in model.graph.output}
-    made = dict.fromkeys(o for n in model.graph.node for o in n.output if o)
-    return [n for n in made if n not in outputs]
+    values = dict.fromkeys(o for n in model.graph.node for o in n.output if o)
+    return [n for n in values if n not in outputs]
 
 
 def _run_error(error: Exception) -> CaptureError:

@@ -27,10 +27,10 @@ def evaluate_shapes(op: str, call: NodeCall, arrays: list[Array | None]) -> Arra
     if op not in SHAPE_OPERATORS or not any(a is not None and a.dtype == object for a in arrays):
         return None
     try:
-        found: Array = SHAPE_OPERATORS[op](call, *arrays)
+        result: Array = SHAPE_OPERATORS[op](call, *arrays)
     except UnsupportedForm:
         return None
-    return found
+    return result
 
 
 def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
@@ -38,19 +38,19 @@ def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
 
     The arrays do not have that type; sizes are int64 unless the file casts them.
     """
-    found: dict[str, torch.dtype] = {}
+    types: dict[str, torch.dtype] = {}
     for proto in protos:
         if proto.op_type == "Cast":
             kind = TORCH_TYPES.get(next(a.i for a in proto.attribute if a.name == "to"))
         else:
             values = proto.input[:1] if proto.op_type == "Gather" else proto.input
-            kind = next((found[n] for n in values if n in found), None)
+            kind = next((types[n] for n in values if n in types), None)
         if proto.op_type in SHAPE_OPERATORS and kind in _INTEGERS:
-            found[proto.output[0]] = kind
-    return found
+            types[proto.output[0]] = kind
+    return types
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(call: NodeCall, *inputs: Any) -> Any:
         return function(*inputs)
 
@@ -58,14 +58,14 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Apply a function element by element."""
+    """Return an operator that applies a function element by element."""
 
     def apply(call: NodeCall, *inputs: Array) -> Array:
-        given = np.broadcast_arrays(*(np.asarray(a, object) for a in inputs))
-        found = np.empty(given[0].shape, object)
-        for at in np.ndindex(found.shape):
-            found[at] = function(*(_number(g[at]) for g in given))
-        return found
+        arrays = np.broadcast_arrays(*(np.asarray(a, object) for a in inputs))
+        result = np.empty(arrays[0].shape, object)
+        for index in np.ndindex(result.shape):
+            result[index] = function(*(_number(a[index]) for a in arrays))
+        return result
 
     return apply
 
@@ -75,7 +75,7 @@ def _number(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _divided(a: Any, b: Any) -> Any:
+def _divide(a: Any, b: Any) -> Any:
     if isinstance(a, np.floating) or isinstance(b, np.floating):
         return a / b
     if any(isinstance(v, torch.SymFloat | float) for v in (a, b)):
@@ -90,15 +90,15 @@ def _cast(call: NodeCall, x: Array) -> Array:
     symbolic = any(isinstance(v, torch.SymInt) for v in x.ravel())
     if kind.kind not in "iu" and (kind != np.float32 or symbolic):
         raise UnsupportedForm("a symbol as a float")
-    found: Array = _each(_whole if kind.kind in "iu" else np.float32)(call, x)
-    return found
+    converted: Array = _each(_whole if kind.kind in "iu" else np.float32)(call, x)
+    return converted
 
 
 def _whole(value: Any) -> Any:
     return value if isinstance(value, torch.SymInt) else int(value)
 
 
-def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
+def _round_float(function: Callable[[Any], Any]) -> Callable[..., Any]:
     return _each(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
 
 
@@ -106,7 +106,7 @@ def _take(call: NodeCall, x: Array, index: Array) -> Array:
     return np.asarray(np.take(x, index.astype(np.int64), call.get("axis", 0)), object)
 
 
-def _filled(call: NodeCall, shape: Array) -> Array:
+def _full(call: NodeCall, shape: Array) -> Array:
     fill = np.asarray(call.get("value", np.zeros(1, np.float32)))
     if fill.dtype != np.int64:
         raise UnsupportedForm("no sizes")
@@ -130,23 +130,23 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "Identity": _plain(lambda x: x),
+    "Identity": _positional(lambda x: x),
     "Cast": _cast,
     "Gather": _take,
     "Slice": moves.slice_elements,
-    "Concat": _plain(lambda *parts: np.concatenate([np.atleast_1d(p) for p in parts])),
+    "Concat": _positional(lambda *parts: np.concatenate([np.atleast_1d(p) for p in parts])),
     "Unsqueeze": moves.unsqueeze,
-    "Squeeze": _plain(lambda x, *_: np.squeeze(x)),
-    "Reshape": _plain(lambda x, shape: x.reshape([int(s) for s in shape])),
+    "Squeeze": _positional(lambda x, *_: np.squeeze(x)),
+    "Reshape": _positional(lambda x, shape: x.reshape([int(s) for s in shape])),
     "Add": _each(lambda a, b: a + b),
     "Sub": _each(lambda a, b: a - b),
     "Mul": _each(lambda a, b: a * b),
-    "Div": _each(_divided),
-    "Floor": _rounded(math.floor),
-    "Ceil": _rounded(math.ceil),
-    "Sqrt": _rounded(np.sqrt),
+    "Div": _each(_divide),
+    "Floor": _round_float(math.floor),
+    "Ceil": _round_float(math.ceil),
+    "Sqrt": _round_float(np.sqrt),
     "Neg": _each(lambda v: -v),
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _full,
     "Equal": _equal,
     "Where": _each(lambda chosen, a, b: a if chosen else b),
 }

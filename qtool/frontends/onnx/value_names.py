@@ -24,38 +24,38 @@ def label_of(node: onnx.NodeProto) -> str:
     """
     notes = {p.key: p.value for p in node.metadata_props if p.key.startswith("pkg.torch.onnx")}
     scopes, kinds = (
-        _listed(notes.get(f"pkg.torch.onnx.{key}", "[]"))
+        _parse_list(notes.get(f"pkg.torch.onnx.{key}", "[]"))
         for key in ("name_scopes", "class_hierarchy")
     )
     if len(scopes) > 1 and scopes[-2] and len(kinds) == len(scopes):
         leaf = str(kinds[-2]).startswith("torch.nn.modules.")
         return str(scopes[-2]) if leaf else f"{scopes[-2]}.{node.op_type.lower()}"
-    kept: list[str] = []
-    made = next((o for o in node.output if o), node.op_type)
-    for part in (node.name or made).split("/"):
-        if kept and part.startswith(f"{kept[-1]}."):
-            kept[-1] = part
+    path: list[str] = []
+    output = next((o for o in node.output if o), node.op_type)
+    for part in (node.name or output).split("/"):
+        if path and part.startswith(f"{path[-1]}."):
+            path[-1] = part
         elif part:
-            kept.append(part)
-    if len(kept) > 1 and re.fullmatch(rf"{re.escape(node.op_type)}(_\d+)?", kept[-1]):
-        last = kept.pop()  # a layer has its module's name; a relu may be any of that module's
-        kept += [] if node.op_type in _LAYERS else [last.lower()]
-    return ".".join(kept) or made
+            path.append(part)
+    if len(path) > 1 and re.fullmatch(rf"{re.escape(node.op_type)}(_\d+)?", path[-1]):
+        last = path.pop()  # a layer has its module's name; a module may have several ReLUs
+        path += [] if node.op_type in _LAYERS else [last.lower()]
+    return ".".join(path) or output
 
 
-def _listed(text: str) -> list[Any]:
+def _parse_list(text: str) -> list[Any]:
     """Parse a printed Python list; return [] for any other text."""
     try:
-        found = ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
     """Return unique lowercase Python identifiers, as torch.export writes them."""
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
         ascii_only = "".join(c if c.isascii() else "_" for c in name.lower())
-        found.append(unique(G.free_name(nn.Module(), ascii_only), found))
-    return found
+        result.append(unique(G.free_name(nn.Module(), ascii_only), result))
+    return result

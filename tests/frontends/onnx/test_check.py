@@ -105,15 +105,18 @@ WRONG = {
     "an attribute that there is not": (_attribute, "Unrecognized attribute: stridez"),
     "a weight twice": (_twice, "w initializer name is not unique"),
     "a result twice": (_again, "not a valid ONNX file"),
-    "opset 0": (_opset(0), "the file is of opset 0"),
-    "opset 999": (_opset(999), "the file is of opset 999"),
+    "opset 0": (_opset(0), "the file has opset 0"),
+    "opset 999": (_opset(999), "the file has opset 999"),
     "a bomb of functions": (_bomb, "expand to 134,217,"),
     "functions in a circle": (_circle, "calls itself"),
-    "text": (_input(onnx.TensorProto.STRING), "is no tensor of numbers that torch knows"),
+    "text": (_input(onnx.TensorProto.STRING), "is not a tensor of a torch dtype"),
     "random numbers": (_draws, "draws random numbers; give them as an input"),
     "dropout": (_dropout, "(Dropout) is in training mode, in which it draws random numbers"),
     "training": (_training, "(BatchNormalization) is in training mode, in which ONNX Runtime"),
-    "quantized": (_quantized, "is quantized already (QuantizeLinear at Relu1); give the float one"),
+    "quantized": (
+        _quantized,
+        "is quantized already (QuantizeLinear at Relu1); give the float file",
+    ),
 }
 
 

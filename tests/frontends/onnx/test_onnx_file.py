@@ -484,7 +484,7 @@ def refusal(tmp_path: Path, model: onnx.ModelProto) -> str:
 def test_a_quantized_file_is_refused(tmp_path: Path) -> None:
     zero = np.array(0, np.uint8)
     text = refusal(tmp_path, model_of("QuantizeLinear", [LINES], [scalar(1), zero], 1, {}))
-    assert "is quantized already (QuantizeLinear at the_node); give the float one" in text
+    assert "is quantized already (QuantizeLinear at the_node); give the float file" in text
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
