@@ -110,7 +110,7 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         _check_against_runtime(model, batch)
     candidates = [wanted]
     if dynamic is None and any(wanted.values()):
-        fewer = (_without_small_dimensions(model, batch, wanted), {})
+        fewer: tuple[Dynamic, ...] = (_without_small_dimensions(model, batch, wanted), {})
         candidates += [sizes for sizes in fewer if sizes != wanted]
     while (graph := _capture_first(model, batch, candidates)) is None:
         model.fallback |= model.untraced

@@ -140,7 +140,7 @@ def test_a_gru_of_no_features_is_never_run(tmp_path: Path) -> None:
         weight = np.zeros((1, 6, width), np.float32)
         model.graph.initializer.append(numpy_helper.from_array(weight, name))
     onnx.save(model, tmp_path / "gru.onnx")
-    with pytest.raises(CaptureError, match=r"\(GRU\) has no features"):
+    with pytest.raises(CaptureError, match=r"\(GRU\) has no input features"):
         load_onnx(tmp_path / "gru.onnx")
 
 

@@ -1,4 +1,4 @@
-"""Constants that a file calculates."""
+"""Constants that a file computes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.core.errors import CaptureError
-from qtool.frontends.onnx import load_onnx, read_nodes
+from qtool.frontends.onnx import constant_folding, load_onnx
 
 
 def doubling(times: int, path: Path) -> Path:
-    """y = x + mean(c), where c of 16 values is put behind itself again and again."""
+    """Save y = x + mean(c), where c of 16 values is concatenated with itself `times` times."""
     nodes = [helper.make_node("Concat", [f"c{i}"] * 2, [f"c{i + 1}"], axis=0) for i in range(times)]
     nodes.append(helper.make_node("ReduceMean", [f"c{times}"], ["mean"], keepdims=0))
     nodes.append(helper.make_node("Add", ["x", "mean"], ["y"]))
@@ -27,11 +27,11 @@ def doubling(times: int, path: Path) -> Path:
     return path
 
 
-def test_a_constant_that_doubles_without_end_is_refused(
+def test_constants_that_grow_without_bound_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit is that of a message of protobuf, 2 GiB; here 1 KiB, which no test waits for."""
-    monkeypatch.setattr(read_nodes, "_MESSAGE", 1024)
+    monkeypatch.setattr(constant_folding, "_MESSAGE", 1024)
     load_onnx(doubling(4, tmp_path / "few.onnx"))
     message = (
         r"c6 \(Concat\) reads 2,048 bytes of constants that the file computes; the limit is 1,024"
