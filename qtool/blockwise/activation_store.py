@@ -38,20 +38,28 @@ class ActivationStore:
         self.folder = folder
 
     def save(self, index: int, exact: Named, coded: Named) -> None:
-        """Store a batch. Raises FileError where the disk is full."""
+        """Store a batch.
+
+        Args:
+            index: number of the batch.
+            exact, coded: tensors by name, in the float and the quantized network.
+
+        Raises:
+            FileError: the disk is full.
+        """
         self.folder.mkdir(exist_ok=True)
-        found = {f"{_EXACT}{name}": value.contiguous() for name, value in exact.items()}
+        tensors = {f"{_EXACT}{name}": value.contiguous() for name, value in exact.items()}
         for name, value in coded.items():
             if name not in exact or not _same(exact[name], value):
-                found[f"{_CODED}{name}"] = value.contiguous()
-        seen: set[int] = set()
-        for name, value in found.items():  # safetensors refuses tensors that share memory
-            if _shared(value) or value.data_ptr() in seen:
-                found[name] = value.clone()
-            seen.add(found[name].data_ptr())
+                tensors[f"{_CODED}{name}"] = value.contiguous()
+        addresses: set[int] = set()
+        for name, value in tensors.items():  # safetensors refuses tensors that share memory
+            if _shared(value) or value.data_ptr() in addresses:
+                tensors[name] = value.clone()
+            addresses.add(tensors[name].data_ptr())
         with atomic_path(self._file(index)) as temporary:
             try:
-                safetensors.torch.save_file(found, temporary)
+                safetensors.torch.save_file(tensors, temporary)
             except safetensors.SafetensorError as error:
                 raise OSError(str(error)) from error
 
@@ -64,44 +72,46 @@ class ActivationStore:
         """
         file = self._file(index)
         try:
-            found = _mapped(file)
+            tensors = _map(file)
         except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise FileError(f"{file} cannot be read ({error}); delete {file.parents[1]}") from error
-        exact = {k.removeprefix(_EXACT): v for k, v in found.items() if k.startswith(_EXACT)}
-        coded = {k.removeprefix(_CODED): v for k, v in found.items() if k.startswith(_CODED)}
+        exact = {k.removeprefix(_EXACT): v for k, v in tensors.items() if k.startswith(_EXACT)}
+        coded = {k.removeprefix(_CODED): v for k, v in tensors.items() if k.startswith(_CODED)}
         return exact, {**exact, **coded}
 
     def move(self, index: int, to: ActivationStore, number: int) -> None:
+        """Move a batch to another store, under another number."""
         to.folder.mkdir(exist_ok=True)
         self._file(index).replace(to._file(number))
 
     def drop(self, index: int) -> None:
+        """Delete a batch."""
         self._file(index).unlink(missing_ok=True)
 
     def _file(self, index: int) -> Path:
         return self.folder / f"{index:06}.safetensors"
 
 
-def _mapped(file: Path) -> dict[str, torch.Tensor]:
+def _map(file: Path) -> dict[str, torch.Tensor]:
     """Map the tensors of a safetensors file.
 
     The library's reader leaks 56 bytes per file (0.8.0; docs/upstream.md), and there is a file for
     each batch and level.
     """
     with file.open("rb") as opened:
-        held = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
-    start = _LENGTH + int.from_bytes(held[:_LENGTH], "little")
-    found = {}
-    for name, stored in json.loads(held[_LENGTH:start]).items():
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    start = _LENGTH + int.from_bytes(mapped[:_LENGTH], "little")
+    tensors = {}
+    for name, stored in json.loads(mapped[_LENGTH:start]).items():
         if name != "__metadata__":
             kind, (first, last) = _KINDS[stored["dtype"]], stored["data_offsets"]
             # torch.frombuffer refuses empty buffers
             flat = torch.empty(0, dtype=kind)
             if last > first:
                 count = (last - first) // kind.itemsize
-                flat = torch.frombuffer(held, dtype=kind, count=count, offset=start + first)
-            found[name] = flat.reshape(stored["shape"])
-    return found
+                flat = torch.frombuffer(mapped, dtype=kind, count=count, offset=start + first)
+            tensors[name] = flat.reshape(stored["shape"])
+    return tensors
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,8 +1,9 @@
 """Runs all batches through one block, in the float and the quantized network, level by level.
 
-A layer that reads the result of another one is a level above it. For each level all batches run up
-to the inputs of its layers; then the weights of these are rounded, and the batches continue from
-there. Live activations are stored on disk in between, so that one batch at a time is in memory.
+A layer that reads the result of another one is a level above it (`block_run`). For each level, all
+batches run up to the inputs of its layers; then the weights of these are rounded, and the batches
+continue from there. Live activations are stored on disk in between, so that one batch at a time is
+in memory.
 
 Each rank runs its share of the batches and stores their activations. Then each accumulates the
 moments of its layer shards over the batches of all ranks, in the order of a single process.
@@ -12,76 +13,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import fx
 
-from qtool.algorithms.acceptance import quantized_module
-from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.pipeline import ConversionState
-from qtool.algorithms.residual_input import residual_input
 from qtool.blockwise.activation_store import ActivationStore
+from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, round_layer
 from qtool.core import graph as G
-from qtool.core.graph.executor import Executor
 from qtool.core.graph.process_lock import trim_memory
 from qtool.core.progress import track
-from qtool.distributed import Ranks, current, interleave
-from qtool.planning.plan import Kind
+from qtool.distributed import interleave
 
-aten = torch.ops.aten
 _SIZE = "size "
 After = tuple[ActivationStore, Callable[[int], Iterable[str]]]
-
-
-@dataclass
-class BlockOutcome:
-    """The result of running a block.
-
-    Attributes:
-        weights: attribute -> rounded weights of a layer.
-        notes: sentences for the user.
-        noise, power: of the block's results, by name, over all samples.
-    """
-
-    weights: dict[str, torch.Tensor] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    noise: dict[str, float] = field(default_factory=dict)
-    power: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class _BlockRun:
-    state: ConversionState
-    executor: Executor
-    inputs: Sequence[str]  # of the block, by their names between blocks
-    outputs: Mapping[str, int]  # likewise -> their numbers in the executor
-    layers: Mapping[int, BlockLayer]
-    levels: Mapping[int, int]
-    fixed: Sequence[int]
-    outcome: BlockOutcome
-    ranks: Ranks
-    errors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Noise and power of each result, by batch of this rank."""
-
-    def steps(self, level: int) -> list[int]:
-        return [i for i, each in self.levels.items() if each == level]
-
-    def alive(self, level: int) -> set[int]:
-        """Return the values that are needed after this level."""
-        read = {
-            j for i, k in self.levels.items() if k > level for j in self.executor.calls[i].reads
-        }
-        known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
-        return (read | set(self.outputs.values())) & known
-
-    @property
-    def constants(self) -> set[int]:
-        """Values that are equal for all batches."""
-        return {*self.executor.constants, *self.fixed}
 
 
 def run_block(
@@ -105,7 +52,7 @@ def run_block(
     Raises:
         FileError: the disk is full.
     """
-    at = _start(state, rounding)
+    at = start_run(state, rounding)
     top = max(at.levels.values(), default=0)
     for level in track("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
@@ -119,61 +66,8 @@ def run_block(
     return at.outcome
 
 
-def _start(state: ConversionState, rounding: bool) -> _BlockRun:
-    module = quantized_module(state)
-    executor = Executor(replace(state.graph, module=module))
-    layers = _layers(state, module, executor) if rounding else {}
-    constant = set(executor.constants)
-    fixed, levels = [], dict[int, int]()
-    for i, step in executor.calls.items():
-        if set(step.reads) <= constant:
-            constant.add(i)
-            fixed.append(i)
-            continue
-        levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
-    ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
-    gives = dict(zip(state.graph.outputs, ends, strict=True))
-    reads = [i.name for i in state.graph.inputs]
-    return _BlockRun(
-        state, executor, reads, gives, layers, levels, fixed, BlockOutcome(), current()
-    )
-
-
-def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
-    """Return the layers with quantized weights that no other node reads, by number."""
-    uses: dict[str, int] = {}
-    for node in state.graph.graph.nodes:
-        if node.op == "get_attr":
-            uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
-    nodes = {G.name_of(n): n for n in module.graph.nodes}
-    found = {}
-    for point in state.plan:
-        if point.kind is not Kind.WEIGHT or not point.edges:
-            continue
-        node = nodes[point.edges[0].user]
-        x, weight = node.args[:2]
-        own = is_product(node) and point.name == f"{G.name_of(node)}.weight"
-        if not own or not isinstance(weight, fx.Node) or weight.op != "call_module":
-            continue
-        source = weight.args[0]
-        assert isinstance(source, fx.Node)
-        assert isinstance(x, fx.Node)
-        if uses[str(source.target)] == 1:
-            number, reads = run.indices[G.name_of(node)], run.indices[G.name_of(x)]
-            places, beside = (
-                (number, reads, run.indices[G.name_of(weight)]),
-                residual_input(run, number),
-            )
-            if beside is not None and beside > number:  # not computed yet when the layer is rounded
-                beside = None
-            bias = G.argument(node, 2, "bias")
-            added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
-            found[number] = BlockLayer(node, *places, added, beside)
-    return found
-
-
 def _advance(
-    at: _BlockRun,
+    at: BlockRun,
     level: int,
     values: ActivationStore,
     scratch: ActivationStore,
@@ -212,7 +106,7 @@ def _advance(
 
 
 def _load(
-    at: _BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
+    at: BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Load the values of a batch before a level, in both networks."""
     run, networks = at.executor, []
@@ -246,7 +140,7 @@ def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
 
 
 def _finish(
-    at: _BlockRun,
+    at: BlockRun,
     index: int,
     values: ActivationStore,
     after: After,
@@ -269,7 +163,7 @@ def _finish(
     folder.save(index, *kept)
 
 
-def _sum_errors(at: _BlockRun) -> None:
+def _sum_errors(at: BlockRun) -> None:
     """Sum the errors of the results over the batches of all ranks, in their order."""
     gathered = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
     for name in dict.fromkeys(name for errors in gathered for name in errors):
@@ -279,7 +173,8 @@ def _sum_errors(at: _BlockRun) -> None:
         )
 
 
-def _round(at: _BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
+def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
+    """Round the weights of a layer, if that is better than their nearest codes."""
     assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.calls[layer.weight].operands[0][1]]

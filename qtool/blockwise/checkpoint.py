@@ -35,7 +35,7 @@ class BlockRecord:
         end: offset behind its weights in the data file, in bytes.
         digest: of the block and its weights.
         sqnr: of its results, in dB, by name; None for identical results.
-        rounded: how many layers GPTQ rounded.
+        rounded: number of layers that GPTQ rounded.
         notes: sentences for the user.
         nodes: rows of its plan.
     """
@@ -49,10 +49,14 @@ class BlockRecord:
     nodes: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> BlockRecord:
-        """From JSON; raises TypeError."""
+    def of(cls, record: Mapping[str, Any]) -> BlockRecord:
+        """Return a record from its JSON.
+
+        Raises:
+            TypeError: it has other fields.
+        """
         values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in found.items()
+            k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
         }
         return cls(**values)
 
@@ -87,20 +91,20 @@ class Checkpoint:
         if not start.is_file():
             write_atomic(start, json.dumps(self._identity, indent=1).encode())
             return
-        known = _json(start)
+        stored = _json(start)
         for what, value in self._identity.items():
-            if known.get(what) != value:
+            if stored.get(what) != value:
                 raise FileError(
-                    f"{self.folder} is the checkpoint of a conversion begun with another {what}; "
+                    f"{self.folder} is the checkpoint of a conversion with another {what}; "
                     f"resume it with the same {what}, or delete it to start again"
                 )
 
     def _clean(self) -> None:
         """Remove all stored tensors except the inputs of the next block."""
-        read = self.activations(len(list(self._read()))).folder
-        held = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
-        for left in {*held, self.scratch.folder} - {read}:
-            shutil.rmtree(left, ignore_errors=True)
+        inputs = self.activations(len(list(self._read()))).folder
+        stored = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
+        for unused in {*stored, self.scratch.folder} - {inputs}:
+            shutil.rmtree(unused, ignore_errors=True)
 
     def _read(self) -> Iterator[BlockRecord]:
         index = 0
@@ -123,7 +127,7 @@ class Checkpoint:
             write_atomic(file, value.encode())
         elif file.read_text() != value:
             raise FileError(
-                f"{self.folder} is the checkpoint of a conversion begun with other {what}; "
+                f"{self.folder} is the checkpoint of a conversion with other {what}; "
                 f"resume it with the same {what}, or delete it to start again"
             )
 
@@ -138,7 +142,7 @@ class Checkpoint:
         return self.finished[-1].end if self.finished else 0
 
     def activations(self, index: int) -> ActivationStore:
-        """Inputs of a block."""
+        """Return the store of a block's inputs."""
         return ActivationStore(self.folder / f"{_VALUES}{index:04}")
 
     @property
@@ -148,14 +152,15 @@ class Checkpoint:
 
     @property
     def scratch(self) -> ActivationStore:
+        """Activations inside a block."""
         return ActivationStore(self.folder / "scratch")
 
     def model(self, index: int) -> Path:
-        """ONNX file of a block, with its weights in the data file."""
+        """Return the ONNX file of a block, whose weights are in the data file."""
         return self._file(index, "onnx")
 
     def add(self, record: BlockRecord | None) -> None:
-        """Record a block as finished. record: on rank 0."""
+        """Add the record of the next block, which only rank 0 has."""
         index, ranks = len(self.finished), self.ranks
         if not ranks.rank:
             assert record is not None
@@ -221,7 +226,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 def _json(file: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        found = json.loads(file.read_text("utf-8"))
-        if isinstance(found, dict):
-            return found
+        content = json.loads(file.read_text("utf-8"))
+        if isinstance(content, dict):
+            return content
     raise FileError(f"{file} is damaged; delete {file.parent} to start again")

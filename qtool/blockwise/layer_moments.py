@@ -29,10 +29,10 @@ from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
 
 HOLDOUT_EVERY = 4  # every n-th sample is held out
-HOLDOUT_ROWS = 1024  # held-out rows of all batches together
+HOLDOUT_ROWS = 1024  # of all batches
 MAX_ROWS = 1 << 14  # per batch
-COLUMNS = 1024  # rounded with feedback to each other
-SHARD_ELEMENTS = 1 << 22  # weights of a shard, about
+COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
+SHARD_ELEMENTS = 1 << 22  # weights of a shard, approximately
 
 
 class _HoldoutRows:
@@ -42,14 +42,14 @@ class _HoldoutRows:
     """
 
     def __init__(self, batches: int) -> None:
-        self._batches, self._seen, self._count = batches, 0, 0
+        self._batches, self._added, self._count = batches, 0, 0
         self._all: torch.Tensor | None = None
 
     def next_count(self) -> int:
         """Return how many rows to take of the next batch."""
         return (
-            HOLDOUT_ROWS * (self._seen + 1) // self._batches
-            - HOLDOUT_ROWS * self._seen // self._batches
+            HOLDOUT_ROWS * (self._added + 1) // self._batches
+            - HOLDOUT_ROWS * self._added // self._batches
         )
 
     def add(self, rows: torch.Tensor) -> None:
@@ -57,7 +57,7 @@ class _HoldoutRows:
             self._all = rows.new_empty(rows.shape[0], HOLDOUT_ROWS, rows.shape[2])
         end = self._count + rows.shape[1]
         self._all[:, self._count : end] = rows
-        self._seen, self._count = self._seen + 1, end
+        self._added, self._count = self._added + 1, end
 
     @property
     def all(self) -> torch.Tensor:
@@ -70,7 +70,7 @@ class InputMoments:
 
     Attributes:
         squares: for each block of COLUMNS, its products with itself and all later columns: float32
-            [groups, COLUMNS, ...]; the other half is never needed.
+            [groups, COLUMNS, ...]; the other half is not needed.
     """
 
     def __init__(self, batches: int) -> None:
@@ -154,25 +154,25 @@ class LayerMoments:
         Raises:
             torch.linalg.LinAlgError: the Hessian is singular.
         """
-        x, lacks, weight = self.inputs.holdout.all, self._holdout.all, self.weight
-        off = as_matrix(self.node, self.nearest(params, shape)) - weight
-        before = torch.baddbmm(lacks, x, off.mT, alpha=-1).square_().sum()
-        del off
-        found, lacks = self._solved(weight, self.missing, lacks, params, shape, plan)
-        if x.shape[1] and not lacks.square_().sum() < before:
+        x, residual, weight = self.inputs.holdout.all, self._holdout.all, self.weight
+        error = as_matrix(self.node, self.nearest(params, shape)) - weight
+        before = torch.baddbmm(residual, x, error.mT, alpha=-1).square_().sum()
+        del error
+        rounded, residual = self._solve(weight, self.missing, residual, params, shape, plan)
+        if x.shape[1] and not residual.square_().sum() < before:
             return None
-        return as_weight(self.node, found, shape)
+        return as_weight(self.node, rounded, shape)
 
-    def _solved(
+    def _solve(
         self,
         exact: torch.Tensor,
         missing: torch.Tensor,
-        lacks: torch.Tensor,
+        residual: torch.Tensor,
         params: QuantParams,
         shape: torch.Size,
         plan: QuantPlan,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Round block by block of columns; return the weights and the errors of held-out rows.
+        """Round blocks of columns in order; return the weights and the errors of held-out rows.
 
         Each block first moves towards the remaining error, damped by the gain on held-out rows.
         """
@@ -180,23 +180,24 @@ class LayerMoments:
             as_matrix(self.node, params.along(t.float(), shape).expand(shape))
             for t in (params.scale, params.zero_point)
         )
-        x, found = self.inputs.holdout.all, torch.empty_like(exact)
+        x, rounded = self.inputs.holdout.all, torch.empty_like(exact)
         levels = params.qtype.qmin, params.qtype.qmax
         pairs = pair_bounds(plan, self.node, exact, params, shape)
         for start in range(0, exact.shape[-1], COLUMNS):
             part = slice(start, min(start + COLUMNS, exact.shape[-1]))
             inverse, old = self.inputs.inverse(start, part.stop), exact[:, :, part]
-            way = correct_weight(old, missing[:, :, part], inverse) - old
-            repaired = x[:, :, part] @ way.mT
-            share = (lacks * repaired).sum() / repaired.square_().sum().clamp(min=1e-30)
+            correction = correct_weight(old, missing[:, :, part], inverse) - old
+            effect = x[:, :, part] @ correction.mT
+            gain = (residual * effect).sum() / effect.square_().sum().clamp(min=1e-30)
             grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, start)
-            found[:, :, part] = round_columns(old + share.clamp(0, 1) * way, inverse, grid)
-            off = found[:, :, part] - old
+            target = old + gain.clamp(0, 1) * correction
+            rounded[:, :, part] = round_columns(target, inverse, grid)
+            error = rounded[:, :, part] - old
             later = slice(part.stop, None)  # the residual of earlier columns is not needed again
-            behind = self.inputs.squares[start // COLUMNS][:, :, off.shape[2] :]
-            missing[:, :, later].baddbmm_(off, behind, alpha=-1)
-            lacks = torch.baddbmm(lacks, x[:, :, part], off.mT, alpha=-1)
-        return found, lacks
+            products = self.inputs.squares[start // COLUMNS][:, :, error.shape[2] :]
+            missing[:, :, later].baddbmm_(error, products, alpha=-1)
+            residual = torch.baddbmm(residual, x[:, :, part], error.mT, alpha=-1)
+        return rounded, residual
 
 
 def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:

@@ -21,14 +21,14 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class BlockLayer:
-    """A layer to be rounded, with the numbers of values in the executor.
+    """A layer to be rounded, and the numbers of its values in the executor.
 
     Attributes:
         number: of its result.
         reads: of its input.
         weight: of its quantized weight.
-        bias: None where it has none.
-        residual: of the tensor that its result is added to; None where there is none.
+        bias: of its bias, or None.
+        residual: of the tensor that its result is added to, or None.
     """
 
     node: fx.Node
@@ -40,13 +40,19 @@ class BlockLayer:
 
     @property
     def reading(self) -> Hashable:
-        """Equal for layers that read the same rows."""
+        """Key that is equal for layers that read the same rows."""
         return self.reads, row_layout(self.node)
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Some outputs of a layer and the rank that rounds them. moments: on that rank."""
+    """A part of the outputs of a layer.
+
+    Attributes:
+        rank: rounds it.
+        rows: its outputs.
+        moments: None on other ranks.
+    """
 
     layer: BlockLayer
     rank: int
@@ -66,14 +72,14 @@ def make_shards(
     ]
     costs = [float(weight[:, rows].numel()) for _, weight, rows in every]
     inputs: dict[Hashable, InputMoments] = {}
-    found = []
+    shards = []
     for (layer, weight, rows), rank in zip(every, balance(costs, ranks.size), strict=True):
         moments = None
         if rank == ranks.rank:
             read = inputs.setdefault(layer.reading, InputMoments(batches))
             moments = LayerMoments(layer.node, read, weight, rows)
-        found.append(Shard(layer, rank, rows, moments))
-    return found
+        shards.append(Shard(layer, rank, rows, moments))
+    return shards
 
 
 def add_batch(
@@ -81,7 +87,7 @@ def add_batch(
 ) -> None:
     """Add a batch to the moments of this rank's shards. first: number of its first sample."""
     rows: dict[Hashable, tuple[torch.Tensor, torch.Tensor]] = {}
-    wanted: dict[int, torch.Tensor] = {}
+    targets: dict[int, torch.Tensor] = {}
     for shard in shards:
         layer, moments = shard.layer, shard.moments
         if moments is None:
@@ -89,9 +95,9 @@ def add_batch(
         read = layer.reading
         if read not in rows:
             rows[read] = moments.inputs.add(layer.node, coded[layer.reads], first)
-        if layer.number not in wanted:
-            wanted = {layer.number: _target(layer, exact, coded)}
-        moments.add(rows[read], wanted[layer.number], first)
+        if layer.number not in targets:
+            targets = {layer.number: _target(layer, exact, coded)}
+        moments.add(rows[read], targets[layer.number], first)
 
 
 def _target(
@@ -131,8 +137,8 @@ def round_layer(
         assert result is not None
         singular |= "singular" in result
         any_rounded |= "rounded" in result
-        place = shard.rows if len(shards) > 1 else slice(None)
-        rounded[place] = result["rounded" if "rounded" in result else "nearest"]
+        rows = shard.rows if len(shards) > 1 else slice(None)
+        rounded[rows] = result["rounded" if "rounded" in result else "nearest"]
     return (rounded if any_rounded else None), singular
 
 

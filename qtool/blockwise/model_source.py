@@ -39,25 +39,25 @@ class ModelSource:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def read(
-        self, attribute: str, held: torch.Tensor, place: tuple[slice, ...] | None
+        self, attribute: str, value: torch.Tensor, slices: tuple[slice, ...] | None
     ) -> torch.Tensor:
         """Read a stored tensor, or a part of it.
 
         Args:
             attribute: of the model.
-            held: the tensor of that name in the graph.
-            place: the part to read; None: all.
+            value: the tensor of that name in the graph.
+            slices: the part to read; None: all.
 
         Raises:
             CaptureError: no file holds its values.
         """
         if self.shards is None:
-            return held.contiguous()
+            return value.contiguous()
         if attribute in self.names:
-            return self.shards.read(self.names[attribute], place)
-        if held.numel() > 1 and not any(held.stride()):
+            return self.shards.read(self.names[attribute], slices)
+        if value.numel() > 1 and not any(value.stride()):
             raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
-        return held  # computed by the model
+        return value  # computed by the model
 
     def release_memory(self) -> None:
         """Release the memory of tensors that were read."""
@@ -73,15 +73,15 @@ def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelS
     """
     if path.suffix == ".onnx":
         if model is not None or task is not None:
-            raise CaptureError(f"{path} is a model by itself; leave out model and task")
-        found = map_onnx(path)
-        return ModelSource(found, _mark(found, path))
+            raise CaptureError(f"{path} is a whole model; omit model and task")
+        mapped = map_onnx(path)
+        return ModelSource(mapped, _fingerprint(mapped, path))
     shards = WeightFiles(path)
     empty = load_without_weights(path, task) if model is None else expand_meta_parameters(model)
     return ModelSource(empty, shards.content_hash, shards, stored_names(empty, shards))
 
 
-def _mark(model: OnnxModule, path: Path) -> str:
+def _fingerprint(model: OnnxModule, path: Path) -> str:
     """Hash the file and the first values of each external tensor."""
     digest = hashlib.sha256(path.read_bytes())
     for name, array in sorted(model.external.arrays.items()):

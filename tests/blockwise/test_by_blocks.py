@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import qtool
-from qtool.blockwise import checkpoint, quantize
+from qtool.blockwise import block_conversion, checkpoint, quantize
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
 from qtool.frontends.huggingface import meta_init
@@ -232,7 +232,7 @@ def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None
             data.write_bytes(left)
         with pytest.raises(CaptureError, match=f"float.onnx: .*{said}"):
             qtool.quantize_by_blocks(file, samples(), tmp_path / "x.onnx")
-    with pytest.raises(CaptureError, match="is a model by itself; leave out model and task"):
+    with pytest.raises(CaptureError, match="is a whole model; omit model and task"):
         made(file, tmp_path / "x.onnx")
     assert not list(tmp_path.glob("x.onnx*"))
 
@@ -340,7 +340,7 @@ def test_it_goes_on_to_the_same_bytes(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     owner, name = {
-        "weights": (quantize, "append_weights"),
+        "weights": (block_conversion, "append_weights"),
         "record": (checkpoint.Checkpoint, "add"),
         "joined": (quantize, "join_models"),
     }[where]
@@ -359,13 +359,14 @@ def test_work_of_others_is_left_alone(
 ) -> None:
     path = tmp_path / "net.onnx"
     with monkeypatch.context() as patch:
-        patch.setattr(quantize, "_convert", lambda *_: sys.exit())
+        patch.setattr(quantize, "convert_block", lambda *_: sys.exit())
         with pytest.raises(SystemExit):
             made(folder, path)
-    with pytest.raises(FileError, match=r"begun with another choice; .* or delete it"):
+    with pytest.raises(FileError, match=r"of a conversion with another choice; .* or delete it"):
         made(folder, path, mode="weight-only")
     with pytest.raises(
-        FileError, match="begun with other data; resume it with the same data, or delete it"
+        FileError,
+        match="of a conversion with other data; resume it with the same data, or delete it",
     ):
         made(folder, path, data=samples(5))
     with (
@@ -381,7 +382,7 @@ def test_work_begun_under_the_former_name_of_a_step_goes_on(
     path = tmp_path / "net.onnx"
     for recover in (["round"], ["gptq"]):
         with monkeypatch.context() as patch:
-            patch.setattr(quantize, "_convert", lambda *_: sys.exit())
+            patch.setattr(quantize, "convert_block", lambda *_: sys.exit())
             with pytest.raises(SystemExit):
                 made(folder, path, recover=recover)
         start = json.loads((tmp_path / "net.onnx.blocks" / "start.json").read_text())
@@ -404,13 +405,15 @@ def test_files_that_are_not_the_models_are_named(folder: Path, tmp_path: Path) -
         made(missing, tmp_path / "x.onnx")
     short = copied(folder, tmp_path / "short")
     (short / named[layer]).write_bytes((folder / named[layer]).read_bytes()[:-1])
-    with pytest.raises(CaptureError, match=rf"{named[layer]} is damaged or cut off .* get that"):
+    with pytest.raises(
+        CaptureError, match=rf"{named[layer]} is damaged or truncated .* download that"
+    ):
         made(short, tmp_path / "x.onnx")
     other = copied(folder, tmp_path / "other")
     held = load_file(other / named[layer])
     save_file({**held, layer: held[layer][:-1].clone()}, other / named[layer])
     with pytest.raises(
-        CaptureError, match=rf"'{layer}' has the shape \[9, 48\], and the model makes it \[10"
+        CaptureError, match=rf"'{layer}' has the shape \[9, 48\], the model expects \[10"
     ):
         made(other, tmp_path / "x.onnx")
     del held[layer]

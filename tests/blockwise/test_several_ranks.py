@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import qtool
-from qtool.blockwise import layer_moments, quantize
+from qtool.blockwise import block_conversion, layer_moments, quantize
 from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
 from tests.blockwise.test_by_blocks import Residual, content, made, samples
@@ -109,7 +109,7 @@ def test_the_bytes_are_those_of_one_process(
     assert min(one["solved"] for one in found) > 2
     for apart, model, options, nothing in (one["misfits"] for one in found):
         assert " of 3 does not find " in apart
-        assert "give a place for the result that all of them see" in apart
+        assert "write the result to a folder that all ranks can access" in apart
         assert "rank 1 of 3 has a different model than rank 0" in model
         assert "rank 1 of 3 has different options than rank 0" in options
         assert "the calibration data is empty" in nothing
@@ -118,7 +118,7 @@ def test_the_bytes_are_those_of_one_process(
 def dies(rank: int, folder: Path, path: Path) -> None:
     """The second one, in the second block."""
     prepared()
-    real, calls = quantize.run_block, 0
+    real, calls = block_conversion.run_block, 0
 
     def walk(*given: Any) -> Any:
         nonlocal calls
@@ -127,7 +127,7 @@ def dies(rank: int, folder: Path, path: Path) -> None:
             os._exit(3)
         return real(*given)
 
-    quantize.run_block = walk
+    block_conversion.run_block = walk
     made(folder, path, data=DataShard(samples(), rank, 2))
 
 

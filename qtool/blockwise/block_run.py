@@ -1,0 +1,129 @@
+"""The run of a block: its layers to be rounded, and the level of each of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import fx
+
+from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.residual_input import residual_input
+from qtool.blockwise.layer_shards import BlockLayer
+from qtool.core import graph as G
+from qtool.core.graph.executor import Executor
+from qtool.distributed import Ranks, current
+from qtool.planning.plan import Kind
+
+
+@dataclass
+class BlockOutcome:
+    """The result of running a block.
+
+    Attributes:
+        weights: attribute -> rounded weights of a layer.
+        notes: sentences for the user.
+        noise, power: name of a result -> sum of squares of its error, and of itself, on all data.
+    """
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: dict[str, float] = field(default_factory=dict)
+    power: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class BlockRun:
+    """A run of all batches through a block. Numbers are those of values in the executor.
+
+    Attributes:
+        inputs: names of the block's inputs.
+        outputs: name -> number.
+        layers: number of the result -> layer to be rounded.
+        levels: number -> level.
+        fixed: numbers of computed values that are equal for all batches.
+        errors: name of a result -> noise and power, by batch of this rank.
+    """
+
+    state: ConversionState
+    executor: Executor
+    inputs: Sequence[str]
+    outputs: Mapping[str, int]
+    layers: Mapping[int, BlockLayer]
+    levels: Mapping[int, int]
+    fixed: Sequence[int]
+    outcome: BlockOutcome
+    ranks: Ranks
+    errors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def steps(self, level: int) -> list[int]:
+        """Return the values of a level."""
+        return [i for i, each in self.levels.items() if each == level]
+
+    def alive(self, level: int) -> set[int]:
+        """Return the values that are needed after this level."""
+        read = {
+            j for i, k in self.levels.items() if k > level for j in self.executor.calls[i].reads
+        }
+        known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
+        return (read | set(self.outputs.values())) & known
+
+    @property
+    def constants(self) -> set[int]:
+        """Values that are equal for all batches."""
+        return {*self.executor.constants, *self.fixed}
+
+
+def start_run(state: ConversionState, rounding: bool) -> BlockRun:
+    """Return the run of a block, with the levels of its values. See `run_block`."""
+    module = quantized_module(state)
+    executor = Executor(replace(state.graph, module=module))
+    layers = _layers(state, module, executor) if rounding else {}
+    constant = set(executor.constants)
+    fixed, levels = [], dict[int, int]()
+    for i, step in executor.calls.items():
+        if set(step.reads) <= constant:
+            constant.add(i)
+            fixed.append(i)
+            continue
+        levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
+    ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
+    outputs = dict(zip(state.graph.outputs, ends, strict=True))
+    inputs = [i.name for i in state.graph.inputs]
+    return BlockRun(
+        state, executor, inputs, outputs, layers, levels, fixed, BlockOutcome(), current()
+    )
+
+
+def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
+    """Return the layers with quantized weights that no other node reads, by number."""
+    uses: dict[str, int] = {}
+    for node in state.graph.graph.nodes:
+        if node.op == "get_attr":
+            uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    layers = {}
+    for point in state.plan:
+        if point.kind is not Kind.WEIGHT or not point.edges:
+            continue
+        node = nodes[point.edges[0].user]
+        x, weight = node.args[:2]
+        has_weight = is_product(node) and point.name == f"{G.name_of(node)}.weight"
+        if not has_weight or not isinstance(weight, fx.Node) or weight.op != "call_module":
+            continue
+        source = weight.args[0]
+        assert isinstance(source, fx.Node)
+        assert isinstance(x, fx.Node)
+        if uses[str(source.target)] > 1:
+            continue
+        number, reads, constant = (run.indices[G.name_of(n)] for n in (node, x, weight))
+        residual = residual_input(run, number)
+        if residual is not None and residual > number:  # not computed when the layer is rounded
+            residual = None
+        bias = G.argument(node, 2, "bias")
+        added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
+        layers[number] = BlockLayer(node, number, reads, constant, added, residual)
+    return layers
