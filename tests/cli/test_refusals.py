@@ -29,7 +29,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "a model that cannot be in eval mode": (quantize(f"{M}restless"), "eval() fails: RuntimeError"),
     "a factory of something else": (quantize(f"{M}number"), "returns a int, not an nn.Module"),
     "no such program": (quantize("net.pt2"), "net.pt2: no such file"),
-    "a model that branches": (quantize(f"{M}branching"), "decides by the values of its data"),
+    "a model that branches": (quantize(f"{M}branching"), "branches on values of its data"),
     "nothing to quantize": (quantize(f"{M}nothing"), "nothing in this model can run in integers"),
     "no such weights": (
         [*quantize(), "--weights", "w.safetensors"],
@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[str], str]] = {
         [*quantize(data=f"{M}fails"), "--target", "tflite", "--format", "qoperator"],
         "target tflite does not support format 'qoperator'; it supports: qdq",
     ),
-    "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is no input"),
+    "unknown input": ([*quantize(), "--dynamic", "images:0"], "'images', which is not an input"),
     "dynamic without a number": ([*quantize(), "--dynamic", "x"], "'x' is not INPUT:DIM"),
     "a dynamic digit that is no number": ([*quantize(), "--dynamic", "x:²"], "'x:²' is not INPUT"),
     "no dimension has that number": (

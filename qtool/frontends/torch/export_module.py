@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 from unittest import mock
 
@@ -32,56 +28,13 @@ from qtool.frontends.torch.example_inputs import (
     name_keyword_inputs,
     unshare_inputs,
 )
-from qtool.frontends.torch.exported_program import first_line, from_program
+from qtool.frontends.torch.export_errors import explain_export_error
+from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
 from qtool.frontends.torch.shape_decisions import run_model, shape_conditions
 
 DynamicShapes = Mapping[str, Mapping[int, str]]
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_OWN = str(Path(__file__).parents[2]) + os.sep
-_FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
-_USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
-_CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
-_REMEDIES = (
-    (
-        re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
-        (
-            "the model takes or returns a cache of keys and values; call it with use_cache=False, "
-            "wrap it in an nn.Module that takes and returns them as tensors, or make torch know "
-            "it (transformers.integrations.executorch.register_dynamic_cache_export_support())"
-        ),
-    ),
-    (
-        re.compile(r"Found <class '[^']+'> in output, which is not a known type"),
-        (
-            "the model returns an object that torch cannot look into; return a tensor, or a tuple "
-            "or dict of tensors, or make torch know a dataclass (torch.export.register_dataclass)"
-        ),
-    ),
-    (
-        re.compile("found a fake tensor in the exported program constant's list"),
-        (
-            "the model takes a tensor past torch's sight (.data, or one that it kept from another "
-            "call); use .detach(), and let it keep nothing between calls"
-        ),
-    ),
-    (
-        re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
-        (
-            "pack_padded_sequence makes sizes of its data; give the padded tensor to the layer, "
-            "and a mask to what reads its result"
-        ),
-    ),
-    (
-        re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
-        (
-            "a detector decides by its scores which boxes it keeps; quantize its backbone and its "
-            "heads, and keep what selects boxes (NMS) outside"
-        ),
-    ),
-)
-"""Errors of torch.export, and what to do about them."""
 
 
 @relaxed_gc()
@@ -141,7 +94,7 @@ def _export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
     except (Exception, SystemExit) as error:
-        raise _explain(model, example, two, error) from error
+        raise explain_export_error(model, example, two, error) from error
 
 
 def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
@@ -161,26 +114,26 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         ) from error
     with torch.no_grad(), silence_logging():
         runner = _ShapeChecker(graph.module)
-        given = graph.leaves_of(batch)
-        found = pytree.tree_leaves(runner.run(*given, enable_io_processing=False))
+        leaves = graph.leaves_of(batch)
+        actual = pytree.tree_leaves(runner.run(*leaves, enable_io_processing=False))
     if runner.mismatch is not None:
         node, sizes = runner.mismatch
         raise CaptureError(
-            f"{G.name_of(node)} has the sizes {sizes} on the example, where torch.export takes "
-            f"{list(G.shape(node))} for granted: to it a size that the data decides is never 1; "
-            "write that size as a number in the model, or give an example in which it is more"
+            f"{G.name_of(node)} has the shape {sizes} on the example, but torch.export assumes "
+            f"{list(G.shape(node))}: it assumes that a size computed from data is never 1; write "
+            "that size as a number in the model, or give an example in which it is larger"
         )
-    index, off = max(
-        largest_distance(expected, found),
+    index, gap = max(
+        largest_distance(expected, actual),
         largest_distance(expected, again),
         key=lambda pair: pair[1],
     )
-    if off > TOLERANCE and off > float_tolerance(graph.module, batch.args, batch.kwargs):
+    if gap > TOLERANCE and gap > float_tolerance(graph.module, batch.args, batch.kwargs):
         name = graph.outputs[index]
         raise CaptureError(
-            f"the captured graph gives another output '{name}' than the model does when it is "
-            f"called (off by {off:.2g} of its range): something in the model changes between "
-            "calls, or depends on what torch.export does not see; make it depend on inputs alone"
+            f"output '{name}' of the captured graph differs from the model's by {gap:.2g} of its "
+            "range: the model changes between calls, or depends on something that torch.export "
+            "does not see; make it depend on its inputs alone"
         )
 
 
@@ -217,13 +170,13 @@ def _no_transformer_fast_path() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with mock.patch("torch.nn.modules.transformer._detect_is_causal_mask", _as_given):
+        with mock.patch("torch.nn.modules.transformer._detect_is_causal_mask", _declared_causality):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _as_given(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+def _declared_causality(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     return bool(is_causal)
 
 
@@ -262,8 +215,8 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
         for axis in wanted:
             if not 0 <= axis < leaf.dim() or leaf.shape[axis] < 2:
                 raise CaptureError(
-                    f"dimension {axis} of input '{name}' is to be dynamic; give an example that "
-                    f"has at least 2 there: this one has the shape {list(leaf.shape)}"
+                    f"dimension {axis} of input '{name}' is dynamic, so it needs a size of at "
+                    f"least 2 in the example, which has the shape {list(leaf.shape)}"
                 )
         return dict.fromkeys(wanted, Dim.DYNAMIC) or None
 
@@ -283,75 +236,20 @@ def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _name_dims(
-    graph: G.FloatGraph, given: Mapping[str, Any], dynamic: DynamicShapes | None
+    graph: G.FloatGraph, inputs: Mapping[str, Any], dynamic: DynamicShapes | None
 ) -> None:
     """Give dimensions the names in `dynamic`; those of an input apply to all tensors in it."""
     if dynamic is None:
         return
 
-    def of(name: str) -> Mapping[int, str]:
-        inside = (n for n in dynamic if name not in given and name.startswith(f"{n}_"))
+    def names_of(name: str) -> Mapping[int, str]:
+        inside = (n for n in dynamic if name not in inputs and name.startswith(f"{n}_"))
         return dynamic.get(max(inside, key=len, default=name), {})
 
     for node in G.placeholders(graph.graph):
-        for axis, name in of(str(node.target)).items():
+        for axis, name in names_of(str(node.target)).items():
             graph.dims[str(G.shape(node)[axis])] = name
     graph.inputs = tuple(
-        G.Input(i.name, i.dtype, tuple(of(i.name).get(k, s) for k, s in enumerate(i.shape)))
+        G.Input(i.name, i.dtype, tuple(names_of(i.name).get(k, s) for k, s in enumerate(i.shape)))
         for i in graph.inputs
     )
-
-
-def _explain(model: nn.Module, example: Batch, two: Batch, error: BaseException) -> CaptureError:
-    text = str(error)
-    lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
-    where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
-    if not lines and (cause := _CAUSE.search(text)):
-        where = " at {}:{} in {}".format(*cause.groups())
-    where = where or _raised_at(error)
-    if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
-        return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
-    if "data-dependent" in text:
-        return CaptureError(
-            f"the model decides by the values of its data{where}; a graph has one path: replace "
-            "the branch by torch.where, a loop by one of a fixed length, or fix the decision by a "
-            "constructor argument"
-        )
-    if fixed := _FIXED.search(text):
-        name, axis, size = fixed.groups()
-        return CaptureError(
-            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
-            "len(x), int(...) and loops over a size fix it where x.shape does not; mend that line, "
-            "or leave the dimension out of dynamic"
-        )
-    if problem := _eager_problem(model, example):
-        return CaptureError(f"the model does not run on the given inputs: {problem}")
-    if problem := _eager_problem(model, two):
-        return CaptureError(
-            "the model takes one sample but not two; the first dimension of every input has to be "
-            f"the batch (or give dynamic={{}}, and every size is fixed): {problem}"
-        )
-    return CaptureError(
-        f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs "
-        "when it is called and not when it is traced: rewrite what is named, or quantize the rest "
-        "without it"
-    )
-
-
-def _raised_at(error: BaseException) -> str:
-    """Return the innermost line outside of torch and qtool, or ""."""
-    frames = [f for f in extract_tb(error.__traceback__) if f.line]
-    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
-    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
-
-
-def _eager_problem(model: nn.Module, example: Batch) -> str | None:
-    """Return the error of calling the model with these inputs, or None."""
-    try:
-        with torch.no_grad():
-            model(*example.args, **example.kwargs)
-    except SystemExit as error:
-        return describe(error)
-    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        return f"{type(error).__name__}: {first_line(error)}"
-    return None

@@ -25,27 +25,16 @@ from qtool.core.shield import defer_signals
 from qtool.frontends.torch.attribute_names import with_valid_names
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
+from qtool.frontends.torch.unsupported_nodes import unsupported_reason
 
 aten = torch.ops.aten
-_RECURRENT = (
-    aten.lstm.input,
-    aten.gru.input,
-    aten.rnn_tanh.input,
-    aten.rnn_relu.input,
-)
-_DROPOUTS = (
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    aten.feature_alpha_dropout.default,
-)
 
 
 def load_program(path: str | Path) -> ExportedProgram:
     """Read a `.pt2` file written by `torch.export.save`.
 
     Files with pickled objects or compiled libraries are refused. The file is still a program: load
-    only files whose author you trust.
+    files of trusted authors only.
 
     Raises:
         CaptureError: the file is missing, damaged or foreign.
@@ -84,28 +73,26 @@ def _no_unpickling() -> Iterator[None]:
         yield
 
 
-_LIFTED, _TRACES = (
-    "lifted_tensor_",
-    2,
-)  # prefix of their names in torch, and how often torch traces again
+_LIFTED = "lifted_tensor_"  # torch's prefix of their names
+_TRACES = 2  # number of times that run_decompositions traces
 _WRITES = "if the model writes to its own inputs, let it write to a copy"
 _LOST = (
-    "torch loses a tensor that the model makes while it runs (a cache of keys and values?); call "
-    "it with use_cache=False, or wrap it in an nn.Module that takes and returns them as tensors"
+    "torch loses a tensor that the model creates while it runs (a KV cache?); call it with "
+    "use_cache=False, or wrap it in an nn.Module that takes and returns the cache as tensors"
 )
 
 
 def _with_lifted(program: ExportedProgram) -> ExportedProgram:
-    """Add its lifted tensors under the names that tracing again gives them.
+    """Return the program with its lifted tensors also under the names of the next traces.
 
     torch numbers lifted tensors anew at each trace, and looks them up by those names.
     """
     lifted = [t for path, t in program.constants.items() if _LIFTED in path.rpartition(".")[2]]
     if not lifted:
         return program
-    free = (name for i in count() if (name := f"{_LIFTED}{i}") not in program.constants)
+    unused = (name for i in count() if (name := f"{_LIFTED}{i}") not in program.constants)
     other = copy.copy(program)
-    other._constants = {**program.constants, **dict(zip(free, lifted * _TRACES, strict=False))}
+    other._constants = {**program.constants, **dict(zip(unused, lifted * _TRACES, strict=False))}
     return other
 
 
@@ -131,7 +118,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
                 module = program.module(check_guards=False)
     except Exception as error:
         raise CaptureError(
-            f"torch.export cannot free the model of its in-place operators ({first_line(error)}); "
+            f"torch.export cannot replace the model's in-place operators ({first_line(error)}); "
             f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
         ) from error
     assert isinstance(module, fx.GraphModule)
@@ -168,8 +155,8 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
             "training mode, or keeps state between calls; call model.eval() and export again"
         )
     for node in module.graph.nodes:
-        if (objection := _unsupported_reason(node)) is not None:
-            raise CaptureError(objection)
+        if (reason := unsupported_reason(node)) is not None:
+            raise CaptureError(reason)
     leaves = pytree.tree_leaves(module.graph.output_node().args[0])
     if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
         raise CaptureError(
@@ -182,65 +169,6 @@ def _mutated_buffers(signature: ExportGraphSignature) -> list[str]:
     """Return buffers that change; `self.table = self.table.to(x.device)` does not count."""
     written = set(signature.buffers_to_mutate.items()) - set(signature.inputs_to_buffers.items())
     return sorted({buffer for _, buffer in written})
-
-
-def _unsupported_reason(node: fx.Node) -> str | None:
-    """Return why a graph with this node is not supported and what to do, or None."""
-    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
-        return (
-            f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
-            "takes tensors only and fixes the other arguments"
-        )
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return (
-            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path: "
-            "use torch.where, or write the loop out"
-        )
-    if _draws_random_numbers(node):
-        return (
-            f"the model draws random numbers ({node.target}); if that is dropout, call "
-            "model.eval() and give F.dropout training=self.training; if it is noise, give it to "
-            "the model as an input"
-        )
-    if node.target is aten.lstm.input and _has_projections(node):
-        return (
-            "an LSTM with projections (proj_size) has no form in ONNX; give it the hidden size of "
-            "the projection, or a linear layer behind it"
-        )
-    if str(node.target).startswith("transformers.grouped_mm"):
-        return (
-            f"a mixture of experts computes with {node.target}, which has no form in ONNX; load "
-            'the model with experts_implementation="batched_mm"'
-        )
-    if str(node.target).startswith("aten.conv"):
-        if isinstance(G.argument(node, 6, "groups", 1), fx.Node):
-            return (
-                "a convolution has as many groups as there are samples, each with weights of its "
-                "own; ONNX has no form of it: compute it as a product of matrices, or fix the "
-                "batch with dynamic={}"
-            )
-        x, weight = node.args[:2]
-        if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
-            return f"a convolution gets one sample, {list(G.shape(x))}, where it has to get a batch"
-    return None
-
-
-def _has_projections(lstm: fx.Node) -> bool:
-    states: Any = lstm.args[1]
-    hidden, cell = (G.shape(state) for state in states)
-    return int(hidden[-1]) != int(cell[-1])
-
-
-def _draws_random_numbers(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
-    if node.target in _RECURRENT:
-        inactive = not (node.args[5] and node.args[6])
-    if node.target is torch.ops.aten.rrelu.default:
-        inactive = not G.argument(node, 3, "training", False)
-    if node.target is torch.ops.aten.scaled_dot_product_attention.default:
-        inactive = not G.argument(node, 4, "dropout_p", 0.0)
-    return torch.Tag.nondeterministic_seeded in tags and not inactive
 
 
 def _clean(module: fx.GraphModule) -> None:
@@ -293,10 +221,10 @@ def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]
     leaves = [torch.zeros(1, 1, 1, 1)] * count  # a container may compute with its leaves
     try:
         tree = pytree.tree_unflatten(leaves, program.call_spec.out_spec)
-        found: list[Any] = pytree.tree_flatten_with_path(tree)[0]
+        paths: list[Any] = pytree.tree_flatten_with_path(tree)[0]
     except Exception:  # noqa: BLE001  # a custom container may have no names, or refuse such tensors
         return [(str(i),) for i in range(count)]
-    return [tuple(_key(k) for k in path) for path, _ in found]
+    return [tuple(_key(k) for k in path) for path, _ in paths]
 
 
 def _key(key: Any) -> str:

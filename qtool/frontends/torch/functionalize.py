@@ -66,8 +66,11 @@ def _aliases(target: torch._ops.OpOverload) -> bool:
     return any(a.alias_info is not None for a in target._schema.arguments)
 
 
-def _replaced_by(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
-    """Replace the operator; the first argument is read when the edit runs, as it may change."""
+def _replacement(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
+    """Return the edit that replaces the operator and keeps its first argument.
+
+    That argument is read when the edit runs, since an earlier edit may change it.
+    """
 
     def edit() -> None:
         node.target, node.args, node.kwargs = target, (node.args[0], *args), kwargs
@@ -75,12 +78,15 @@ def _replaced_by(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
     return edit
 
 
-def _removed(node: fx.Node) -> Edit:
+def _removal(node: fx.Node) -> Edit:
     return lambda: G.replace(node, node.args[0])  # type: ignore[arg-type]  # a tensor's node
 
 
 def _batch_norm(node: fx.Node) -> Edit | None:
-    """x, weight, bias, mean, variance, training, momentum, epsilon, cudnn."""
+    """Replace a BatchNorm in eval mode.
+
+    Its arguments: x, weight, bias, mean, variance, training, momentum, epsilon, cudnn.
+    """
     _, weight, bias, mean, variance, training, momentum, epsilon = node.args[:8]
     if training or mean is None or variance is None:
         return None
@@ -100,16 +106,16 @@ def _batch_norm(node: fx.Node) -> Edit | None:
 
 
 def _dropout(node: fx.Node) -> Edit | None:
-    return None if node.args[2] else _replaced_by(node, aten.clone.default)
+    return None if node.args[2] else _replacement(node, aten.clone.default)
 
 
 def _contiguous(node: fx.Node) -> Edit | None:
     if len(node.args) > 1 or node.kwargs:
         return None
     if G.value(node.args[0]).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
-        return _removed(node)
+        return _removal(node)
     layout = {"memory_format": torch.contiguous_format}
-    return _replaced_by(node, aten.clone.default, **layout)
+    return _replacement(node, aten.clone.default, **layout)
 
 
 def _cast(node: fx.Node) -> Edit | None:
@@ -118,18 +124,18 @@ def _cast(node: fx.Node) -> Edit | None:
     if not same_place or node.kwargs.get("memory_format") is not None or True in node.args[2:]:
         return None
     if before.dtype == after.dtype:
-        return _removed(node)
-    asked = G.argument(node, 1, "device") if node.target is aten.to.device else None
-    device = asked or node.kwargs.get("device")
+        return _removal(node)
+    positional = G.argument(node, 1, "device") if node.target is aten.to.device else None
+    device = positional or node.kwargs.get("device")
     options = {"dtype": after.dtype} | ({"device": device} if device is not None else {})
-    return _replaced_by(node, aten._to_copy.default, **options)
+    return _replacement(node, aten._to_copy.default, **options)
 
 
 def _reshape(node: fx.Node) -> Edit | None:
     x, sizes = node.args
     if not G.value(x).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
         return None
-    return _replaced_by(node, aten.view.default, sizes)
+    return _replacement(node, aten.view.default, sizes)
 
 
 def _flatten(node: fx.Node) -> Edit | None:
@@ -139,13 +145,13 @@ def _flatten(node: fx.Node) -> Edit | None:
         return None
     before, after = G.shape(x), G.shape(node)
     if G.same_sizes(before, after):
-        return _removed(node)
-    at = [_size_source(node.graph, size) for size in after]
-    if None in at:
+        return _removal(node)
+    sources = [_size_source(node.graph, size) for size in after]
+    if None in sources:
         return None
 
     def edit() -> None:
-        sizes = [_size_node(node, found) if isinstance(found, tuple) else found for found in at]
+        sizes = [_size_node(node, s) if isinstance(s, tuple) else s for s in sources]
         node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
 
     return edit
@@ -156,22 +162,22 @@ def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None
     if isinstance(size, int):
         return size
     for node in G.placeholders(graph):
-        for axis, own in enumerate(getattr(G.value(node), "shape", ())):
-            if isinstance(own, torch.SymInt) and str(own) == str(size):
+        for axis, dim in enumerate(getattr(G.value(node), "shape", ())):
+            if isinstance(dim, torch.SymInt) and str(dim) == str(size):
                 return node, axis
     return None
 
 
-def _size_node(node: fx.Node, found: tuple[fx.Node, int]) -> fx.Node:
+def _size_node(node: fx.Node, source: tuple[fx.Node, int]) -> fx.Node:
     """Return the node of an input's size; insert it behind the inputs if there is none."""
-    source, axis = found
-    for user in source.users:
-        if user.target is aten.sym_size.int and user.args == (source, axis):
+    tensor, axis = source
+    for user in tensor.users:
+        if user.target is aten.sym_size.int and user.args == (tensor, axis):
             return user
     with node.graph.inserting_after(G.placeholders(node.graph)[-1]):
-        made = node.graph.call_function(aten.sym_size.int, (source, axis))
-    made.meta = {"val": G.shape(source)[axis]}
-    return made
+        size = node.graph.call_function(aten.sym_size.int, (tensor, axis))
+    size.meta = {"val": G.shape(tensor)[axis]}
+    return size
 
 
 def _write(node: fx.Node) -> Edit | None:
@@ -202,7 +208,7 @@ def _is_fresh(node: fx.Node) -> bool:
     """Return whether a value owns its memory: not an input, a weight, or a view."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if node.target is aten.batch_norm.default or _is_write(node):  # those have rules of their own
+    if node.target is aten.batch_norm.default or _is_write(node):  # handled by rules
         return True
     return not _may_alias(node)
 

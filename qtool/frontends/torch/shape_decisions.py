@@ -30,31 +30,31 @@ MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
 
 def run_model(model: nn.Module, batch: Batch) -> list[Any]:
     """Return the leaves of a model's outputs; inputs are copied, as a model may write to them."""
-    args, kwargs = pytree.tree_map(_copied, (batch.args, batch.kwargs))
+    args, kwargs = pytree.tree_map(_copy, (batch.args, batch.kwargs))
     with torch.no_grad(), silence_logging():
         return pytree.tree_leaves(model(*args, **kwargs))
 
 
 def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
-    """Return conditions on sizes without which the graph differs from the model, as notes.
+    """Return the conditions on sizes under which the graph equals the model, as notes.
 
     Args:
         model: the model.
         graph: captured from it.
         ranges: also check sizes outside of `FloatGraph.constraints`.
     """
-    guards, found, runs = _guards(graph), dict[Any, None](), 0
+    guards, violated, runs = _guards(graph), dict[Any, None](), 0
     batch = graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
     for sizes in _nearby_sizes(graph, batch, ranges) if guards else ():
         failing = [g for g in guards if not _holds(g, graph, sizes)]
-        if not failing or not found.keys().isdisjoint(failing):
+        if not failing or not violated.keys().isdisjoint(failing):
             continue
         if _differs(model, graph, batch, sizes):
-            found[failing[0]] = None
+            violated[failing[0]] = None
         runs += 1
         if runs == MAX_RUNS:
             break
-    return tuple(_sentence(guard, graph) for guard in found)
+    return tuple(_sentence(guard, graph) for guard in violated)
 
 
 def _guards(graph: G.FloatGraph) -> list[Any]:
@@ -66,13 +66,13 @@ def _guards(graph: G.FloatGraph) -> list[Any]:
 
 def _nearby_sizes(graph: G.FloatGraph, batch: Batch, ranges: bool) -> Iterator[Mapping[str, int]]:
     """Yield the sizes of a batch with one size changed."""
-    own: dict[str, int] = {}
-    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
-        own |= {n: s for n, s in zip(given.shape, t.shape, strict=True) if isinstance(n, str)}
-    for name, size in own.items():
+    sizes: dict[str, int] = {}
+    for spec, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
+        sizes |= {n: s for n, s in zip(spec.shape, t.shape, strict=True) if isinstance(n, str)}
+    for name, size in sizes.items():
         for other in dict.fromkeys((size - 1, size // 2, size + 1, size - 2)):
             if other >= MIN_SIZE and (ranges or _inside(graph, name, other)):
-                yield {**own, name: other}
+                yield {**sizes, name: other}
 
 
 def _inside(graph: G.FloatGraph, name: str, size: int) -> bool:
@@ -86,18 +86,18 @@ def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
     known = {s: sympy.Integer(sizes[n]) for s, n in names.items() if n in sizes}
     try:
         return bool(guard.xreplace(known) != sympy.false)
-    except (ArithmeticError, TypeError, ValueError, AssertionError):  # a size of 0 in between
+    except (ArithmeticError, TypeError, ValueError, AssertionError):  # an intermediate size of 0
         return True
 
 
 def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> bool:
     """Return whether the model runs at these sizes with other results than the graph."""
     tensors = []
-    for given, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
-        for axis, name in enumerate(given.shape):
+    for spec, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
+        for axis, name in enumerate(spec.shape):
             if isinstance(name, str) and sizes[name] != t.shape[axis]:
-                places = torch.arange(sizes[name], device=t.device) % t.shape[axis]
-                t = t.index_select(axis, places)
+                indices = torch.arange(sizes[name], device=t.device) % t.shape[axis]
+                t = t.index_select(axis, indices)
         tensors.append(t)
     batch = graph.call_of(tensors)
     try:
@@ -108,10 +108,10 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
         leaves = graph.leaves_of(batch)  # node by node, since the module would check ranges
         with torch.no_grad():
             results = fx.Interpreter(graph.module).run(*leaves, enable_io_processing=False)
-        found = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
-    except Exception:  # noqa: BLE001  # torch's, by operator
+        actual = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
+    except Exception:  # noqa: BLE001  # torch raises various types
         return True
-    return len(expected) != len(found) or largest_distance(expected, found)[1] > MAX_DIFFERENCE
+    return len(expected) != len(actual) or largest_distance(expected, actual)[1] > MAX_DIFFERENCE
 
 
 def _sentence(guard: Any, graph: G.FloatGraph) -> str:
@@ -122,5 +122,5 @@ def _sentence(guard: Any, graph: G.FloatGraph) -> str:
     return f"the file is correct only for {text}: the model branches on that{remedy}"
 
 
-def _copied(x: Any) -> Any:
+def _copy(x: Any) -> Any:
     return x.clone() if isinstance(x, torch.Tensor) else x

@@ -146,7 +146,9 @@ class TwoFaced(nn.Module):
 
 
 def test_what_is_another_model_when_exported_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"gives another output 'output' than the model does"):
+    with pytest.raises(
+        CaptureError, match=r"output 'output' of the captured graph differs from the model's"
+    ):
         capture_model(TwoFaced().eval(), SEQUENCE)
 
 
@@ -195,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
     "a detector": (
         lambda: Applied(lambda m, x: batched_nms(m.a(x)), a=nn.Linear(8, 8)),
         SEQUENCE,
-        "quantize its backbone and its heads, and keep what selects boxes (NMS) outside",
+        "quantize its backbone and heads, and keep the selection (NMS) outside",
     ),
     "a cache": (
         lambda: Applied(lambda m, x: (m.a(x), DynamicCache(m.a(x))), a=nn.Linear(8, 8)),
@@ -232,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Any, str]] = {
             a=nn.Linear(8, 4),
         ),
         IMAGE,
-        "as many groups as there are samples",
+        "one group with its own weights per sample",
     ),
 }
 

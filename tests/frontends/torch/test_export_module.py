@@ -147,7 +147,9 @@ def test_no_dynamic_dimension() -> None:
 @pytest.mark.parametrize(
     ("dynamic", "message"),
     [
-        pytest.param({"x": {0: "n"}}, "'x', which is no input; the inputs are input", id="name"),
+        pytest.param(
+            {"x": {0: "n"}}, "'x', which is not an input; the inputs are input", id="name"
+        ),
         pytest.param({"input": {4: "n"}}, r"dimension 4 of input 'input' .* \[2, 1\]", id="rank"),
         pytest.param({"input": {1: "n"}}, "dimension 1 .* at least 2", id="size of one"),
         pytest.param({"input": {-1: "n"}}, "dimension -1", id="from behind"),
@@ -405,7 +407,7 @@ class Traced(nn.Module):
 
 def test_what_does_not_trace_is_refused_at_its_line_with_a_remedy() -> None:
     place = r"at \S*test_export_module\.py:\d+: raise ValueError"
-    where = rf"{place}.*: this is no tensor; the model runs when"
+    where = rf"{place}.*: this is no tensor; the model runs, but"
     with pytest.raises(CaptureError, match=where):
         capture_module(Traced().eval(), Batch((torch.ones(2, 3),)))
 

@@ -1,0 +1,82 @@
+"""Nodes of an exported program that the float graph does not support."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core import graph as G
+
+aten = torch.ops.aten
+_RECURRENT = (
+    aten.lstm.input,
+    aten.gru.input,
+    aten.rnn_tanh.input,
+    aten.rnn_relu.input,
+)
+_DROPOUTS = (
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.alpha_dropout.default,
+    aten.feature_alpha_dropout.default,
+)
+
+
+def unsupported_reason(node: fx.Node) -> str | None:
+    """Return why a graph with this node is not supported and what to do, or None."""
+    if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
+        return (
+            f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
+            "takes tensors only and fixes the other arguments"
+        )
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return (
+            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path: "
+            "use torch.where, or unroll the loop"
+        )
+    if _draws_random_numbers(node):
+        return (
+            f"the model draws random numbers ({node.target}); if that is dropout, call "
+            "model.eval() and give F.dropout training=self.training; if it is noise, give it to "
+            "the model as an input"
+        )
+    if node.target is aten.lstm.input and _has_projections(node):
+        return (
+            "ONNX does not support an LSTM with projections (proj_size); use the projection's "
+            "size as hidden size, or a linear layer behind the LSTM"
+        )
+    if str(node.target).startswith("transformers.grouped_mm"):
+        return (
+            f"a mixture of experts computes with {node.target}, which ONNX does not support; load "
+            'the model with experts_implementation="batched_mm"'
+        )
+    if str(node.target).startswith("aten.conv"):
+        if isinstance(G.argument(node, 6, "groups", 1), fx.Node):
+            return (
+                "a convolution has one group with its own weights per sample, which ONNX does not "
+                "support: compute it as a matrix product, or fix the batch size with dynamic={}"
+            )
+        x, weight = node.args[:2]
+        if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
+            return f"a convolution gets one sample, {list(G.shape(x))}; give it a batch"
+    return None
+
+
+def _has_projections(lstm: fx.Node) -> bool:
+    states: Any = lstm.args[1]
+    hidden, cell = (G.shape(state) for state in states)
+    return int(hidden[-1]) != int(cell[-1])
+
+
+def _draws_random_numbers(node: fx.Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    inactive = node.target in _DROPOUTS and not (node.args[1] and node.args[2])
+    if node.target in _RECURRENT:
+        inactive = not (node.args[5] and node.args[6])
+    if node.target is aten.rrelu.default:
+        inactive = not G.argument(node, 3, "training", False)
+    if node.target is aten.scaled_dot_product_attention.default:
+        inactive = not G.argument(node, 4, "dropout_p", 0.0)
+    return torch.Tag.nondeterministic_seeded in tags and not inactive
