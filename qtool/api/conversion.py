@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from qtool import observers
 from qtool.algorithms.pipeline import ConversionState, collect_probes, run_steps
 from qtool.algorithms.registry import samples_to_keep, select_steps
+from qtool.api.conversion_inputs import (
+    capture_data,
+    capture_notes,
+    dynamic_sizes,
+    random_inputs,
+)
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
-from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, DataError
-from qtool.core.graph import Input
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.types import UINT8, Observed, Progress
+from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
-from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -34,13 +32,11 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
-from qtool.frontends.onnx import OnnxModule
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
 VERIFIED_SAMPLES = 64
-BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
 
 
 @collective
@@ -88,7 +84,7 @@ def calibrate(
         CalibrationError: the plan needs no calibration.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    captured, _, data = _capture(model, data, dynamic)
+    captured, _, data = capture_data(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = probes_of_steps(captured, plan)
@@ -101,7 +97,7 @@ def calibrate(
     calibration = collect_statistics(
         graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
     )
-    notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
+    notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     return replace(calibration, notes=notes)
 
 
@@ -137,9 +133,9 @@ def convert(
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
-    example = Batch((), _random_inputs(calibration)) if sample is None else sample
+    example = Batch((), random_inputs(calibration)) if sample is None else sample
     try:
-        captured = capture_model(model, example, dynamic or _dynamic_sizes(calibration.inputs))
+        captured = capture_model(model, example, dynamic or dynamic_sizes(calibration.inputs))
     except DataError as error:
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
@@ -189,7 +185,7 @@ def quantize(
         PlanError: the recipe does not fit the model.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    captured, first, data = _capture(model, data, dynamic)
+    captured, first, data = capture_data(model, data, dynamic)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)
@@ -202,40 +198,9 @@ def quantize(
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
-    notes = (*_notes(captured, model, data, dynamic), *calibration.notes)
+    notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
     return _convert(captured, plan, calibration, first, shared=True)
-
-
-def _capture(
-    model: Model | Captured,
-    data: Iterable[Any] | None,
-    dynamic: DynamicSizes | None,
-) -> tuple[Captured, Any, Iterable[Any]]:
-    """Capture the model; return it, the first batch and all data, distilled if there is none."""
-    if data is not None:
-        first, data = _peek_first_batch(data, model)
-        return capture_model(model, first, dynamic), first, data
-    if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
-        raise DataError(
-            "there is no data, and the sizes of the model's inputs are not known; give "
-            "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
-        )
-    example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
-    captured = capture_model(model, example, dynamic)
-    synthetic, ranks = synthesize_data(captured.unfolded or captured.graph), current()
-    own = SyntheticData(synthetic.batches[ranks.rank :: ranks.size], synthetic.notes)
-    return captured, synthetic.batches[0], own
-
-
-def _notes(
-    captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
-) -> tuple[str, ...]:
-    """Return notes on input sizes (ranges only if they were not chosen) and on distilled data."""
-    module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
-    chosen = dynamic is not None or not module
-    sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
-    return (*sizes, *(data.notes if isinstance(data, SyntheticData) else ()))
 
 
 def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:
@@ -275,43 +240,3 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
                 f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
                 f"was made with {calibrated}; calibrate again with this recipe"
             )
-
-
-def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
-    """Return the first batch of all ranks, and this rank's data from its start; data may be a
-    one-shot iterator."""
-    module = model if isinstance(model, nn.Module) else None
-    if isinstance(model, Captured):
-        module = model.graph.module
-    stream = batches(data, module)
-    own = next(stream, None)
-    if own is not None:
-        own.check_finite(0)
-    first = broadcast_first_batch(current(), own)
-    if first is None:
-        raise DataError("the calibration data is empty; give at least one batch")
-    return first, stream if own is None else itertools.chain([own], stream)
-
-
-def _dynamic_sizes(inputs: tuple[Input, ...]) -> DynamicSizes:
-    """Return the dynamic dimensions of captured inputs."""
-    return {
-        i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
-        for i in inputs
-    }
-
-
-def _random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
-    """Return reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
-    generator = torch.Generator().manual_seed(0)
-    inputs: dict[str, torch.Tensor] = {}
-    for each in calibration.inputs:
-        shape = [4 if isinstance(s, str) else s for s in each.shape]
-        dtype = getattr(torch, each.dtype)
-        low, high = 0.0, 1.0
-        if (statistic := calibration.statistics.get(each.name)) is not None:
-            bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
-            low, high = (float(b) for b in bounds)
-        values = torch.rand(shape, generator=generator) * (high - low) + low
-        inputs[each.name] = values.to(dtype)
-    return inputs

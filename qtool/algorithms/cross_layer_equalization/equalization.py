@@ -17,13 +17,9 @@ from torch import fx
 
 from qtool.algorithms.acceptance import not_worse
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
-from qtool.algorithms.cross_layer_equalization.factors import (
-    factor_limits,
-    noise_model,
-    predict_noise,
-    solve_factors,
-)
+from qtool.algorithms.cross_layer_equalization.factors import factor_limits, solve_factors
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
+from qtool.algorithms.cross_layer_equalization.noise_model import noise_model, predict_noise
 from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.algorithms.pipeline import SOLVE, ConversionState, Step
 from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure

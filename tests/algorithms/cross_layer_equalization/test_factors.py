@@ -14,14 +14,12 @@ from qtool.algorithms.cross_layer_equalization.factors import (
     MARGIN,
     SHARP,
     Limits,
-    Noise,
     NoiseGradient,
     factor_limits,
-    noise_model,
-    predict_noise,
     solve_factors,
 )
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
+from qtool.algorithms.cross_layer_equalization.noise_model import Noise, noise_model, predict_noise
 from qtool.algorithms.cross_layer_equalization.stream_walk import Bound, Channels, Streams
 from qtool.core import graph as G
 from qtool.planning.fake_quantize import insert_points, quant_points
