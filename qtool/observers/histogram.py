@@ -1,4 +1,4 @@
-"""A histogram that depends on the values alone, not on batches or their order."""
+"""A histogram that depends only on the values, not on batches or their order."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Bins:
     """One channel of a histogram.
 
     Attributes:
-        counts: Number of elements in [edge, next edge), int64 [n].
+        counts: number of elements in [edge, next edge), int64 [n].
         edges: float64 [n + 1].
-        low: The exact lowest element.
-        high: The exact highest element.
+        low: exact lowest element.
+        high: exact highest element.
     """
 
     counts: NDArray[np.int64]
@@ -64,7 +64,7 @@ class Bins:
 
 
 class Histogram:
-    """Counts in bins [i * 2**k, (i+1) * 2**k), with exact minimum and maximum.
+    """Histogram with bins [i * 2**k, (i+1) * 2**k), and exact minimum and maximum.
 
     For each channel, k is the smallest exponent (but at least -80) for which the observed range,
     extended to include 0, spans at most `bins` widths. A value on the top edge of that span opens
@@ -76,6 +76,15 @@ class Histogram:
     The index floor(x * 2**-k) is exact in float32: scaling by a power of two never rounds, except
     a negative value to -0 when k > 0, where float64 is used. (A CPU set to flush denormals
     counts subnormal values as zeros.)
+
+    Attributes:
+        axis: channel axis; None for one histogram per tensor.
+        bins: number of whole bins.
+        low: minimum per channel, float32 [C].
+        high: maximum per channel, float32 [C].
+        exponent: k per channel, int64 [C].
+        first: index i of the first bin per channel, int64 [C].
+        counts: int64 [C, bins + 1].
     """
 
     def __init__(self, axis: int | None, *, bins: int = 2048) -> None:
@@ -84,7 +93,7 @@ class Histogram:
         self.low = np.zeros(0, np.float32)
         self.high = np.zeros(0, np.float32)
         self.exponent = np.zeros(0, np.int64)
-        self.first = np.zeros(0, np.int64)  # the bin index i of counts[:, 0]
+        self.first = np.zeros(0, np.int64)
         self.counts = np.zeros((0, bins + 1), np.int64)
 
     @property
@@ -107,7 +116,7 @@ class Histogram:
             return
         added = self._empty_copy(channels)
         rows = max(1, _COUNTERS // (self.bins + 1))
-        for start, chunk in chunks(x, self.axis, rows):  # a single pass: memory bandwidth limits
+        for start, chunk in chunks(x, self.axis, rows):  # one pass, as memory bandwidth limits
             block = slice(start, start + chunk.shape[0])
             low, high = finite_ends(*chunk_ends(chunk))
             added._widen(low, high, block)
@@ -140,46 +149,46 @@ class Histogram:
         for chunk, stride in chain.from_iterable(map(chunks_and_stride, filled)):
             low, high = finite_ends(*chunk_ends(chunk.reshape(1, -1)))
             added._widen(low, high)
-            some = counted_elements(chunk, stride).reshape(1, -1)
-            added.counts += added._count(some, slice(None), bool((low < 0).any()))
+            counted = counted_elements(chunk, stride).reshape(1, -1)
+            added.counts += added._count(counted, slice(None), bool((low < 0).any()))
         self.merge(added)
 
     def _count_in_range(
         self, parts: Iterable[tuple[torch.Tensor, int]], clamped: bool = False
     ) -> bool:
-        """Count (chunk, stride) pairs within the current range, the usual case, on its grid.
+        """Count (chunk, stride) pairs on the current grid, and return whether they fit its range.
 
-        Returns False, and changes nothing, if an element is outside of it (or NaN). Small chunks
-        are counted together, since one bincount costs the same for any size.
+        Changes nothing if an element is outside of the range, or NaN. Small chunks are counted
+        together, since one bincount costs the same for any size.
         """
         if self.empty:
             return False
         lowest, highest = float(self.low[0]), float(self.high[0])
         total: torch.Tensor | int = 0
-        waiting: list[torch.Tensor] = []
+        pending: list[torch.Tensor] = []
         for chunk, stride in parts:
             low, high = low_high(chunk, 0.0 if clamped and lowest == 0 else None)
             if not (lowest <= low and high <= highest):
                 return False
-            some = counted_elements(chunk, stride)
-            waiting.append(self._bin_indices_of_channel(some, low < 0).reshape(-1))
-            if sum(map(len, waiting)) >= CHUNK:
-                total, waiting = total + self._count_indices(waiting), []
-        total = total + self._count_indices(waiting) if waiting else total
+            counted = counted_elements(chunk, stride)
+            pending.append(self._bin_indices_of_channel(counted, low < 0).reshape(-1))
+            if sum(map(len, pending)) >= CHUNK:
+                total, pending = total + self._count_indices(pending), []
+        total = total + self._count_indices(pending) if pending else total
         assert isinstance(total, torch.Tensor)
         self.counts[0] += total.cpu().numpy()
         return True
 
     def _count_indices(self, codes: list[torch.Tensor]) -> torch.Tensor:
-        together = codes[0] if len(codes) == 1 else torch.cat(codes)
-        return torch.bincount(together, minlength=self.bins + 1)
+        indices = codes[0] if len(codes) == 1 else torch.cat(codes)
+        return torch.bincount(indices, minlength=self.bins + 1)
 
     def _empty_copy(self, channels: int) -> Histogram:
-        """Return a copy without counts, for a batch whose last value may turn out invalid."""
+        """Return a copy without counts, for a batch that may have an invalid value."""
         new = Histogram(self.axis, bins=self.bins)
         if self.empty:
-            nothing = np.full(channels, np.inf, np.float32)
-            new._widen(nothing, -nothing)
+            infinite = np.full(channels, np.inf, np.float32)
+            new._widen(infinite, -infinite)
             return new
         new.low, new.high = self.low.copy(), self.high.copy()
         new.exponent, new.first = self.exponent.copy(), self.first.copy()
@@ -217,7 +226,7 @@ class Histogram:
         return codes
 
     def _bin_indices_of_channel(self, chunk: torch.Tensor, negative: bool) -> torch.Tensor:
-        """Return the same for a single channel, the usual case, in plain numbers."""
+        """Return the bin index of every element of a single channel, without tensors of grids."""
         exponent, first = int(self.exponent[0]), int(self.first[0])
         if negative and exponent > 0:
             chunk = chunk.double()
@@ -252,8 +261,8 @@ class Histogram:
         old_exponent, old_first = self.exponent.copy(), self.first.copy()
         exponent, first, _ = _grid(self.low[block], self.high[block], self.bins)
         self.exponent[block], self.first[block] = exponent, first
-        moved = (self.exponent != old_exponent) | (self.first != old_first)
-        for channel in np.flatnonzero(moved):
+        changed = (self.exponent != old_exponent) | (self.first != old_first)
+        for channel in np.flatnonzero(changed):
             counts = self.counts[channel].copy()
             self.counts[channel] = 0
             self._add(channel, counts, old_exponent[channel], old_first[channel])
@@ -269,7 +278,11 @@ class Histogram:
         )
 
     def channel_bins(self) -> Iterator[Bins]:
-        """Yield the channels in order. Raises CalibrationError when empty."""
+        """Yield the channels in order.
+
+        Raises:
+            CalibrationError: no data was observed.
+        """
         if self.empty:
             raise CalibrationError("no data was observed")
         _, _, used = _grid(self.low, self.high, self.bins)
@@ -277,8 +290,8 @@ class Histogram:
             edges = np.ldexp(self.first[c] + np.arange(used[c] + 1.0), self.exponent[c])
             counts = self.counts[c, : used[c]].copy()
             ends = np.array([self.low[c], self.high[c]])
-            at = _index(ends, self.exponent[c]) - self.first[c]
-            counts[at] = np.maximum(counts[at], 1)  # observed, even if not counted
+            outer = _index(ends, self.exponent[c]) - self.first[c]
+            counts[outer] = np.maximum(counts[outer], 1)  # observed, even if not counted
             yield Bins(counts, edges, float(self.low[c]), float(self.high[c]))
 
     def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -287,10 +300,10 @@ class Histogram:
         return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:
-        """`min`, `max` float32 [C]; `exponent`, `total` int64 [C]; `counts` int64 [sum of spans].
+        """Return `min`, `max` float32 [C]; `exponent`, `total` int64 [C]; `counts` int64.
 
-        `counts` holds, channel after channel, the bins from that of min(minimum, 0) to that of
-        max(maximum, 0); `total` their sum.
+        `counts` has, channel after channel, the bins from that of min(minimum, 0) to that of
+        max(maximum, 0); `total` is their sum.
         """
         _, _, used = _grid(self.low, self.high, self.bins)
         return {
@@ -332,7 +345,7 @@ def _grid(low: Floats, high: Floats, bins: int) -> tuple[Ints, Ints, Ints]:
     """Return exponent, first bin and number of bins [C] of ranges."""
     low, high = np.minimum(low, 0), np.maximum(high, 0)
     span = high.astype(np.float64) - low
-    exponent = np.frexp(span)[1].astype(np.int64) - (bins + 1).bit_length() - 2  # too small so far
+    exponent = np.frexp(span)[1].astype(np.int64) - (bins + 1).bit_length() - 2  # a lower bound
     exponent = np.maximum(np.where(span > 0, exponent, _MIN_EXPONENT), _MIN_EXPONENT)
     while (over := _index(high, exponent) - _index(low, exponent) > bins).any():
         exponent = exponent + over

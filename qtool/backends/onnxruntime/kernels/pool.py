@@ -37,11 +37,19 @@ def average_pool(
     pads: int | Sequence[int] = 0,
     count_include_pad: bool = False,
 ) -> Kernel:
-    """Codes [N, C, *spatial] -> codes, in float32 like the runtime.
+    """Return the mean of each window, in float32 like the runtime.
 
-    Values are summed in window order and divided by the number of cells;
-    rint(f32(f32(mean / sy) + zy)) is saturated. A window as large as the image, without pads,
-    is a global average pool in the runtime, with that operator's arithmetic.
+    Values are summed in window order and divided by the number of elements;
+    rint(f32(f32(mean / sy) + zy)) is saturated. The runtime computes a window as large as the
+    image, without pads, as a global average pool.
+
+    Args:
+        x: per-tensor parameters of the input [N, C, *spatial], uint8 or int8.
+        out: per-tensor parameters of the output, uint8 or int8.
+        kernel: one size per spatial dimension.
+        stride: one per spatial dimension.
+        pads: one number, or all begins, then all ends.
+        count_include_pad: divide by the size of the window.
     """
     _check(x, out)
     scale, zero = scalar32(out, "output")
@@ -68,12 +76,10 @@ def average_pool(
 
 
 def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
-    """Codes [N, C, *spatial] -> codes [N, C, 1, ...].
+    """Return the kernel: codes [N, C, *spatial] -> codes [N, C, 1, ...], with integer sums.
 
-    rint(f32(sum(code - zero point)) * f32(sx / f32(sy * n))) + zero point, integer sums.
-
-    KernelError when called with sizes for which that factor is not in [2**-32, 256), or n is not
-    below 2**24: the runtime raises there too.
+    rint(f32(sum(code - zero point)) * f32(sx / f32(sy * n))) + zero point. As in the runtime, the
+    kernel raises KernelError for sizes with that factor not in [2**-32, 256) or n not below 2**24.
     """
     _check(x, out)
     scale_x, zero_x = scalar32(x, "input")
@@ -85,8 +91,8 @@ def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
         factor = scale_x / (scale * float(n))
         if not 2.0**-32 <= float(factor) < 256.0 or n >= 1 << 24:
             raise KernelError(
-                f"global average pool over {n} cells needs the factor {float(factor):.3g}, and the "
-                "runtime takes [2**-32, 256); bring input and output scales closer together"
+                f"global average pool over {n} elements needs the factor {float(factor):.3g}, and "
+                "the runtime takes [2**-32, 256); bring input and output scales closer together"
             )
         sums = codes.sum(axes, keepdim=True, dtype=torch.int64) - zero_x * n
         return saturate((sums.to(torch.float32) * factor).round_().add_(zero), out)
@@ -103,7 +109,14 @@ def max_pool(
     pads: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
 ) -> Kernel:
-    """Codes -> the largest code of each window. KernelError where the parameters differ."""
+    """Return the largest code of each window; arguments as `average_pool`.
+
+    Args:
+        dilation: one number, or one per spatial dimension.
+
+    Raises:
+        KernelError: input and output have different parameters.
+    """
     _check(x, out)
     if not same_params(x, out):
         raise KernelError(

@@ -1,4 +1,4 @@
-"""ONNX Runtime QuantizeLinear, DequantizeLinear, and the bare pair of them (requantize).
+"""ONNX Runtime QuantizeLinear, DequantizeLinear, and the pair of them (requantize).
 
 Source: onnxruntime/core/mlas/lib/quantize.cpp, intrinsics/avx512/quantize_avx512f.cpp.
 """
@@ -14,7 +14,7 @@ from qtool.core.types import QuantParams
 
 
 def quantize(out: QuantParams) -> Kernel:
-    """float32 -> uint8 or int8 codes: rint of the float32 quotient, plus the zero point."""
+    """Return the kernel: float32 -> uint8 or int8 codes, rint(f32(x / scale)) + zero point."""
     check_byte(out, "output")
     per_tensor(out, "output")
 
@@ -25,14 +25,14 @@ def quantize(out: QuantParams) -> Kernel:
 
 
 def requantize(x: QuantParams, out: QuantParams) -> Kernel:
-    """Codes -> codes: DequantizeLinear then QuantizeLinear, as a table of 256."""
+    """Return the kernel of DequantizeLinear, then QuantizeLinear, as a table of 256 codes."""
     check_byte(x, "input")
     check_byte(out, "output")
     return lookup(to_codes(to_float(all_codes(x), x), out), x.qtype)
 
 
 def dequantize(x: QuantParams) -> Kernel:
-    """Codes -> float32: f32(code - zero_point) * scale."""
+    """Return the kernel: codes -> float32, f32(code - zero_point) * scale."""
     check_byte(x, "input")
     per_tensor(x, "input")
 

@@ -20,10 +20,15 @@ _RESERVED = 5.0  # nats of headroom the runtime leaves in the sum
 
 
 def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
-    """Codes -> codes along `axis`: table of exponentials, float32 sum in order, float32 quotient.
+    """Return softmax along `axis`: a table of exponentials, float32 sum in order, float32 quotient.
 
-    rint(f32(f32(e * floor(1 / sy)) / sum)) + zero point. Use sy = 1/256: the floor makes other
-    scales biased, as they are in the runtime.
+    rint(f32(f32(e * floor(1 / sy)) / sum)) + zero point.
+
+    Args:
+        x: per-tensor parameters of the input, uint8 or int8.
+        out: per-tensor parameters of the output; use the scale 1/256, as the floor biases results
+            for others, in the runtime, too.
+        axis: of the softmax.
     """
     check_byte(x, "input")
     check_byte(out, "output")
@@ -50,8 +55,8 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
 
 
 def _exponentials(scale: float, length: int) -> Tensor:
-    """exp((i - 255 + shift) * scale) for i = 0 .. 255, shifted up as far as the sum allows."""
-    room = f32(math.log(f32(_FLOAT_MAX / length)))  # the runtime's log is that of a float
-    shift = max(0.0, room - _RESERVED) / scale
+    """Return exp((i - 255 + shift) * scale) for i = 0 .. 255; the sum limits the shift."""
+    headroom = f32(math.log(f32(_FLOAT_MAX / length)))  # the runtime uses logf
+    shift = max(0.0, headroom - _RESERVED) / scale
     values = [math.exp((i - 255 + shift) * scale) for i in range(256)]
     return torch.tensor(values, dtype=torch.float64).to(torch.float32)

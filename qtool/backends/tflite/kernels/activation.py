@@ -19,9 +19,15 @@ _RELU_0_TO_1: Bounds = (0.0, 1.0)
 
 
 def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
-    """Rescale to `out`, then clamp to `bounds`: (0, inf), (0, 6), (-1, 1) or (0, 1).
+    """Return the kernel that rescales to `out`, then clamps to bounds.
 
-    KernelError for other bounds: there is no such operator.
+    Args:
+        x: per-tensor parameters of the input, uint8, int8 or int16.
+        out: per-tensor parameters of the output, of the same type.
+        bounds: real (0, inf), (0, 6), (-1, 1) or (0, 1).
+
+    Raises:
+        KernelError: other bounds, for which there is no operator.
     """
     if bounds not in (RELU, RELU6, RELU_N1_TO_1, _RELU_0_TO_1):
         raise KernelError(f"TFLite has no RELU operator with bounds {bounds}; leave it in float")
@@ -43,14 +49,17 @@ def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
 def clip(
     x: QuantParams, out: QuantParams, *, low: float | None = None, high: float | None = None
 ) -> Kernel:
-    """The RELU operator with these bounds; KernelError where there is none."""
+    """Return the RELU operator with these bounds; raise KernelError if there is none."""
     return relu(x, out, bounds=(low, high))
 
 
 def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
-    """x >= 0 is rescaled, x < 0 is rescaled with the slope in the factor.
+    """Return the kernel that rescales x >= 0 and x < 0 with different factors.
 
     Both factors are float32: scale in / scale out and f32(scale in * alpha) / scale out.
+
+    Raises:
+        KernelError: a negative slope.
     """
     scale_in, zero_in, scale_out, zero_out = _pair(x, out)
     identity = fp.quantize_multiplier(f32(scale_in / scale_out))
@@ -70,7 +79,14 @@ def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
 
 
 def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) -> Kernel:
-    """x >= 0 is rescaled, x < 0 is multiplied by its slope; `slopes` codes broadcast against x."""
+    """Return the kernel that rescales x >= 0 and multiplies x < 0 by its slope.
+
+    Args:
+        x: per-tensor parameters of the input.
+        slope: per-tensor parameters of the slopes.
+        out: per-tensor parameters of the output.
+        slopes: codes, broadcast against x.
+    """
     scale_in, zero_in, scale_out, zero_out = _pair(x, out)
     scale_slope, zero_slope = per_tensor(slope, "slope")
     identity = fp.quantize_multiplier(f32(scale_in / scale_out))
@@ -88,10 +104,13 @@ def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) 
 
 
 def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
-    """x * relu6(x + 3) / 6 in 16-bit fixed point, int8 or uint8.
+    """Return x * relu6(x + 3) / 6 in 16-bit fixed point, int8 or uint8.
 
-    The input is widened by 7 bits; one factor takes it to the output, another to 3 / 2**15, where
-    saturation is the relu6. KernelError where scale in / 128 / scale out reaches 1.
+    The input is widened by 7 bits; one factor rescales it to the output, another to 3 / 2**15,
+    where saturation is the relu6.
+
+    Raises:
+        KernelError: scale in / 128 / scale out reaches 1.
     """
     scale_in, zero_in, scale_out, zero_out = _pair(x, out)
     fine = f32(scale_in / 128)
@@ -122,17 +141,18 @@ def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
 
 
 def _high_mul16(a: Tensor, b: Tensor) -> Tensor:
-    """16-bit doubling high multiply, ties toward +infinity."""
+    """Return the 16-bit doubling high product, ties toward +infinity."""
     return ((a * b + (1 << 14)) >> 15).clamp(max=INT16.qmax)
 
 
 def _narrow(by: fp.Multiplier) -> Tensor:
-    """The 31-bit mantissa rounded to 15 bits."""
+    """Return the 31-bit mantissa rounded to 15 bits."""
     wide = int(by.mantissa)
     return torch.tensor(0x7FFF if wide >= 0x7FFF0000 else (wide + (1 << 15)) >> 16)
 
 
 def _pair(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
+    """Return scale and zero point of input and output."""
     if x.qtype.torch_dtype != out.qtype.torch_dtype:
         raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]

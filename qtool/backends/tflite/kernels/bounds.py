@@ -14,12 +14,12 @@ _FUSABLE = (NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1)
 
 
 def round_half_away(x: float) -> int:
-    """C round(): to nearest, halves away from zero."""
+    """Round like C's round(): to nearest, halves away from zero."""
     return int(math.copysign(math.floor(abs(x) + 0.5), x)) if math.isfinite(x) else 0
 
 
 def quantize_real(value: float, out: QuantParams) -> int:
-    """Code of a real bound: zero_point + round(f32(value / scale)), not clamped."""
+    """Return the code of a real bound: zero_point + round(f32(value / scale)), not clamped."""
     scale, zero = per_tensor(out, "output")
     quotient = f32(value / scale)
     if not -(2.0**31) <= quotient < 2.0**31:
@@ -31,15 +31,18 @@ def quantize_real(value: float, out: QuantParams) -> int:
 
 
 def code_bounds(out: QuantParams, bounds: Bounds) -> tuple[int, int]:
-    """Lowest and highest output code of a fused activation.
+    """Return the lowest and highest output code of a fused activation.
 
     Source: tflite/kernels/kernel_util.cc, CalculateActivationRangeQuantizedImpl. The highest may
     be below the lowest; the kernels then return the highest.
+
+    Raises:
+        KernelError: bounds other than none, (0, inf), (0, 6) and (-1, 1).
     """
     if bounds not in _FUSABLE:
         raise KernelError(
-            f"TFLite cannot fuse an activation with bounds {bounds}; it knows none, (0, inf), "
-            "(0, 6) and (-1, 1): keep the activation as an operator of its own"
+            f"TFLite cannot fuse an activation with bounds {bounds}, only none, (0, inf), (0, 6) "
+            "and (-1, 1): keep the activation as a separate operator"
         )
     low, high = bounds
     lowest, highest = out.qtype.qmin, out.qtype.qmax
@@ -51,5 +54,5 @@ def code_bounds(out: QuantParams, bounds: Bounds) -> tuple[int, int]:
 
 
 def finish(x: Tensor, out: QuantParams, limits: tuple[int, int]) -> Tensor:
-    """min(highest, max(lowest, x)) as output codes; also right when lowest > highest."""
+    """Return min(highest, max(lowest, x)) as output codes, also if lowest > highest."""
     return x.clamp(min=limits[0]).clamp(max=limits[1]).to(out.qtype.torch_dtype)

@@ -21,12 +21,21 @@ from qtool.core.types import INT16, UINT8, QuantParams
 def concat(
     inputs: Sequence[QuantParams], out: QuantParams, *, axis: int, requantize: bool = True
 ) -> Kernel:
-    """Code tensors -> their concatenation along `axis`.
+    """Return the kernel: code tensors -> their concatenation along `axis`.
 
-    Inputs with the output's parameters are copied. Others: uint8 is rescaled inside the
-    operator, in float32; int8 and int16 pass a QUANTIZE operator first, as a converter must
-    arrange. `requantize=False` binds the bare operator instead: int8 parameters that differ are
-    then a KernelError (the runtime refuses them), int16 codes are copied whatever their scale.
+    Inputs with the output's parameters are copied. For others, uint8 is rescaled inside the
+    operator, in float32; int8 and int16 pass a QUANTIZE operator first, which a converter inserts.
+
+    Args:
+        inputs: per-tensor parameters of each input.
+        out: per-tensor parameters of the output.
+        axis: of the concatenation.
+        requantize: False binds the operator without QUANTIZE; int16 codes are then copied, whatever
+            their scale.
+
+    Raises:
+        KernelError: types differ, int16 zero points are not 0, or int8 parameters differ without
+            `requantize` (the runtime refuses them).
     """
     per_input = [_rescale(p, out, requantize) for p in inputs]
 
@@ -61,7 +70,7 @@ def _copy(codes: Tensor) -> Tensor:
 
 
 def _rescale_uint8(x: QuantParams, out: QuantParams) -> Kernel:
-    """f32 arithmetic: round(code * c + bias) + zero_point, c and bias from a reciprocal."""
+    """Return round(code * c + bias) + zero_point in float32; c and bias use a reciprocal."""
     scale_in, zero_in = per_tensor(x, "input")
     scale_out, zero_out = per_tensor(out, "output")
     factor = f32(scale_in * f32(1.0 / scale_out))

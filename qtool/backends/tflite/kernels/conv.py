@@ -41,11 +41,23 @@ def conv(
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """int8 or int16 codes [N, I, *spatial] -> codes [N, O, *out]; depthwise is groups == I.
+    """Return the kernel: codes [N, I, *spatial] -> codes [N, O, *out].
 
-    `weight` int8 codes [O, I / groups, *kernel], `bias` int32 codes [O] at scale x * w (None:
-    zeros), `pads` all begins then all ends. Raises KernelError for other types, weight zero
-    points other than 0, and scale ratios that cannot be represented.
+    Args:
+        x: per-tensor parameters of the input, int8 or int16.
+        w: parameters of the weight, int8 with zero point 0, per tensor or per output channel.
+        out: per-tensor parameters of the output, of the input's type.
+        weight: int8 codes [O, I / groups, *kernel].
+        bias: int32 codes [O] at scale x * w; None for zeros.
+        stride: one number, or one per spatial dimension.
+        pads: one number, or all begins, then all ends.
+        dilation: one number, or one per spatial dimension.
+        groups: I for a depthwise convolution.
+        bounds: real bounds of the fused activation.
+
+    Raises:
+        KernelError: other types, weight zero points other than 0, or scale ratios that cannot be
+            represented.
     """
     _check(x, w, out, wide=True)
     sums = accumulate.conv_accumulator(
@@ -68,9 +80,14 @@ def conv_transpose(
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """Transposed convolution: `weight` codes [I, O, *kernel], otherwise as `conv`.
+    """Return the kernel of a transposed convolution; arguments as `conv`.
 
-    The operator has neither dilation nor groups; asking for them is a KernelError.
+    Args:
+        weight: int8 codes [I, O, *kernel].
+        output_padding: one number, or one per spatial dimension.
+
+    Raises:
+        KernelError: as `conv`, or dilation or groups other than 1, which the operator lacks.
     """
     _check(x, w, out)
     if groups != 1 or set(dilation if isinstance(dilation, Sequence) else [dilation]) != {1}:
@@ -92,10 +109,11 @@ def linear(
     *,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """Fully connected, integers only: codes [..., I], weight codes [O, I] -> codes [..., O].
+    """Return the integer-only kernel: codes [..., I], weight codes [O, I] -> codes [..., O].
 
-    The arithmetic of ai-edge-litert 1.2 and before, and of the microcontroller kernels. With a
-    per-tensor weight scale the product of input and weight scale is rounded to float32 first.
+    The arithmetic is that of ai-edge-litert 1.2 and before, and of the microcontroller kernels.
+    With a per-tensor weight scale the product of input and weight scale is rounded to float32
+    first. Arguments and errors as `conv`, without the spatial ones.
     """
     _check(x, w, out, wide=True)
     sums = accumulate.linear_accumulator(x, w, weight, bias)
@@ -115,7 +133,7 @@ def linear_float(
     *,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """Fully connected as in newer releases (ai-edge-litert 1.4 to 2.3): scaled in float64.
+    """Return the kernel of newer releases (ai-edge-litert 1.4 to 2.3), which scales in float64.
 
     round(acc * f64(scale x * scale w / scale out)) + zero_point, halves away from zero.
     Arguments and errors as `linear`.
@@ -137,7 +155,7 @@ def linear_float(
 def matmul(
     a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
 ) -> Kernel:
-    """Batched product of two int8 activations [..., M, K] @ [..., K, N], any zero points."""
+    """Return the product of two int8 activations [..., M, K] @ [..., K, N], any zero points."""
     for params in (a, b, out):
         _check_int8(params)
     sums = accumulate.matmul_accumulator(a, b)
@@ -172,7 +190,7 @@ def _rescaled(
     rank: int,
     bounds: Bounds,
 ) -> Kernel:
-    """One multiplier per output channel: double(scale x) * scale w / scale out."""
+    """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out."""
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
     by = fp.channel_multipliers(reals, (channels, *[1] * rank))

@@ -17,11 +17,11 @@ from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, Bounds, QuantParams
 
-_LEFT_SHIFT = {8: 20, 16: 15}  # headroom given to the codes before they are rescaled
+_LEFT_SHIFT = {8: 20, 16: 15}  # bits of headroom before the codes are rescaled
 
 
 def checked_log2(scale: float) -> int | None:
-    """The logarithm of a power of two, None for other scales (float32, tolerance 1e-3)."""
+    """Return log2 of a power of two, None for other scales (float32, tolerance 1e-3)."""
     log2 = f32(f32(math.log(scale)) * f32(1.0 / f32(math.log(2.0))))
     nearest = math.floor(abs(log2) + 0.5) * (1 if log2 >= 0 else -1)
     return nearest if abs(f32(log2 - nearest)) < 1e-3 else None
@@ -35,15 +35,23 @@ def add(
     bounds: Bounds = NO_BOUNDS,
     pot_scale_int16: bool = True,
 ) -> Kernel:
-    """Rescaled addition of two code tensors (broadcasting), uint8, int8 or int16.
+    """Return the rescaled addition of two code tensors, which broadcast.
 
     Both operands are shifted left by 20 bits (15 for int16), scaled to twice the larger input
-    scale, added, and the sum is scaled to the output. With `pot_scale_int16` (the schema's
-    default) int16 tensors whose scales are all powers of two only shift and saturate.
+    scale, added, and the sum is scaled to the output.
 
-    Raises KernelError where max(scale a, scale b) / scale out reaches 2**19 (the runtime
-    aborts), where int16 zero points are not 0, or where no int16 input has the output's
-    power-of-two scale.
+    Args:
+        a: per-tensor parameters of the first input, uint8, int8 or int16.
+        b: per-tensor parameters of the second input.
+        out: per-tensor parameters of the output.
+        bounds: real bounds of the fused activation.
+        pot_scale_int16: int16 tensors whose scales are all powers of two only shift and saturate;
+            the schema's default.
+
+    Raises:
+        KernelError: max(scale a, scale b) / scale out reaches 2**19 (the runtime aborts), types
+            differ, int16 zero points are not 0, or no int16 input has the output's power-of-two
+            scale.
     """
     return _sum(a, b, out, bounds, 1, pot_scale_int16)
 
@@ -56,9 +64,9 @@ def sub(
     bounds: Bounds = NO_BOUNDS,
     pot_scale_int16: bool = True,
 ) -> Kernel:
-    """Rescaled subtraction a - b; parameters and errors as `add`.
+    """Return the rescaled subtraction a - b; arguments and errors as `add`.
 
-    Above a ratio of 2**19 the runtime returns unrelated codes; here it is refused too.
+    Above a ratio of 2**19 the runtime returns unrelated codes; this function raises.
     """
     return _sum(a, b, out, bounds, -1, pot_scale_int16)
 
@@ -99,7 +107,7 @@ def _sum(
 
 
 def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], sign: int) -> Kernel:
-    """int16 with power-of-two scales: the finer input is rounded to the output's scale."""
+    """Return the int16 sum for power-of-two scales: rounds the finer input to the output's."""
     shift_a, shift_b = logs[2] - logs[0], logs[2] - logs[1]
     if min(shift_a, shift_b) < 0 or (shift_a and shift_b):
         raise KernelError(
@@ -117,10 +125,19 @@ def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], s
 
 
 def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
-    """Product of two code tensors (broadcasting), uint8, int8 or int16.
+    """Return the product of two code tensors, which broadcast: uint8, int8 or int16.
 
-    The factor f32(f32(scale a * scale b) / scale out) is float32 all the way; where it exceeds
-    1 the int32 product may wrap when it is shifted, as it does in the runtime.
+    The factor f32(f32(scale a * scale b) / scale out) is float32. If it exceeds 1, the int32
+    product may wrap when it is shifted, as in the runtime.
+
+    Args:
+        a: per-tensor parameters of the first input.
+        b: per-tensor parameters of the second input.
+        out: per-tensor parameters of the output.
+        bounds: real bounds of the fused activation.
+
+    Raises:
+        KernelError: types differ.
     """
     scale_a, zero_a = per_tensor(a, "first input")
     scale_b, zero_b = per_tensor(b, "second input")

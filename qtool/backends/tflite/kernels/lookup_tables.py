@@ -1,8 +1,8 @@
 """TFLite LOGISTIC, TANH and GELU: tables over 8-bit codes, interpolated for int16.
 
 An 8-bit table entry is computed in float32: f(scale * (code - zero)), times the reciprocal of
-the output scale, rounded half away from zero. The transcendental functions are taken correctly
-rounded, which is what the runtime's libm delivered for every entry recorded.
+the output scale, rounded half away from zero. The transcendental functions are correctly rounded
+here, which equals the runtime's libm for every recorded entry.
 
 Sources: tflite/kernels/activations.cc; tflite/kernels/internal/common.h (LUTPopulateInt8);
 tflite/kernels/internal/reference/integer_ops/logistic.h, tanh.h, reference/gelu.h.
@@ -32,9 +32,14 @@ _ONE_HIGHER = (
 
 
 def logistic(x: QuantParams, out: QuantParams) -> Kernel:
-    """1 / (1 + exp(-x)). int8, uint8: output scale exactly 1/256; int16: 1/32768 and zeros 0.
+    """Return 1 / (1 + exp(-x)) on codes.
 
-    Other output scales are a KernelError, as the runtime refuses them.
+    Args:
+        x: per-tensor parameters of the input; int16: zero point 0.
+        out: scale 1/256 for int8 and uint8; scale 1/32768 and zero point 0 for int16.
+
+    Raises:
+        KernelError: other output scales, which the runtime refuses, too.
     """
     scale, _ = per_tensor(out, "output")
     wide = x.qtype.torch_dtype == INT16.torch_dtype
@@ -48,14 +53,14 @@ def logistic(x: QuantParams, out: QuantParams) -> Kernel:
 
 
 def tanh(x: QuantParams, out: QuantParams) -> Kernel:
-    """Hyperbolic tangent. int8, uint8: any output parameters; int16: 1/32768 and zeros 0."""
+    """Return the hyperbolic tangent on codes; int16 needs output scale 1/32768, zero points 0."""
     if x.qtype.torch_dtype == INT16.torch_dtype:
         return _interpolated(x, out, tanh=True)
     return _table(x, out, lambda v: v.to(torch.float64).tanh().to(torch.float32))
 
 
 def gelu(x: QuantParams, out: QuantParams, *, approximate: str = "none") -> Kernel:
-    """0.5 * x * erfc(-x / sqrt(2)), or its tanh form with approximate="tanh"; 8-bit only."""
+    """Return 0.5 * x * erfc(-x / sqrt(2)), or the tanh form for "tanh", on 8-bit codes."""
     forms = {"none": _gelu_erf32, "tanh": _gelu_tanh32}
     if approximate not in forms:
         raise KernelError(f"GELU has the forms {sorted(forms)}, not {approximate!r}")
@@ -63,9 +68,9 @@ def gelu(x: QuantParams, out: QuantParams, *, approximate: str = "none") -> Kern
 
 
 def silu(x: QuantParams, out: QuantParams) -> Kernel:
-    """x * logistic(x) as LOGISTIC then MUL: there is no SILU operator.
+    """Return x * logistic(x) as LOGISTIC, then MUL, as there is no SILU operator.
 
-    The gate has the only parameters LOGISTIC allows: scale 1/256 and the lowest zero point.
+    The gate has the only parameters that LOGISTIC allows: scale 1/256 and the lowest zero point.
     """
     gate = QuantParams(x.qtype, torch.tensor(1 / 256), torch.tensor(x.qtype.qmin))
     sigmoid, product = logistic(x, gate), mul(x, gate, out)
@@ -107,7 +112,7 @@ def _table(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor
 
 
 def _interpolated(x: QuantParams, out: QuantParams, *, tanh: bool) -> Kernel:
-    """int16: linear interpolation in a 256-entry table of the logistic function."""
+    """Return the int16 kernel: linear interpolation in a 256-entry table of the logistic."""
     scale_in, zero_in = per_tensor(x, "input")
     scale_out, zero_out = per_tensor(out, "output")
     if zero_in or zero_out or checked_log2(scale_out) != -15 or x.qtype != out.qtype:
@@ -135,7 +140,7 @@ def _interpolated(x: QuantParams, out: QuantParams, *, tanh: bool) -> Kernel:
 
 
 def _unfold(value: Tensor, position: Tensor, *, tanh: bool) -> Tensor:
-    """The half table answers for |v|; mirror it for negative v, and drop the spare bits."""
+    """Mirror the value of the half table, at |v|, for negative v, and drop the spare bits."""
     if tanh:
         mirrored = torch.where(position >= 0, value - (1 << 23), -value + (1 << 23) - 1)
         return (mirrored + (1 << 7)) >> 8
@@ -144,7 +149,7 @@ def _unfold(value: Tensor, position: Tensor, *, tanh: bool) -> Tensor:
 
 
 def _table_multiplier(scale: float, largest_shift: int) -> tuple[int, int]:
-    """Integer factor and right shift taking codes to 3 / 2**-12 steps of the table's argument."""
+    """Return factor and right shift from codes to 3 / 2**-12 steps of the table's argument."""
     log2 = checked_log2(scale)
     if log2 is not None and 0 <= 12 + log2 <= largest_shift:
         return 3 << (12 + log2), 0

@@ -30,13 +30,24 @@ def average_pool(
     bounds: Bounds = NO_BOUNDS,
     count_include_pad: bool = False,
 ) -> Kernel:
-    """Codes [N, C, *spatial] -> codes: mean of the cells inside the image, halves away from zero.
+    """Return the mean of the elements inside the image, halves away from zero.
 
-    The raw codes are averaged; the operator ignores both tensors' parameters (they should be
-    equal). KernelError for count_include_pad, which the operator does not have.
+    The codes are averaged; the operator ignores both tensors' parameters (they should be equal).
+
+    Args:
+        x: parameters of the input [N, C, *spatial].
+        out: parameters of the output, of the same type.
+        kernel: one size per spatial dimension.
+        stride: one per spatial dimension.
+        pads: one number, or all begins, then all ends.
+        bounds: real bounds of the fused activation.
+        count_include_pad: must be False.
+
+    Raises:
+        KernelError: types differ, or `count_include_pad`, which the operator lacks.
     """
     if count_include_pad:
-        raise KernelError("TFLite averages only the cells inside the image; pad explicitly")
+        raise KernelError("TFLite averages only the elements inside the image; pad explicitly")
     _check_types(x, out)
     limits = code_bounds(out, bounds)
     edges = spatial(pads, 2 * len(kernel), "pads")
@@ -59,7 +70,10 @@ def max_pool(
     pads: int | Sequence[int] = 0,
     bounds: Bounds = NO_BOUNDS,
 ) -> Kernel:
-    """Codes [N, C, *spatial] -> the largest code of each window; parameters are ignored."""
+    """Return the largest code of each window of [N, C, *spatial]; arguments as `average_pool`.
+
+    The operator ignores both tensors' parameters.
+    """
     _check_types(x, out)
     limits = code_bounds(out, bounds)
     edges = spatial(pads, 2 * len(kernel), "pads")
@@ -76,10 +90,10 @@ def max_pool(
 def mean(
     x: QuantParams, out: QuantParams, *, axes: Sequence[int], keep_dims: bool = True
 ) -> Kernel:
-    """Codes -> mean over `axes`, rescaled to `out`.
+    """Return the mean over `axes`, rescaled to `out`.
 
-    1/n is folded into the multiplier: with k = floor(log2 n), capped so that nothing overflows,
-    mantissa = floor(mantissa * 2**k / n) and the exponent falls by k.
+    1/n is folded into the multiplier: with k = floor(log2 n), capped against overflow,
+    mantissa = floor(mantissa * 2**k / n), and the exponent decreases by k.
     """
     _check_types(x, out)
     scale_in, zero_in = per_tensor(x, "input")
@@ -99,7 +113,7 @@ def mean(
 
 
 def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
-    """MEAN over all spatial axes of [N, C, *spatial], kept with size 1."""
+    """Return MEAN over all spatial axes: [N, C, *spatial] -> [N, C, 1, ...]."""
 
     def run(codes: Tensor) -> Tensor:
         return mean(x, out, axes=range(2, codes.dim()))(codes)

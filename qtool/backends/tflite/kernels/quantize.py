@@ -15,13 +15,16 @@ from qtool.core.types import QuantParams
 
 
 def round_half_away_tensor(x: Tensor) -> Tensor:
-    """C round() of a float32 tensor, as float64 (where adding 0.5 is exact)."""
+    """Round a float32 tensor like C's round(), as float64 (where adding 0.5 is exact)."""
     wide = x.to(torch.float64)
     return torch.copysign(torch.floor(wide.abs() + 0.5), wide)
 
 
 def quantize(out: QuantParams) -> Kernel:
-    """float32 -> codes: round(f32(x / scale)) + zero_point, halves away from zero, saturated."""
+    """Return the kernel: float32 -> codes, round(f32(x / scale)) + zero_point, saturated.
+
+    Halves round away from zero.
+    """
     scale, zero = per_tensor(out, "output")
     divisor = torch.tensor(scale, dtype=torch.float32)
     qtype = out.qtype
@@ -34,10 +37,10 @@ def quantize(out: QuantParams) -> Kernel:
 
 
 def requantize(x: QuantParams, out: QuantParams) -> Kernel:
-    """Codes -> codes of other parameters (int8, uint8, int16 either way), integer only.
+    """Return the integer kernel: codes -> codes of other parameters, int8, uint8 or int16.
 
-    There is no left shift before the first rounding, so ratios below 1/2 lose precision in it;
-    that is what the runtime does.
+    As in the runtime, there is no left shift before the first rounding, in which ratios below 1/2
+    lose precision.
     """
     scale_in, zero_in = per_tensor(x, "input")
     scale_out, zero_out = per_tensor(out, "output")
@@ -52,7 +55,7 @@ def requantize(x: QuantParams, out: QuantParams) -> Kernel:
 
 
 def dequantize(x: QuantParams) -> Kernel:
-    """Codes -> float32: f32(scale * (code - zero_point)), one rounding."""
+    """Return the kernel: codes -> float32, f32(scale * (code - zero_point)), one rounding."""
     scale, zero = per_tensor(x, "input")
 
     def kernel(codes: Tensor) -> Tensor:

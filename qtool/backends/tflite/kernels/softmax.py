@@ -28,11 +28,20 @@ _LUT_STEPS = 512
 
 
 def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1.0) -> Kernel:
-    """Codes -> softmax(beta * x) along `axis`, output scale 1/256 (int16: 1/32768).
+    """Return the kernel: codes -> codes of softmax(beta * x) along `axis`.
 
-    KernelError at bind time for output parameters the runtime refuses (int8: zero point -128,
-    int16: 0) and for beta * scale so small that its factor does not exceed 1; and when called,
-    where the exponentials of one row sum to 512 or more: there the runtime aborts.
+    The kernel raises KernelError if the exponentials of a row sum to 512 or more, where the runtime
+    aborts.
+
+    Args:
+        x: per-tensor parameters of the input; int16: zero point 0.
+        out: int8: scale 1/256, zero point -128; int16: scale 1/32768, zero point 0.
+        axis: of the softmax.
+        beta: factor of the input.
+
+    Raises:
+        KernelError: output parameters that the runtime refuses, or a beta * scale so small that its
+            factor does not exceed 1.
     """
     scale_in, zero_in = per_tensor(x, "input")
     scale_out, zero_out = per_tensor(out, "output")
@@ -41,7 +50,7 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1
     wide = x.qtype.torch_dtype == INT16.torch_dtype
     expected_scale = 1 / 32768 if wide else 1 / 256
     expected_zero = 0 if wide else x.qtype.qmin
-    checked = x.qtype.torch_dtype != UINT8.torch_dtype  # the runtime does not look at uint8's
+    checked = x.qtype.torch_dtype != UINT8.torch_dtype  # the runtime does not check uint8
     off = abs(scale_out - expected_scale) > f32(0.001 * expected_scale)
     if checked and (zero_out != expected_zero or off or (wide and zero_in != 0)):
         raise KernelError(
@@ -73,7 +82,7 @@ def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
 
     def rows(diff: Tensor) -> Tensor:
         counted = diff >= lowest
-        # The shift comes first and no rounding shift follows: the factor exceeds 1.
+        # The factor exceeds 1: a left shift first, and no rounding shift after it.
         scaled = fp.saturating_rounding_doubling_high_mul(
             fp.wrap32(diff.clamp(min=lowest) << shift), by.mantissa
         )
@@ -92,7 +101,7 @@ def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
 
 
 def exp_on_negative(a: Tensor) -> Tensor:
-    """exp of Q5.26 numbers <= 0, as Q0.31: a polynomial on a quarter, a factor per higher bit."""
+    """Return exp of Q5.26 numbers <= 0 as Q0.31: a polynomial, and a factor per higher bit."""
     quarter = 1 << 24
     within = (a & (quarter - 1)) - quarter
     result = _exp_on_quarter(within << 5)
@@ -104,7 +113,7 @@ def exp_on_negative(a: Tensor) -> Tensor:
 
 
 def _exp_on_quarter(a: Tensor) -> Tensor:
-    """exp on [-1/4, 0) in Q0.31: the fourth-order expansion around -1/8."""
+    """Return exp on [-1/4, 0) in Q0.31: the fourth-order expansion around -1/8."""
     high_mul = fp.saturating_rounding_doubling_high_mul
     x = a + (1 << 28)
     x2 = high_mul(x, x)
@@ -116,7 +125,7 @@ def _exp_on_quarter(a: Tensor) -> Tensor:
 
 
 def _reciprocal(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """1 / sums for Q12.19 sums >= 1: a Q0.31 mantissa in (1/2, 1], and the bits above unity."""
+    """Return 1 / sums for Q12.19 sums >= 1: Q0.31 mantissa in (1/2, 1], bits above unity."""
     high_mul = fp.saturating_rounding_doubling_high_mul
     headroom = 31 - _floor_log2(sums)
     a = (sums << headroom) - (1 << 31)
@@ -129,7 +138,7 @@ def _reciprocal(sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _floor_log2(x: Tensor) -> Tensor:
-    """Position of the highest set bit of positive integers below 2**53."""
+    """Return the position of the highest set bit of positive integers below 2**53."""
     return torch.frexp(x.to(torch.float64)).exponent.to(torch.int64) - 1
 
 
@@ -153,9 +162,9 @@ def _int16_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
 
 
 def _lut(low: float, high: float, function: Callable[[float], float]) -> Tensor:
-    """513 int16 samples of a function on [low, high], outputs in steps of 2 / 65535.
+    """Return 513 int16 samples of a function on [low, high], in steps of 2 / 65535.
 
-    Each is moved by half the error of its straight line at the middle of the step.
+    Each is shifted by half the error of linear interpolation at the middle of the step.
     """
     scale = (high - low) / 65535.0
     zero = 32767 if high == 0.0 else -32768
@@ -178,7 +187,7 @@ def _round(x: float) -> int:
 
 
 def _interpolate(position: Tensor, lut: Tensor) -> Tensor:
-    """Value at an int16 position: 512 cells of 128 steps."""
+    """Return the value at an int16 position: 512 cells of 128 steps."""
     cell = 256 + (position >> 7)
     base = lut[cell]
     delta = ((lut[cell + 1] - base) * (position & 0x7F) + 64) >> 7
