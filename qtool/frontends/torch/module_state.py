@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-_Place = tuple[Any, Any]  # a container, and what it held
+_Place = tuple[Any, Any]  # a container, and its contents
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def preserve_attributes(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for container, held in before:
-            _restore(container, held)
+        for container, contents in before:
+            _restore(container, contents)
 
 
 def _containers(module: nn.Module) -> Iterator[_Place]:
@@ -36,14 +36,16 @@ def _containers(module: nn.Module) -> Iterator[_Place]:
             yield value, dict(value)
 
 
-def _restore(container: Any, held: Any) -> None:
-    pairs = zip(container, held, strict=False)
+def _restore(container: Any, contents: Any) -> None:
+    pairs = zip(container, contents, strict=False)
     if isinstance(container, list):
-        if len(container) != len(held) or any(a is not b for a, b in pairs):
-            container[:] = held
-    elif container.keys() != held.keys() or any(container[k] is not held[k] for k in held):
+        if len(container) != len(contents) or any(a is not b for a, b in pairs):
+            container[:] = contents
+    elif container.keys() != contents.keys() or any(
+        container[k] is not contents[k] for k in contents
+    ):
         container.clear()
-        container.update(held)
+        container.update(contents)
 
 
 def scalar_attributes(model: nn.Module) -> list[tuple[str, Any]]:

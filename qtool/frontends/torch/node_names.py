@@ -47,8 +47,10 @@ def _computes(node: fx.Node) -> bool:
     """Return whether a node computes tensors from tensors; others must not take a layer's name."""
     results = G.value(node)
     tensors = results if isinstance(results, list | tuple) else [results]
-    made = all(isinstance(t, torch.Tensor) for t in tensors)
-    return made and any(isinstance(G.value(n), torch.Tensor) for n in node.all_input_nodes)
+    returns_tensors = all(isinstance(t, torch.Tensor) for t in tensors)
+    return returns_tensors and any(
+        isinstance(G.value(n), torch.Tensor) for n in node.all_input_nodes
+    )
 
 
 def _module_of(node: fx.Node) -> tuple[str, str]:
