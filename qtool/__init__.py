@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qtool.algorithms.registry import register_step
     from qtool.api.conversion import calibrate, convert, quantize
-    from qtool.api.evaluation import compare, evaluate, report, verify
+    from qtool.api.evaluation import evaluate, verify
     from qtool.api.extensions import (
         register_observer,
         register_operator,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantized_model import QuantizedModel
+    from qtool.api.reports import compare, report
     from qtool.api.tuned_model import TunedModel
     from qtool.api.tuning import explain, tune
     from qtool.blockwise.quantize import BlockResult, quantize_by_blocks
@@ -63,10 +64,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "algorithms.registry": "register_step",
     "api.conversion": "calibrate convert quantize",
-    "api.evaluation": "compare evaluate report verify",
+    "api.evaluation": "evaluate verify",
     "api.extensions": "register_observer register_operator register_pass register_target",
     "api.other_cpus": "verify_on",
     "api.quantized_model": "QuantizedModel",
+    "api.reports": "compare report",
     "api.tuned_model": "TunedModel",
     "api.tuning": "explain tune",
     "blockwise.quantize": "BlockResult quantize_by_blocks",

@@ -1,0 +1,192 @@
+"""The Python API for reports: `compare` and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qtool.api.conversion import convert, quantize
+from qtool.api.evaluation import data_module
+from qtool.api.quantized_model import QuantizedModel
+from qtool.calibration.calibration import Calibration
+from qtool.core.atomic import resolve
+from qtool.core.data import Batch, peek
+from qtool.core.errors import DataError
+from qtool.core.path_arguments import accepts_paths
+from qtool.distributed import DataShard, current, within
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.progress_bars import ProgressBars, no_bars
+from qtool.evaluation.report.compare import measure_file, measure_files
+from qtool.evaluation.report.report import Report
+from qtool.evaluation.restored_model import read_onnx
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    Captured,
+    DynamicSizes,
+    Model,
+    capture_model,
+)
+from qtool.planning.targets import DEFAULT
+
+
+@accepts_paths("files", "folder", "reference")
+def compare(
+    files: Sequence[str | Path],
+    data: Iterable[Any],
+    folder: str | Path | None = None,
+    options: ReportOptions | None = None,
+    *,
+    reference: str | Path | None = None,
+    bars: ProgressBars = no_bars,
+) -> Report:
+    """Compare accuracy, speed and size of several ONNX files of any tool.
+
+    Args:
+        files: two or more with the same inputs and outputs.
+        data: batches, in the order of the labels in `options`.
+        folder: where to write the report; None writes none.
+        options: labels, metrics, goals, timing.
+        reference: the file that the others are compared with, which need not be in `files`; by
+            default the first.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        DataError: a single file, files with different inputs, or unusable data, labels or
+            evaluation function.
+        FileError: not an ONNX file, or the folder cannot be written.
+        VerificationError: a file does not run.
+    """
+    paths = [Path(f) for f in files]
+    first = paths[0] if reference is None and paths else Path(reference or "")
+    ordered = [first, *(p for p in paths if p != first)] if reference is not None else paths
+    if len(ordered) < 2:
+        raise DataError("there is one file; give two or more to compare")
+    for path in ordered:
+        read_onnx(path)
+    place = None if folder is None else Path(folder)
+    options = _titled(options, place, "compared")
+
+    def measure(keep: Path | None) -> Report:
+        return measure_files(ordered, data, options, keep=keep, bars=bars)
+
+    if place is None:
+        return measure(None)
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+
+    return write_report(place, measure)
+
+
+@accepts_paths("folder", mixed="source model calibration")
+def report(
+    source: QuantizedModel | Model | Captured | str | Path,
+    data: Iterable[Any],
+    folder: str | Path,
+    options: ReportOptions | None = None,
+    *,
+    model: Model | Captured | str | Path | None = None,
+    calibration: Calibration | str | Path | None = None,
+    calibration_data: Iterable[Any] | None = None,
+    target: str | None = None,
+    observer: str | None = None,
+    recipe: Any = None,
+    mode: str | None = None,
+    dynamic: DynamicSizes | None = None,
+    bars: ProgressBars = no_bars,
+) -> Report:
+    """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
+
+    Args:
+        source: a quantized model; the path of an int8 ONNX file of any tool; or a float model,
+            which is calibrated and converted first.
+        data: batches, in the order of the labels in `options`.
+        folder: receives report.html, report.md and report.json, and the int8 model unless `source`
+            is a file.
+        options: labels, metrics, goals, timing.
+        model: for a file: its float model, or the path of that as ONNX. By default the graph of the
+            file without quantization; the report then has no layer analysis.
+        calibration: for a float model: the result of `calibrate`, or its file.
+        calibration_data: for a float model: the data to calibrate on; by default `data`.
+        target, observer, recipe, mode: for a float model, as for `quantize`.
+        dynamic: see `capture_model`.
+        bars: makes a progress bar from a title and a length.
+
+    Raises:
+        QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
+        DataError: unusable data, labels or evaluation function.
+        FileError: not an ONNX file, or the folder cannot be written.
+        VerificationError: a file does not run.
+    """
+    place, ranks = Path(folder), current()
+    options = _titled(options, place)
+    if calibration is not None or isinstance(source, str | Path | QuantizedModel):
+        ranks.continue_on_rank_zero()  # no work to share
+    if isinstance(source, str | Path):
+        return _report_file(Path(source), model, data, place, options, dynamic, bars)
+    if isinstance(source, QuantizedModel):
+        return source.report(data, place, options, bars=bars)
+    own = calibration is None and calibration_data is None
+    if own and iter(data) is data:
+        data = list(data)  # read twice
+    first, stream = peek(
+        data if calibration_data is None else calibration_data, data_module(source)
+    )
+    captured = capture_model(source, first, dynamic)
+    if calibration is not None:
+        quantized = convert(
+            captured, calibration, target=target, recipe=recipe, mode=mode, sample=first
+        )
+        name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
+        origin = f"converted by qtool with {name}"
+    else:
+        with within(... if ranks.is_distributed else None):  # every rank has all data
+            quantized = quantize(
+                captured,
+                DataShard(stream, ranks.rank, ranks.size) if ranks.is_distributed else stream,
+                target=target or DEFAULT,
+                observer=observer or DEFAULT_OBSERVER,
+                recipe=recipe,
+                mode=mode,
+                progress=bars("calibrating", None),
+            )
+        origin = "quantized by qtool"
+        origin += ", calibrated on the evaluation data itself" if own else ""
+    return quantized.report(data, place, options, origin=origin, bars=bars)
+
+
+def _report_file(
+    file: Path,
+    model: Model | Captured | str | Path | None,
+    data: Iterable[Any],
+    folder: Path,
+    options: ReportOptions,
+    dynamic: DynamicSizes | None,
+    bars: ProgressBars,
+) -> Report:
+    """Write the report on a file, with its float model if there is one."""
+    read_onnx(file)
+    reference: Path | Captured | None = None
+    sample: Batch | None = None
+    if isinstance(model, str | Path):
+        reference = Path(model)
+    elif model is not None:
+        sample, data = peek(data, data_module(model))
+        if sample is None:
+            raise DataError("the data is empty; give at least one batch")
+        reference = capture_model(model, sample, dynamic)
+    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+
+    def measure(keep: Path) -> Report:
+        return measure_file(
+            file, data, options, reference=reference, sample=sample, keep=keep, bars=bars
+        )
+
+    return write_report(folder, measure)
+
+
+def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
+    """Return the options with a title, by default the folder's name."""
+    chosen = options or ReportOptions()
+    name = title if folder is None else resolve(folder).name
+    return chosen if chosen.title else replace(chosen, title=name)
