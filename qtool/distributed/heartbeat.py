@@ -104,7 +104,7 @@ class Heartbeat:
             if self._rank == 0:
                 self._wait_until(lambda: self.failure or self._all_others("left"), self._patience)
         except RuntimeError:
-            pass  # nobody needs the store any more
+            pass  # the store is no longer needed
 
     def stop(self) -> None:
         self._stopped.set()

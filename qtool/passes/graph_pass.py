@@ -55,9 +55,9 @@ def pattern_pass(
     """
 
     def run(module: fx.GraphModule) -> int:
-        matches = [(n, found) for n in G.calls(module.graph) if (found := match(n))]
-        for node, found in matches:
-            rewrite(module, node, found)
+        matches = [(n, arguments) for n in G.calls(module.graph) if (arguments := match(n))]
+        for node, arguments in matches:
+            rewrite(module, node, arguments)
         return len(matches)
 
     return GraphPass(name, run, first_match(match), reason, needs_whole_graph)

@@ -22,7 +22,7 @@ from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 
 MAX_WEIGHT = (
-    1e30  # beyond, or no number: behind a norm of what does not vary; rows then count alike
+    1e30  # beyond, or no number: behind a norm of what does not vary; rows then count equally
 )
 
 aten = torch.ops.aten
