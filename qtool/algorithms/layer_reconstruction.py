@@ -1,10 +1,10 @@
-"""Layer reconstruction: solves layers in order, on kept samples, in both networks.
+"""Layer reconstruction, as in AdaRound and GPTQ: solves layers in order, in both networks.
 
-The quantized and the float network run side by side. A layer is solved from its inputs in the
-quantized network, where all layers before it are solved already, and its target, its result in the
-float network. Where that result is added to another tensor, the target is the float sum: so the
-layer also compensates the error of the other tensor, and a residual network damps errors in its
-stream. Layers that each match their own float result do not.
+The quantized and the float network run side by side on kept samples. A layer is solved from its
+inputs in the quantized network, where all layers before it are solved already, and its target, its
+result in the float network. Where that result is added to another tensor, the target is the float
+sum: so the layer also compensates the error of the other tensor, and a residual network damps
+errors in its stream. Layers that each match their own float result do not.
 
 Layer-wise reconstruction is what AdaRound (Nagel et al. 2020) and GPTQ (Frantar et al. 2022) do;
 `weight_rounding` and `bias_correction` are the solvers here.

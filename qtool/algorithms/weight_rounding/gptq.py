@@ -1,4 +1,4 @@
-"""GPTQ: a weight matrix is rounded column by column, with error feedback to the later columns.
+"""GPTQ: rounds weights column by column, with error feedback through the inverse Hessian.
 
 The Hessian H of the layer's squared error is the second moment of its inputs. As in GPTQ (Frantar
 et al. 2022), the error of a rounded column is compensated by the columns that are not yet rounded,
