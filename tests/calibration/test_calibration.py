@@ -199,7 +199,7 @@ def test_no_hook_outlives_the_context(fails: bool) -> None:
     before = prepared(x)
     with (
         pytest.raises(KeyboardInterrupt) if fails else nullcontext(),
-        observer_hooks(prepared, modules_to_observe(prepared, plan, ())) as statistics,
+        observer_hooks(modules_to_observe(prepared, plan, ())) as statistics,
     ):
         assert hooks_of(prepared) == len(plan.observed()) == len(statistics) > 0
         prepared(x)

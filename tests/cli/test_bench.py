@@ -31,7 +31,7 @@ def test_what_could_not_be_told_is_said(cli: Cli, files: list[str]) -> None:
     assert [t["batch"] for t in found["timings"]] == [1, 32]
     ratio = found["timings"][0]["ratios"][1]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
-    assert "give more --seconds" in result.stderr
+    assert "increase --seconds" in result.stderr
 
 
 def test_one_file_alone(cli: Cli, files: list[str]) -> None:

@@ -68,7 +68,7 @@ def test_weights_stand_as_in_onnx() -> None:
 
 def test_projections_are_refused() -> None:
     model = Function(lambda x, r: r(x)[0], nn.LSTM(4, 8, proj_size=2)).eval()
-    with pytest.raises(CaptureError, match=r"proj_size.*a linear layer behind it"):
+    with pytest.raises(CaptureError, match=r"proj_size.*a linear layer behind the LSTM"):
         capture_module(model, Batch((torch.randn(SHAPE),), {}))
 
 

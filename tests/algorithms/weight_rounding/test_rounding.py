@@ -159,7 +159,9 @@ def test_rounded_weights_keep_the_limit_of_pairs(tmp_path: Path) -> None:
 
 
 def test_a_step_that_there_is_not() -> None:
-    with pytest.raises(PlanError, match=r"no step 'magic'.*there are: .*smooth-quant.*gptq"):
+    with pytest.raises(
+        PlanError, match=r"no recovery step 'magic'.*there are: .*smooth-quant.*gptq"
+    ):
         qtool.quantize(captured(), [smooth(1)], recover=["magic"])
 
 

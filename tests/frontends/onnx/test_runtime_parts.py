@@ -122,7 +122,7 @@ def test_a_size_from_data_that_is_one_is_not_taken_for_what_it_is_spread_to(tmp_
         i = Cast <to = 7> (a) l = Min (i, one) u = Max (l, one)
         z = Constant <value_ints = [0]> () s = Slice (h, z, u, one) y0 = Mul (h, s)"""
     with pytest.raises(
-        CaptureError, match=r"^Slice\d+ has the sizes \[2, 1, 8, 8\] on the example"
+        CaptureError, match=r"^Slice\d+ has the shape \[2, 1, 8, 8\] on the example"
     ):
         capture_model(loaded(behind_conv(text), tmp_path), images())
 
