@@ -288,6 +288,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--realdata", type=Path)
     parser.add_argument("--only", help="beginnings of case names, separated by commas")
+    parser.add_argument(
+        "--files-only", action="store_true", help="AFTER does not read what BEFORE wrote"
+    )
     parser.add_argument("--sides", default="before,after", help="which versions to run")
     options = parser.parse_args()
     known = [n for n in cases(options.realdata) if _chosen(n, options.only)]
@@ -296,7 +299,7 @@ def main() -> None:
     for name in known:
         for side in options.sides.split(","):
             folders[side].mkdir(parents=True, exist_ok=True)
-            _start(name, getattr(options, side), folders, side, options.realdata)
+            _start(name, getattr(options, side), folders, side, options)
         if "after" in options.sides:
             line = compare(name, folders["before"], folders["after"])
             total, same = total + 1, same + (line in {"same", "refused by both"})
@@ -309,14 +312,15 @@ def _chosen(name: str, only: str | None) -> bool:
 
 
 def _start(
-    name: str, python: Path, folders: Mapping[str, Path], side: str, realdata: Path | None
+    name: str, python: Path, folders: Mapping[str, Path], side: str, options: argparse.Namespace
 ) -> None:
     """One case in a fresh process, unless its result is there."""
     folder = folders[side]
     if any((folder / f"{name}.{kind}").exists() for kind in ("json", "error")):
         return
     command = [str(python), __file__, "--one", name, str(folder)]
-    command += [str(folders["before"]) if side == "after" else "-", str(realdata or "-")]
+    reads = side == "after" and not options.files_only
+    command += [str(folders["before"]) if reads else "-", str(options.realdata or "-")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     if done.returncode:
         (folder / f"{name}.error").write_text(done.stderr, encoding="utf-8")
