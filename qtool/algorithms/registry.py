@@ -27,6 +27,7 @@ from qtool.algorithms.weight_rounding.rounding import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
 from qtool.core.data.calibration_samples import HOLDOUT_DIVISOR
 from qtool.core.errors import PlanError
+from qtool.core.option_names import unknown_name
 from qtool.core.step_names import current_step_name
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
@@ -58,8 +59,7 @@ def select_steps(recipe: Recipe) -> list[Step]:
     names = [s.name for s in STEPS if s is not SOLVE]
     for name in recipe.recover:
         if name not in names:
-            known = ", ".join(names)
-            raise PlanError(f"there is no recovery step '{name}'; there are: {known}")
+            raise PlanError(unknown_name("recovery step", name, names))
     return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
+from qtool.core.option_names import unknown_name
 from qtool.core.types import ObserverSpec, QType
 from qtool.observers import gaussian_laplace, ranges
 from qtool.observers.entropy import entropy
@@ -152,17 +153,18 @@ for _row in (
 
 def _observer(name: str) -> Observer:
     if name not in OBSERVERS:
-        raise CalibrationError(f"no observer {name!r}; there are: {_range_observers()}")
+        raise CalibrationError(unknown_name("observer", name, _range_observers()))
     return OBSERVERS[name]
 
 
-def _range_observers() -> str:
-    return ", ".join(name for name, row in OBSERVERS.items() if row.estimate)
+def _range_observers() -> list[str]:
+    return [name for name, row in OBSERVERS.items() if row.estimate]
 
 
 def _no_range_error(name: str) -> CalibrationError:
     return CalibrationError(
-        f"observer {name!r} measures no range to quantize with; those that do: {_range_observers()}"
+        f"observer {name!r} measures no range to quantize with; those that do: "
+        f"{', '.join(_range_observers())}"
     )
 
 

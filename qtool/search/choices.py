@@ -17,6 +17,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.graph.float_graph import FloatGraph
+from qtool.core.option_names import unknown_name
 from qtool.core.types import Observed, ObserverSpec
 from qtool.planning import targets
 from qtool.planning.plan import Decision, Execution, QuantPlan
@@ -143,8 +144,7 @@ def search_space(
     """
     for name in choices:
         if name not in CHOICES:
-            known = ", ".join(CHOICES)
-            raise PlanError(f"the choice '{name}' is unknown; known are {known}")
+            raise PlanError(unknown_name("choice", name, CHOICES))
     ruled = _layers_with_rules(plan)
     layers = {d.node: d for d in plan.nodes if _is_layer(d) and d.node not in ruled}
     if not layers:

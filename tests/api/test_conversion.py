@@ -222,7 +222,7 @@ def test_an_unknown_target_lists_those_there_are(model: Any) -> None:
 
 
 def test_an_unknown_observer_lists_those_there_are(model: Any) -> None:
-    with pytest.raises(CalibrationError, match="no observer 'median'; there are: minmax"):
+    with pytest.raises(CalibrationError, match="unknown observer 'median'; there are: minmax"):
         calibrate(model, [images()], observer="median")
 
 

@@ -308,7 +308,7 @@ BROKEN: dict[Callable[[Path], None], str] = {
     no_samples: "calibrate again",
     lost_array: "damaged",
     nan_in_array: "damaged",
-    unknown_observer: "no observer 'oracle'",
+    unknown_observer: "unknown observer 'oracle'",
     header_of_another_type: "calibrate again",
     header_that_is_no_json: "calibrate again",
 }

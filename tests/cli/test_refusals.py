@@ -53,7 +53,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "data of another model": (quantize(data="calib_data/digits"), "does not run on the given"),
     "output in no folder": (quantize(output="no/out.onnx"), "the directory no does not exist"),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
-    "unknown observer": ([*quantize(), "--observer", "median"], "no observer 'median'"),
+    "unknown observer": ([*quantize(), "--observer", "median"], "unknown observer 'median'"),
     "bad observer option": ([*quantize(), "--observer", "percentile:200"], "between 50 and 100"),
     "unknown target": ([*quantize(), "--target", "npu"], "unknown target 'npu'; there are"),
     "a form the target lacks": (  # said before any data is read

@@ -1,6 +1,7 @@
 """Targets: one file per runtime on one kind of hardware."""
 
 from qtool.core.errors import ExportError, PlanError
+from qtool.core.option_names import unknown_name
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME
 from qtool.planning.targets.onnxruntime_arm import ONNXRUNTIME_ARM
@@ -41,7 +42,7 @@ def target(name: str) -> Target:
         PlanError: unknown name; the message lists the known ones.
     """
     if current_name(str(name)) not in TARGETS:  # of any type
-        raise PlanError(f"unknown target '{name}'; there are: {', '.join(TARGETS)}")
+        raise PlanError(unknown_name("target", name, TARGETS))
     return TARGETS[current_name(name)]
 
 
