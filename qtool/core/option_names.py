@@ -1,0 +1,47 @@
+"""Names of targets, observers, modes, ... for checks that run before torch is loaded.
+
+The registries that give the names their meaning load torch. `tests/core/test_option_names.py`
+compares them with the tables below.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from qtool.core.step_names import FORMER_NAMES, current_step_name
+
+TARGETS = (
+    "onnxruntime",
+    "onnxruntime-x86-vnni",
+    "onnxruntime-arm",
+    "openvino",
+    "tensorrt",
+    "tflite",
+    "qnn",
+)
+FORMER_TARGETS = ("onnxruntime-x86", "onnxruntime-x86-novnni")
+FORMATS = ("qdq", "qoperator")
+OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
+MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
+ACCURACIES = ("fast", "balanced", "best")
+STEPS = tuple(FORMER_NAMES.values())
+FORMER_STEPS = tuple(FORMER_NAMES)
+CHOICES = ("static", "static-16", "dynamic", "int8-weights", "int4-weights", "float")
+
+_SIMILAR = 0.6  # of 1, for a suggestion
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
+    """Return a sentence that refuses a name, with the most similar known one and all of them.
+
+    Args:
+        what: the kind of name, such as "target".
+        name: the unknown name.
+        known: the known names.
+    """
+    names = list(known)
+    close = difflib.get_close_matches(current_step_name(str(name)), names, n=1, cutoff=_SIMILAR)
+    if close:
+        return f"unknown {what} '{name}'; did you mean '{close[0]}'? There are: {', '.join(names)}"
+    return f"unknown {what} '{name}'; there are: {', '.join(names)}"

@@ -1,0 +1,35 @@
+"""The tables of names are those of the registries; unknown names get a suggestion."""
+
+from __future__ import annotations
+
+from qtool.algorithms.registry import STEPS
+from qtool.core import option_names
+from qtool.core.option_names import unknown_name
+from qtool.observers import OBSERVERS
+from qtool.planning import targets
+from qtool.planning.recipe import ACCURACIES, MODES
+from qtool.planning.targets import FORMER_NAMES, TARGETS
+from qtool.search.choices import CHOICES
+
+
+def test_the_tables_are_those_of_the_registries() -> None:
+    assert tuple(t.name for t in targets._ALL) == option_names.TARGETS
+    formats = {f for name in option_names.TARGETS for f in TARGETS[name].file.formats}
+    assert set(option_names.FORMATS) == formats
+    assert set(option_names.FORMER_TARGETS) == set(FORMER_NAMES)
+    ranges = {name for name, row in OBSERVERS.items() if row.estimate is not None}
+    assert set(option_names.OBSERVERS) <= ranges
+    assert set(MODES) == set(option_names.MODES)
+    assert tuple(ACCURACIES) == option_names.ACCURACIES
+    assert tuple(CHOICES) == option_names.CHOICES
+    assert {s.name for s in STEPS} - {"solve"} == set(option_names.STEPS)
+
+
+def test_a_similar_name_is_suggested() -> None:
+    known = ("onnxruntime", "qnn")
+    assert unknown_name("target", "onnxrutime", known) == (
+        "unknown target 'onnxrutime'; did you mean 'onnxruntime'? There are: onnxruntime, qnn"
+    )
+    assert unknown_name("target", "npu", known) == (
+        "unknown target 'npu'; there are: onnxruntime, qnn"
+    )
