@@ -14,29 +14,24 @@ from importlib import import_module
 from typing import Any
 
 import click
+from qtool.cli.command import heading
 from qtool.cli.distributed import check_same_command, ignore_sigterm, run_on_all_ranks
 from qtool.cli.shutdown import clean_shutdown
+
+from qtool.core.option_names import unknown_name
 
 __all__ = ["JSON", "main"]
 
 JSON = "qtool.json"  # key in a context's meta: True with --json
 
-COMMANDS = (
-    "bench",
-    "blockwise",
-    "calibrate",
-    "compare",
-    "convert",
-    "emulators",
-    "evaluate",
-    "explain",
-    "inspect",
-    "merge",
-    "quantize",
-    "report",
-    "tune",
-    "verify",
-)
+GROUPS = {
+    "Make a file": ("quantize", "calibrate", "merge", "convert", "blockwise"),
+    "Judge it": ("verify", "evaluate", "report", "compare", "bench"),
+    "Search and explain": ("tune", "explain"),
+    "Tools": ("inspect", "emulators"),
+}
+"""Heading in the help -> commands below it, in the order of use."""
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class _Group(click.Group):
@@ -62,6 +57,8 @@ class _Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(unknown_name("command", args[0], COMMANDS))
         name, command, rest = super().resolve_command(ctx, args)
         check_same_command(name or "")
         return name, command, rest
@@ -71,8 +68,10 @@ class _Group(click.Group):
         ctx: click.Context,  # noqa: ARG002  # click's signature
         formatter: click.HelpFormatter,
     ) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
+        width = max(map(len, COMMANDS))  # one column for all groups
+        for title, names in GROUPS.items():
+            with formatter.section(heading(title)):
+                formatter.write_dl([(name.ljust(width), HELP[name]) for name in names])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[JSON] = "--json" in args
@@ -131,7 +130,9 @@ HELP = {
 }
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option(
     "--import",
     "imports",
@@ -141,7 +142,11 @@ HELP = {
 )
 @click.version_option(package_name="qtool")
 def main(imports: tuple[str, ...]) -> None:
-    """Quantize trained PyTorch models to verified int8 ONNX models."""
+    """Quantize trained PyTorch models to verified int8 ONNX models.
+
+    The file written is always ONNX, for every target. `qtool COMMAND --help` has an example of each
+    command.
+    """
     if imports:
         from qtool.core.errors import CaptureError
         from qtool.frontends.named_objects import import_object

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 from qtool.cli.number_types import DAY, Real
 
 
-@click.command("bench")
+@click.command("bench", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=sources.Path_)
 @sources.apply(
     sources.data_or_random,

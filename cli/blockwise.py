@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("blockwise")
+@click.command("blockwise", cls=Command)
 @sources.apply(
     click.argument("folder", type=sources.ExistingPath),
     sources.task,

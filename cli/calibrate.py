@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=Command)
 @sources.apply(
     sources.model,
     sources.weights,
     sources.data_or_none,
-    options.output,
+    options.calibration_output,
     sources.batch_size,
     options.observer,
     options.target,

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @click.argument("files", nargs=-1, required=True, type=sources.Path_)
 @sources.apply(
     sources.data,

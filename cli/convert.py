@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 if TYPE_CHECKING:
     from qtool import QuantizedModel
     from qtool.verification import Verification
 
 
-@click.command("convert")
+@click.command("convert", cls=Command)
 @sources.apply(
     sources.model,
     sources.weights,

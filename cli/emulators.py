@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("emulators")
+@click.command("emulators", cls=Command)
 @click.argument("action", type=click.Choice(["list", "install"]), default="list")
 @sources.apply(
     click.option("--arm", is_flag=True, help="Also install what the ARM processors need."),

@@ -6,10 +6,18 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
-from qtool.cli.number_types import COUNT
+from qtool.cli.command import Command
+from qtool.cli.number_types import parse_counts
 
 
-@click.command("evaluate")
+def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    counts = parse_counts(ctx, param, value)
+    if len(counts) > 1:
+        raise click.BadParameter("takes one number here; use `qtool bench` or `qtool report`")
+    return counts[0]
+
+
+@click.command("evaluate", cls=Command)
 @click.argument("int8_file", type=sources.Path_)
 @sources.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
@@ -19,10 +27,10 @@ from qtool.cli.number_types import COUNT
     sources.batch_size,
     click.option(
         "--threads",
-        default=1,
+        default="1",
         show_default=True,
-        type=COUNT,
-        help="Threads to measure the latency with.",
+        callback=_one_count,
+        help="Number of threads to measure the latency with; `qtool bench` takes several.",
     ),
     options.seconds,
     sources.dynamic,

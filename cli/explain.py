@@ -6,19 +6,16 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("explain")
+@click.command("explain", cls=Command)
 @click.argument("int8_file", type=sources.Path_)
 @sources.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
     sources.weights,
     sources.data,
-    click.option(
-        "--labels",
-        metavar="KEY",
-        help="Name of the label array in the --data file (.npz); it is not used as an input.",
-    ),
+    options.labels,
     click.option(
         "--sample",
         "samples",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("inspect")
+@click.command("inspect", cls=Command)
 @click.argument("file", type=sources.Path_)
 @sources.apply(options.json_)
 def command(file: Path, as_json: bool) -> None:

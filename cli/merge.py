@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 
 
-@click.command("merge")
+@click.command("merge", cls=Command)
 @click.argument("calibrations", nargs=-1, required=True, type=sources.Path_)
-@sources.apply(options.output, options.json_)
+@sources.apply(options.calibration_output, options.json_)
 def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
     """Merge CALIBRATIONS of one model that were made on different parts of the data.
 

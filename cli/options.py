@@ -7,65 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
-from qtool.cli.sources import F, Path_, load_labels
+from qtool.cli.sources import F, Path_, RenamedOption, load_labels
 
 from qtool.evaluation.options import Goals, ReportOptions
-
-
-class OneOf(click.ParamType):
-    """One of the names in a table of the library, which is loaded when it is needed.
-
-    Args:
-        names: returns the names.
-        free: accept any text; the library checks it and gives a better message.
-    """
-
-    name = "name"
-
-    def __init__(self, names: Callable[[], Iterable[str]], free: bool = False) -> None:
-        self.names, self.free = names, free
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
-        return f"[{'|'.join(self.names())}]"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | None:
-        if self.free:
-            return str(value)
-        choice: str | None = click.Choice(list(self.names())).convert(value, param, ctx)
-        return choice
-
-
-def _observers() -> Iterable[str]:
-    from qtool.observers import OBSERVERS
-
-    return [name for name, row in OBSERVERS.items() if row.estimate is not None]
-
-
-def _targets() -> Iterable[str]:
-    from qtool.planning.targets import TARGETS
-
-    return TARGETS
-
-
-def _formats() -> Iterable[str]:
-    from qtool.planning.targets import TARGETS
-
-    return dict.fromkeys(f for t in TARGETS.values() for f in t.file.formats)
-
-
-def _accuracies() -> Iterable[str]:
-    from qtool.planning.recipe import ACCURACIES
-
-    return ACCURACIES
-
-
-def _modes() -> Iterable[str]:
-    from qtool.planning.recipe import MODES
-
-    return MODES
 
 
 def _join(numbers: Sequence[int]) -> str:
@@ -88,10 +34,14 @@ def _report_folder(
 
 observer = click.option(
     "--observer",
-    type=OneOf(_observers, free=True),
+    type=name_types.OBSERVER,
     help="Range estimator, optionally with a parameter: percentile:99.99.",
 )
-target = click.option("--target", type=OneOf(_targets, free=True), help="Runtime to quantize for.")
+target = click.option(
+    "--target",
+    type=name_types.TARGET,
+    help="Runtime to quantize for. The file is always ONNX.",
+)
 external_data = click.option(
     "--external-data",
     is_flag=True,
@@ -100,7 +50,7 @@ external_data = click.option(
 format_ = click.option(
     "--format",
     "format_",
-    type=OneOf(_formats),
+    type=name_types.FORMAT,
     default="qdq",
     show_default=True,
     help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
@@ -109,33 +59,41 @@ format_ = click.option(
 recipe = click.option(
     "--recipe",
     type=Path_,
-    help="A .toml or .json file with rules for individual layers. See docs/recipes.md.",
+    metavar="FILE",
+    help="A .toml or .json file with rules for individual layers, such as "
+    'rules = [{select = "head.*", as = "float"}].',
 )
 mode = click.option(
     "--mode",
-    type=OneOf(_modes),
+    type=name_types.MODE,
     default=None,
     help="Quantization scheme for layers that no rule of the recipe matches; by default static.",
 )
 accuracy = click.option(
     "--accuracy",
-    type=OneOf(_accuracies),
+    type=name_types.ACCURACY,
     default=None,
     help="How much effort to spend on recovering accuracy; by default balanced.",
 )
 recover = click.option(
     "--recover",
+    type=name_types.STEPS,
     metavar="STEP,...",
     default=None,
-    help="Run exactly these accuracy recovery steps. See docs/recipes.md.",
+    help=f"Run exactly these accuracy recovery steps: {', '.join(name_types.STEPS.known)}.",
 )
-output = click.option("-o", "--output", "output_", required=True, type=Path_, help="File to write.")
+output = click.option(
+    "-o", "--output", "output_", required=True, type=Path_, help="ONNX file to write."
+)
+calibration_output = click.option(
+    "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."
+)
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 cpu = click.option(
     "--cpu",
     metavar="NAME,...",
     help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
-    "neoverse-n1, neoverse-n2, wasm, or all. See docs/other-cpus.md.",
+    "neoverse-n1, neoverse-n2, wasm, or all; `qtool emulators` lists what is installed.",
 )
 min_coverage = click.option(
     "--min-coverage",
@@ -148,12 +106,15 @@ min_sqnr = click.option(
     help="Exit with 1 if the SQNR of an output against the float model is lower (dB).",
 )
 timing = click.option(
-    "--timing",
+    "--seconds",
+    "timing",
+    cls=RenamedOption,
+    old_name="--timing",
     default=1.0,
     show_default=True,
     type=Real(min=0, max=DAY),
-    help="Seconds to spend on the speed comparison with the float model, if the target's runtime "
-    "is on this machine; 0 skips it.",
+    help="Time limit of the speed comparison with the float model, if the target's runtime is on "
+    "this machine; 0 skips it.",
 )
 
 # --- reports -----------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 from qtool.cli.convert import write
 
 
-@click.command("quantize")
+@click.command("quantize", cls=Command)
 @sources.apply(
     sources.model,
     sources.weights,

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 from qtool.cli.number_types import COUNT, Real
 
 from qtool.evaluation.options import ReportOptions
 
 
-@click.command("report")
+@click.command("report", cls=Command)
 @click.argument("source", metavar="MODEL|FILE.onnx")
 @sources.apply(
     sources.weights,

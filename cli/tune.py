@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import name_types, options, output, sources
+from qtool.cli.command import Command
 from qtool.cli.number_types import Real
 
 CHOICES = ("static", "dynamic", "int8-weights")
 
 
-@click.command("tune")
+@click.command("tune", cls=Command)
 @sources.apply(
     sources.model,
     sources.weights,
@@ -69,7 +70,7 @@ CHOICES = ("static", "dynamic", "int8-weights")
         "--choices",
         default=",".join(CHOICES),
         show_default=True,
-        metavar="NAME,...",
+        type=name_types.CHOICES,
         help="Schemes the search may choose from: static, static-16, dynamic, int8-weights, "
         "int4-weights; float is always allowed.",
     ),
@@ -85,6 +86,7 @@ CHOICES = ("static", "dynamic", "int8-weights")
         "--accuracy",
         default="fast,balanced",
         show_default=True,
+        type=name_types.ACCURACIES,
         metavar="LEVEL,...",
         help="Accuracy levels (--accuracy of `qtool quantize`) to choose from.",
     ),

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.command import Command
 from qtool.cli.number_types import COUNT, DAY, Real
 
 
-@click.command("verify")
+@click.command("verify", cls=Command)
 @click.argument("int8_file", type=sources.Path_)
 @sources.apply(
     sources.data_or_random,

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from inspect import cleandoc
 from textwrap import dedent
 
 import click
+from qtool.cli.command import Command
 
 __all__ = ["MARK", "PAGES"]
 
+_HEAD = ("| option | what it does |", "|---|---|")
 MARK = "<!-- the rest is made from the code when the site is built -->"
 
 
@@ -39,14 +41,26 @@ def _command(command: click.Command, context: click.Context) -> list[str]:
         _plain(text.strip()),
         f"```text\n{usage}\n```",
         f"```sh\n{shown}\n```",
-        "\n".join(_table(command, context)),
+        "\n".join(_grouped(command, context)),
     ]
 
 
+def _grouped(command: click.Command, context: click.Context) -> Iterator[str]:
+    """One table with a heading row for each group of the command's help."""
+    assert isinstance(command, Command)
+    yield from _HEAD
+    for name, parameters in command.groups(context).items():
+        yield f"| **{name}** | |"
+        yield from _rows(parameters, context)
+
+
 def _table(command: click.Command, context: click.Context) -> Iterator[str]:
-    yield "| option | what it does |"
-    yield "|---|---|"
-    for parameter in command.get_params(context):
+    yield from _HEAD
+    yield from _rows(command.get_params(context), context)
+
+
+def _rows(parameters: Iterable[click.Parameter], context: click.Context) -> Iterator[str]:
+    for parameter in parameters:
         record = parameter.get_help_record(context)
         if record is not None and record[1] and "--help" not in record[0]:
             option, text = (part.replace("|", r"\|").replace("  ", " ") for part in record)

@@ -41,7 +41,9 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
         known: the known names.
     """
     names = list(known)
-    close = difflib.get_close_matches(current_step_name(str(name)), names, n=1, cutoff=_SIMILAR)
+    former = [old for old, new in FORMER_NAMES.items() if new in names]
+    close = difflib.get_close_matches(str(name), names + former, n=1, cutoff=_SIMILAR)
     if close:
-        return f"unknown {what} '{name}'; did you mean '{close[0]}'? There are: {', '.join(names)}"
+        meant = current_step_name(close[0])
+        return f"unknown {what} '{name}'; did you mean '{meant}'? There are: {', '.join(names)}"
     return f"unknown {what} '{name}'; there are: {', '.join(names)}"

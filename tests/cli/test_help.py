@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from qtool.cli.command import GROUPS
 
-from tests.cli.conftest import Cli, commands
+from tests.cli.conftest import DIGITS, Cli, commands
 
 
 def test_the_group_lists_every_command(cli: Cli) -> None:
@@ -24,10 +26,13 @@ def test_the_group_lists_every_command(cli: Cli) -> None:
 def test_help_says_what_every_option_is_for(command: str, cli: Cli) -> None:
     text = cli(command, "--help").output
     assert cli(command, "-h").output == text
-    options = text.partition("Options:\n")[2]
-    entries = re.split(r"\n  (?=-)", options)
-    assert all(re.search(r"  +\S.*", e.partition(" ")[2]) for e in entries)
+    groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", text, re.MULTILINE)
+    assert [name for name, _ in groups] == [name for name in GROUPS if f"\n{name}:\n" in text]
+    for _, options in groups:
+        entries = re.split(r"\n  (?=-)", options)
+        assert all(re.search(r"  +\S.*", e.partition(" ")[2]) for e in entries)
     assert "Example:" in text
+    assert not re.search(r"RANGE|None|docs/", text)
 
 
 SAYS = {
@@ -55,18 +60,51 @@ def test_the_examples_of_calibrate_and_convert_work(made: dict[str, bytes]) -> N
 
 
 WITHOUT_TORCH = """
+import json
 import sys
 from click.testing import CliRunner
 from qtool.cli import main
-assert CliRunner().invoke(main, ["--help"]).exit_code == 0
+for words, code, said in json.load(sys.stdin):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code, (words, result.output)
+    assert said in result.output, (words, result.output)
 print(*sorted({"torch", "onnx", "onnxruntime"} & set(sys.modules)))
 """
 
 
-def test_help_does_not_wait_for_torch() -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+MODEL = ["quantize", "m:f", "--data", "d", "-o", "x.onnx"]
+TYPOS = {
+    "quantise": (["quantise"], "did you mean 'quantize'?"),
+    "target": ([*MODEL, "--target", "onnxrutime"], "did you mean 'onnxruntime'?"),
+    "mode": ([*MODEL, "--mode", "weights-only"], "did you mean 'weight-only'?"),
+    "observer": ([*MODEL, "--observer", "percentil:99.9"], "did you mean 'percentile'?"),
+    "recover": ([*MODEL, "--recover", "gptq,smoth"], "did you mean 'smooth-quant'?"),
+    "accuracy": ([*MODEL, "--accuracy", "ballanced"], "did you mean 'balanced'?"),
+    "format": ([*MODEL, "--format", "qoperater"], "did you mean 'qoperator'?"),
+    "choices": (
+        ["tune", *MODEL[1:], "--eval-data", "d", "--choices", "statc"],
+        "did you mean 'static'?",
+    ),
+    "option": ([*MODEL, "--tarket", "qnn"], "--target"),
+}
+
+
+def test_neither_help_nor_a_misspelled_name_waits_for_torch() -> None:
+    calls = [(["--help"], 0, ""), *((words, 2, said) for words, said in TYPOS.values())]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input=json.dumps(calls),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.strip() == ""
+
+
+def test_names_of_imported_modules_are_left_to_the_library(cli: Cli) -> None:
+    words = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "x.onnx", "--target", "its")
+    sentence = cli.refuses("--import", "tests.cli.registers", *words)
+    assert sentence.startswith("unknown target 'its'; there are: onnxruntime")
 
 
 def test_old_names_of_options_still_work(cli: Cli) -> None:

@@ -109,7 +109,7 @@ CASES: dict[str, tuple[list[str], str]] = {
         ["calibrate", UP, "--data", "none", "--shape", "999999,999999,99", "-o", "out.calib"],
         "there is not enough memory",
     ),
-    "an unknown command": (["prune", UP], "No such command 'prune'"),
+    "an unknown command": (["prune", UP], "unknown command 'prune'"),
 }
 
 

@@ -1,0 +1,100 @@
+"""The click class of every command: grouped help, and the options that all commands have.
+
+click's own classes are enough for this; a library such as cloup or rich-click would be one more
+dependency for the sixty lines below.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+__all__ = ["LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
+
+VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
+"""Keys in a context's meta."""
+
+GROUPS = {
+    "Model": "model weights task cache calibration reference block",
+    "Data": "data shape samples sample calibration_data eval_data labels transform processor "
+    "max_length pad_to_max_length max_unreadable batch_size dynamic",
+    "Precision": "target mode accuracy recover observer recipe choices groups",
+    "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
+    "min_token_agreement max_perplexity_increase",
+    "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
+    "evaluations layer_samples most cpu timeout",
+    "Output": "output_ format_ external_data archive front page save_recipe mended arm web "
+    "title history as_json verbose quiet log_level",
+}
+"""Heading in the help -> names of the parameters below it."""
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+OTHER = "Other"
+
+
+def _store(key: str) -> Any:
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's signature
+        ctx.meta[key] = value
+
+    return store
+
+
+def _common() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            expose_value=False,
+            callback=_store(VERBOSE),
+            help="Print all details of the result, and each stage; -vv also logs nested stages.",
+        ),
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=_store(QUIET),
+            help="Print errors and warnings only.",
+        ),
+        click.Option(
+            ["--log-level"],
+            type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+            expose_value=False,
+            callback=_store(LOG_LEVEL),
+            help="Print the log of qtool from this level on; by default what -v and -q set.",
+        ),
+    ]
+
+
+def heading(text: str) -> str:
+    """Return a heading of a help page, bold on a terminal (click removes the codes elsewhere)."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
+
+
+class Command(click.Command):
+    """A command whose help lists options by topic, with -v, -q and --log-level."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += _common()
+        for parameter in self.params:
+            if isinstance(parameter.type, click.IntRange | click.FloatRange) and (
+                not parameter.metavar and parameter.name != "verbose"
+            ):
+                parameter.metavar = "NUMBER"  # click writes "INTEGER RANGE"
+
+    def groups(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
+        """Return heading -> options with a help text, in the order of `GROUPS`."""
+        groups: dict[str, list[click.Parameter]] = {name: [] for name in (*GROUPS, OTHER)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and not isinstance(parameter, click.Argument):
+                group = "Output" if "--help" in parameter.opts else OTHER
+                groups[_GROUP_OF.get(parameter.name or "", group)].append(parameter)
+        return {name: parameters for name, parameters in groups.items() if parameters}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name, parameters in self.groups(ctx).items():
+            records = (parameter.get_help_record(ctx) for parameter in parameters)
+            with formatter.section(heading(name)):
+                formatter.write_dl([record for record in records if record is not None])

@@ -1,0 +1,67 @@
+"""Types of options that take names: checked before torch is loaded, with a suggestion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from qtool.core import option_names
+from qtool.core.option_names import unknown_name
+
+
+class Name(click.ParamType):
+    """A name of a table, or several with commas in between.
+
+    With `qtool --import`, which may register further names, any name passes here; the library
+    checks it later.
+
+    Args:
+        what: the kind of name, such as "target".
+        known: names to list in the help.
+        former: names that are also accepted.
+        several: the value is a comma-separated list.
+        parameter: a name may be followed by a colon and a parameter, as in percentile:99.99.
+        open: `--import` may add names.
+    """
+
+    name = "name"
+
+    def __init__(
+        self,
+        what: str,
+        known: Sequence[str],
+        former: Sequence[str] = (),
+        *,
+        several: bool = False,
+        parameter: bool = False,
+        open: bool = True,  # noqa: A002  # the opposite of a closed set
+    ) -> None:
+        self.what, self.known, self.former = what, known, former
+        self.several, self.parameter, self.open = several, parameter, open
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
+        return "NAME,..." if self.several else f"[{'|'.join(self.known)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        extended = ctx is not None and bool(ctx.find_root().params.get("imports"))
+        if self.open and extended:
+            return text
+        names = [n.strip() for n in text.split(",")] if self.several else [text]
+        for name in filter(None, names) if self.several else names:
+            plain = name.partition(":")[0] if self.parameter else name
+            if plain not in self.known and plain not in self.former:
+                self.fail(unknown_name(self.what, plain, self.known), param, ctx)
+        return text
+
+
+OBSERVER = Name("observer", option_names.OBSERVERS, parameter=True)
+TARGET = Name("target", option_names.TARGETS, option_names.FORMER_TARGETS)
+FORMAT = Name("format", option_names.FORMATS)
+MODE = Name("mode", option_names.MODES, open=False)
+ACCURACY = Name("accuracy level", option_names.ACCURACIES, open=False)
+ACCURACIES = Name("accuracy level", option_names.ACCURACIES, several=True, open=False)
+STEPS = Name("recovery step", option_names.STEPS, option_names.FORMER_STEPS, several=True)
+CHOICES = Name("choice", option_names.CHOICES, several=True, open=False)
