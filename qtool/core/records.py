@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -36,7 +36,7 @@ def from_json(kind: type[T], value: Any) -> T:
     """Return the dataclass of a `to_json` value.
 
     Raises:
-        KeyError: a field is missing.
+        KeyError: a field without a default is missing.
         TypeError: a value has another type.
         ValueError: a value is invalid.
     """
@@ -47,6 +47,10 @@ def from_json(kind: type[T], value: Any) -> T:
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
+
+
+def _has_default(field: Field[Any]) -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 def _build(kind: Any, value: Any) -> Any:
@@ -63,7 +67,8 @@ def _build(kind: Any, value: Any) -> Any:
         return {k: _build(arguments[1], v) for k, v in value.items()}
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]  # a dataclass type, not an instance
-        return kind(**{f.name: _build(hints[f.name], value[f.name]) for f in fields(kind)})  # type: ignore[operator]  # as above
+        stored = [f.name for f in fields(kind) if f.name in value or not _has_default(f)]
+        return kind(**{name: _build(hints[name], value[name]) for name in stored})  # type: ignore[operator]  # as above
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if kind is float:

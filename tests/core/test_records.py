@@ -46,3 +46,11 @@ def test_damaged(damage):
 def test_missing_field():
     with pytest.raises(KeyError):
         from_json(Inner, {"name": "a"})
+
+
+def test_a_missing_field_has_its_default():
+    @dataclass(frozen=True)
+    class Grown(Inner):
+        unit: str = "ms"
+
+    assert from_json(Grown, {"name": "a", "value": 1.0}) == Grown("a", 1.0, "ms")

@@ -129,10 +129,7 @@ def count_saturated(x: torch.Tensor, params: QuantParams) -> int:
     low, high = code_limits(params)
     step = params.scale.double() / 2
     lowest, highest = low - step, high + step
-    if params.axis is not None:
-        shape = [1] * x.dim()
-        shape[params.axis] = -1
-        lowest, highest = lowest.reshape(shape), highest.reshape(shape)
+    lowest, highest = (params.along(end, x.shape) for end in (lowest, highest))
     return int(((x < lowest.float()) | (x > highest.float())).sum())
 
 

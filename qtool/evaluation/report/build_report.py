@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.storage import model_files
+from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_batch
 from qtool.core.data.array_files import ArrayFiles
@@ -28,7 +30,8 @@ from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import make_verdict
-from qtool.evaluation.restored_model import is_quantized
+from qtool.evaluation.restored_model import is_quantized, read_onnx
+from qtool.planning.targets import TARGETS
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
 
@@ -254,6 +257,7 @@ def _models(
     facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
         verdict = make_verdict(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
+        info = FileInfo.of(read_onnx(subject.file)) if i else None
         facts.append(
             ModelFacts(
                 subject.name,
@@ -266,6 +270,9 @@ def _models(
                 len(coverage.rows) - len(coverage.float_rows),
                 exact[i],
                 verdict,
+                None if info is None else info.target,
+                None if info is None else info.recipe.mode,
+                info is None or info.target not in TARGETS or runs_here(TARGETS[info.target]),
             )
         )
     return tuple(facts)

@@ -35,6 +35,11 @@ class ModelFacts:
         operators, integer_operators: audited operators, and those of them in integer kernels.
         exactness: None if the file was not compared with the integer engine.
         verdict: None for the reference.
+        target: what the file was made for; None if qtool did not make it.
+        mode: of its recipe ("static", "dynamic", "weight-only", "weight-only-int4"): weights alone
+            are quantized for size and the time of a decoder's step; None if qtool did not make it.
+        runs_here: False if the kernels that it was made for are not those of this machine, so that
+            latencies measured here say nothing about the target.
     """
 
     name: str
@@ -47,6 +52,9 @@ class ModelFacts:
     integer_operators: int
     exactness: Exactness | None
     verdict: Verdict | None
+    target: str | None = None
+    mode: str | None = None
+    runs_here: bool = True
 
 
 @dataclass(frozen=True)

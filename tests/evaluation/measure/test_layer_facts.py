@@ -57,6 +57,13 @@ def test_channels_saturate_by_their_own_range():
     assert count_saturated(x, params([0.5, 2.0], [0, 0], INT8_NARROW, 1)) == 3
 
 
+def test_blocks_saturate_by_their_own_range():
+    x = torch.tensor([[100.0, -300.0, 300.0], [0.0, 0.0, 40.0]])
+    scale = torch.tensor([[0.5, 2.0], [0.1, 0.1]])
+    blocks = QuantParams(INT8_NARROW, scale, torch.zeros(2, 2, dtype=torch.int64), 1, 2)
+    assert count_saturated(x, blocks) == 4
+
+
 def test_bars_count_every_element():
     histogram = Histogram(None, bins=64)
     assert histogram_facts(histogram, None, 0.0) is None

@@ -188,6 +188,35 @@ def test_compare(made, images, digits, tmp_path):
     assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]
 
 
+def test_what_a_file_is_for(made):
+    plain, int8 = made[1].models
+    assert (plain.target, plain.mode) == (None, None)
+    assert (int8.target, int8.mode, int8.runs_here) == ("onnxruntime", "static", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "target", "rules"),
+    [
+        ("weight-only-int4", "onnxruntime", None),
+        ("weight-only", "onnxruntime", None),
+        ("dynamic", "onnxruntime", None),
+        ("static", "qnn", [{"op": "linear", "activations": "uint16"}]),
+    ],
+)
+def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(48, 40), torch.nn.ReLU(), torch.nn.Linear(40, 10))
+    data = [torch.randn(8, 48, generator=torch.Generator().manual_seed(1))]
+    model = qtool.quantize(
+        net.eval(), data, target=target, mode=mode, recipe=rules, accuracy="fast"
+    )
+    report = model.report(data, tmp_path / "r", QUICK)
+    assert report.layers is not None, report.layers_note
+    assert {"0", "2"} <= {layer.name for layer in report.layers.layers}
+    facts = report.models[1]
+    assert (facts.mode, facts.target, facts.runs_here) == (mode, target, target != "qnn")
+
+
 def test_models_with_other_inputs(tmp_path):
     files = [
         linear_file(tmp_path / "a.onnx", np.eye(3)),
