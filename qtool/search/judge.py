@@ -19,7 +19,7 @@ from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.types import Array
 from qtool.evaluation.measure.accuracy import check_labels
-from qtool.evaluation.metrics import CONFIDENCE, Metric, call_metrics, make_metric
+from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
@@ -126,6 +126,8 @@ class Judge:
         if measured is None:
             return base
         interval = measured.intervals[1]
+        if interval is not None and not noise:  # the float model itself: nothing left to chance
+            interval = Interval(0.0, 0.0, 0.0)
         return Score(
             samples,
             base.sqnr_db,

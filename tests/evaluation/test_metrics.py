@@ -7,7 +7,13 @@ import pytest
 
 from qtool.core.errors import DataError
 from qtool.evaluation import metrics
-from qtool.evaluation.metrics import bootstrap, make_metric, user_metrics
+from qtool.evaluation.metrics import (
+    bootstrap,
+    make_metric,
+    paired_interval,
+    share_interval,
+    user_metrics,
+)
 from qtool.verification.fidelity import decibels
 
 
@@ -105,3 +111,41 @@ def test_unknown_name_to_minimize(no_files):
 )
 def test_decibels(signal, noise, db):
     assert decibels(signal, noise) == db
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [
+        (450, 450, 0.025 ** (1 / 450), 1.0),
+        (0, 10, 0.0, 1 - 0.025 ** (1 / 10)),
+        (97, 100, 0.91482, 0.99377),  # R: binom.test(97, 100)
+        (1, 1, 0.025, 1.0),
+    ],
+)
+def test_interval_of_a_share_is_exact(hits, total, low, high):
+    interval = share_interval(np.arange(total) < hits)
+    assert interval.value == hits / total
+    assert interval.low == pytest.approx(low, abs=1e-5)
+    assert interval.high == pytest.approx(high, abs=1e-5)
+
+
+def test_no_changed_sample_leaves_an_interval():
+    z = 3.8415  # the 95 % quantile of chi-squared
+    interval = paired_interval(np.zeros(450))
+    assert interval.value == 0
+    assert interval.high == pytest.approx(z / (450 + z), abs=1e-5)
+    assert interval.low == -interval.high
+
+
+def test_interval_of_hits_and_misses_covers_the_difference():
+    draw = np.random.default_rng(0)
+    lost, gained, samples = 0.03, 0.01, 300
+    draws = draw.choice([1.0, -1.0, 0.0], (400, samples), p=[lost, gained, 1 - lost - gained])
+    intervals = [paired_interval(d) for d in draws]
+    covered = np.mean([i.low <= lost - gained <= i.high for i in intervals])
+    assert 0.93 <= covered <= 0.98
+
+
+def test_no_confidence_is_the_estimate():
+    interval = paired_interval(np.array([1.0, 0.0, -1.0, 1.0]), 0.0)
+    assert (interval.low, interval.high) == (interval.value, interval.value) == (0.25, 0.25)

@@ -20,7 +20,7 @@ from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.metrics import Interval, Metric, bootstrap, make_metric
+from qtool.evaluation.metrics import Interval, Metric, make_metric, share_interval
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 from qtool.verification.strip_padding import Padding
@@ -266,7 +266,7 @@ def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> Mo
     agreement = None
     if measured.classes.shape[2]:
         same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
-        agreement = bootstrap(same.astype(np.float64))
+        agreement = share_interval(same)
     worst = () if model == 0 else _worst(measured, model, labels)
     return ModelAccuracy(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
 
