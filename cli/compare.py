@@ -30,6 +30,7 @@ from qtool.cli.command import Command
     options.max_drop,
     options.min_speedup,
     options.min_coverage,
+    options.fail_on,
     options.json_,
 )
 def command(
@@ -37,6 +38,7 @@ def command(
     data: str,
     output_: Path | None,
     reference: Path | None,
+    fail_on: str | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -63,4 +65,4 @@ def command(
     output.show(report, as_json)
     if output_ is not None and not as_json:
         output.say(f"{output_ / 'report.html'}")
-    output.exit_if_missed(report)
+    output.exit_if_missed(report, fail_on)

@@ -182,6 +182,12 @@ min_speedup = click.option(
     type=Real(min=0, min_open=True),
     help="Exit with 1 if the speed-up is smaller.",
 )
+fail_on = click.option(
+    "--fail-on",
+    type=click.Choice(["review", "bad"]),
+    help='Exit with 1 by the verdict on a model: bad for "Do not ship", review for "Needs review", '
+    "too.",
+)
 
 
 # --- values ------------------------------------------------------------------------------------

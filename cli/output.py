@@ -146,15 +146,25 @@ def show(result: Any, as_json: bool) -> None:
         say(str(result))
 
 
-def exit_if_missed(report: Any) -> None:
-    """Exit with 1 if a goal that the user set is missed, and print which one."""
-    if not report.missed:
-        return
+def exit_if_missed(report: Any, fail_on: str | None = None) -> None:
+    """Exit with 1 and the reason if a goal is missed, or a verdict is one of --fail-on.
+
+    Args:
+        report: a `Report`.
+        fail_on: "bad" for "Do not ship", "review" for that and "Needs review".
+    """
+    refused = {None: (), "bad": ("bad",), "review": ("look", "bad")}[fail_on]
+    failed = False
     for model in report.models:
         for check in () if model.verdict is None else model.verdict.checks:
             if check.missed:
                 click.echo(f"goal missed by {model.name}: {check.text}", err=True)
-    raise SystemExit(1)
+                failed = True
+        if model.verdict is not None and str(model.verdict.level) in refused:
+            click.echo(f"--fail-on {fail_on}: {model.name}: {model.verdict.headline}", err=True)
+            failed = True
+    if failed:
+        raise SystemExit(1)
 
 
 def show_json(value: Any) -> None:

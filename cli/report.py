@@ -57,6 +57,7 @@ from qtool.evaluation.options import ReportOptions
     options.max_drop,
     options.min_speedup,
     options.min_coverage,
+    options.fail_on,
     options.json_,
 )
 def command(
@@ -68,6 +69,7 @@ def command(
     calibration: Path | None,
     calibration_data: str | None,
     dynamic: tuple[str, ...],
+    fail_on: str | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -104,7 +106,7 @@ def command(
     output.show(report, as_json)
     if not as_json:
         output.say(f"{output_ / 'report.html'}")
-    output.exit_if_missed(report)
+    output.exit_if_missed(report, fail_on)
 
 
 def _file_or_model(source: str, weights: Path | None) -> Any:

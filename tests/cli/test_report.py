@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from qtool.cli.output import exit_if_missed
 
 from tests.cli.conftest import Cli
+from tests.evaluation.report.page.made_up import made_up
 
 QUICK = ("--seconds", "0.01", "--batch-sizes", "4", "--samples", "32")
 EVAL = ("--data", "examples/digits/eval.npz")
@@ -138,3 +140,25 @@ def test_a_folder_that_holds_something_else(sample: Cli) -> None:
 def test_batch_sizes_are_numbers(sample: Cli) -> None:
     words = ("report", "digits.int8.onnx", *EVAL, "--batch-sizes", "1,many", "-o", "r")
     assert "is not a list of numbers" in sample(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("drop", "fail_on", "fails"),
+    [
+        (0.001, "review", False),
+        (0.009, "bad", False),
+        (0.009, "review", True),
+        (0.05, "bad", True),
+        (0.05, None, False),
+    ],
+)
+def test_fail_on_a_verdict(drop, fail_on, fails, capsys):
+    report = made_up(drop=drop)
+    if not fails:
+        exit_if_missed(report, fail_on)
+        return
+    with pytest.raises(SystemExit) as exit_:
+        exit_if_missed(report, fail_on)
+    assert exit_.value.code == 1
+    message = f"--fail-on {fail_on}: int8: {report.models[1].verdict.headline}"
+    assert message in capsys.readouterr().err

@@ -29,7 +29,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
-from qtool.evaluation.report.verdict import make_verdict
+from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.restored_model import is_quantized, read_onnx
 from qtool.planning.targets import TARGETS
 from qtool.verification import Coverage, Exactness, audit, compare_codes
@@ -254,28 +254,42 @@ def _models(
     latency: Sequence[Timing],
     goals: Goals,
 ) -> tuple[ModelFacts, ...]:
+    sizes = [sum(f.stat().st_size for f in model_files(s.file)) for s in subjects]
     facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
-        verdict = make_verdict(accuracy, i, latency, coverage.share, exact[i], goals) if i else None
-        info = FileInfo.of(read_onnx(subject.file)) if i else None
+        purpose = _purpose(subject.file, sizes[i] / sizes[0]) if i else Purpose()
+        verdict = (
+            make_verdict(accuracy, i, latency, coverage.share, exact[i], goals, purpose)
+            if i
+            else None
+        )
         facts.append(
             ModelFacts(
                 subject.name,
                 subject.file.name,
                 subject.origin,
-                sum(f.stat().st_size for f in model_files(subject.file)),
+                sizes[i],
                 coverage.share,
                 coverage.macs,
                 len(coverage.rows),
                 len(coverage.rows) - len(coverage.float_rows),
                 exact[i],
                 verdict,
-                None if info is None else info.target,
-                None if info is None else info.recipe.mode,
-                info is None or info.target not in TARGETS or runs_here(TARGETS[info.target]),
+                purpose.target,
+                purpose.mode,
+                purpose.runs_here,
             )
         )
     return tuple(facts)
+
+
+def _purpose(file: Path, size: float) -> Purpose:
+    """Return what a file is for, by the metadata that qtool wrote."""
+    info = FileInfo.of(read_onnx(file))
+    if info is None:
+        return Purpose(size=size)
+    here = info.target not in TARGETS or runs_here(TARGETS[info.target])
+    return Purpose(info.target, info.recipe.mode, here, size)
 
 
 def _plan_fields(
@@ -304,5 +318,5 @@ def _plan_fields(
         "edges": plan_summary.edge_facts(quantized, histograms),
         "notes": tuple(quantized.notes),
         "rewrites": quantized.plan.rewrites,
-        "plan": plan_summary.plan_rows(quantized.plan),
+        "plan": plan_summary.plan_rows(quantized),
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from torch import fx
@@ -55,13 +56,23 @@ class FloatOperator:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One node of the plan: how it is executed, the type of its output, and the reason."""
+    """One node of the plan.
+
+    Attributes:
+        form: how it is executed.
+        output: type of its result.
+        reason: why.
+        inputs: nodes of the plan and inputs of the model whose values it reads.
+        macs: multiply-accumulates for one sample.
+    """
 
     node: str
     op: str
     form: str
     output: str
     reason: str
+    inputs: tuple[str, ...] = ()
+    macs: int = 0
 
 
 def edge_facts(
@@ -145,5 +156,22 @@ def float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
     ]
 
 
-def plan_rows(plan: QuantPlan) -> tuple[PlanRow, ...]:
-    return tuple(PlanRow(*row) for row in plan.rows())
+def plan_rows(quantized: Quantized) -> tuple[PlanRow, ...]:
+    """Return the nodes of the plan in order of computation."""
+    graph, plan = quantized.graph.graph, quantized.plan
+    nodes = {G.name_of(n): n for n in G.calls(graph)}
+    values = {G.name_of(n) for n in G.placeholders(graph)}
+    values |= {d.node for d in plan.nodes if d.execution is not Execution.SHAPE}
+    return tuple(
+        PlanRow(*row, tuple(dict.fromkeys(_sources(nodes[d.node], values))), d.macs)
+        for row, d in zip(plan.rows(), plan.nodes, strict=True)
+    )
+
+
+def _sources(node: fx.Node, values: Set[str]) -> Iterator[str]:
+    """Yield the tensors that a node reads, also out of a tuple; sizes and constants are none."""
+    for source in node.all_input_nodes:
+        if G.name_of(source) in values:
+            yield G.name_of(source)
+        elif source.target is operator.getitem:
+            yield from _sources(source, values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qtool.core.formats import percent
-from qtool.evaluation.latency.interleaved_timing import Timing
+from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
@@ -16,11 +16,14 @@ from qtool.verification import Exactness
 DEFAULT_DROP = 0.01  # of a share: one point
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
+SIZE_MODES = ("weight-only", "weight-only-int4")
+"""Modes that make a file smaller, and no operator faster by itself."""
 
 
 class Level(str, Enum):
-    """Outcome of a check; the worst level of all checks is that of the verdict."""
+    """Outcome of a check, from best to worst; the worst of all checks is that of the verdict."""
 
+    NOT_JUDGED = "not judged"  # measured, but no promise of the file
     GOOD = "good"
     LOOK = "look"
     BAD = "bad"
@@ -41,7 +44,7 @@ class Check:
     """One check of a model.
 
     Attributes:
-        name: "accuracy", "latency", "integer share" or "parity".
+        name: "accuracy", "size", "latency", "integer share" or "parity".
         level: how it came out.
         text: the measurement, in a sentence.
         missed: True if a goal that the user set was missed.
@@ -75,6 +78,33 @@ class Verdict:
         return any(c.missed for c in self.checks)
 
 
+@dataclass(frozen=True)
+class Purpose:
+    """What a file is for: it is judged by what it promises.
+
+    Attributes:
+        target, mode: of the conversion; None if qtool did not make the file.
+        runs_here: False if the kernels of the target are not those of this machine.
+        size: of the file, as a share of the reference.
+    """
+
+    target: str | None = None
+    mode: str | None = None
+    runs_here: bool = True
+    size: float = 0.25
+
+    @property
+    def for_size(self) -> bool:
+        return self.mode in SIZE_MODES
+
+    @property
+    def not_for_speed(self) -> str:
+        """Why latencies on this machine say nothing about the file; "" if they do."""
+        if not self.runs_here:
+            return f"the file is for {self.target}, whose kernels are not those of this machine"
+        return f"{self.mode} makes files smaller" if self.for_size else ""
+
+
 def make_verdict(
     accuracy: Accuracy,
     model: int,
@@ -82,15 +112,25 @@ def make_verdict(
     coverage: float,
     exactness: Exactness | None,
     goals: Goals,
+    purpose: Purpose = Purpose(),
 ) -> Verdict:
     """Return the verdict on one model, compared with the reference.
+
+    A goal of the user is judged whatever the file is for.
 
     Args:
         model: its index in the report.
         coverage: its share of MACs in integer kernels, 0 to 1.
+        purpose: what the file promises.
     """
-    checks = [_accuracy(accuracy, model, goals), *_latency(latency, model, goals)]
-    checks += [_coverage(coverage, goals), _exactness(exactness)]
+    checks = [_accuracy(accuracy, model, goals)]
+    if purpose.for_size:
+        checks.append(_size(purpose))
+    elsewhere = purpose.not_for_speed if goals.speedup is None else ""
+    checks += [_judged(check, elsewhere) for check in _latency(latency, model, goals)]
+    weights_alone = "only weights are quantized" if purpose.for_size else ""
+    checks.append(_judged(_coverage(coverage, goals), "" if goals.coverage else weights_alone))
+    checks.append(_judged(_exactness(exactness), "" if exactness else weights_alone))
     worst = max((c.level for c in checks), key=list(Level).index)
     reasons = [c.text for c in checks if c.level == worst]
     text = " ".join(reasons) if worst is not Level.GOOD else _summary(checks)
@@ -98,9 +138,23 @@ def make_verdict(
 
 
 def _summary(checks: Sequence[Check]) -> str:
-    """Accuracy and the last latency, usually that of the largest batch."""
-    speeds = [c.text for c in checks if c.name == "latency"]
-    return " ".join([checks[0].text, *speeds[-1:]])
+    """Accuracy, size if it counts, and the last latency, usually that of the largest batch."""
+    good = [c for c in checks if c.level is Level.GOOD]
+    speeds = [c.text for c in good if c.name == "latency"]
+    return " ".join([checks[0].text, *(c.text for c in good if c.name == "size"), *speeds[-1:]])
+
+
+def _judged(check: Check, exception: str) -> Check:
+    """Return the check, out of the verdict if there is an exception."""
+    if not exception:
+        return check
+    text = f"{check.text.removesuffix('.')}; not judged: {exception}."
+    return Check(check.name, Level.NOT_JUDGED, text)
+
+
+def _size(purpose: Purpose) -> Check:
+    text = f"The file has {percent(purpose.size, 0)} of the size of the reference."
+    return Check("size", Level.GOOD if purpose.size < 1 else Level.BAD, text)
 
 
 def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
@@ -127,8 +181,10 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     if allowed is None:
         allowed = DEFAULT_DROP if metric.percent else DEFAULT_DROP * abs(reference)
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
-    change = _change(metric, drop) + _interval_text(metric, interval)
-    text = f"{metric.name} goes from {values}: {change}"
+    ends = _interval_text(metric, interval)
+    text = f"{metric.name} goes from {values}: {_change(metric, drop)}{ends}"
+    if drop == 0:
+        text = f"{metric.name} is unchanged at {_value(metric, reference)}{ends}"
     if drop > allowed:
         limit = f" (allowed: {_difference(metric, allowed)})"
         return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
@@ -144,10 +200,7 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
     for timing in latency:
         ratio = timing.ratios[model]
         where = f"at batch {timing.batch}, {_count(timing.threads, 'thread')}"
-        text = (
-            f"Speed-up over the reference is {ratio.median:.2f}x {where}"
-            f" ({ratio.low:.2f} to {ratio.high:.2f})."
-        )
+        text = f"Speed-up over the reference is {ratio.median:.2f}x {where}{_width(ratio)}."
         level = Level.GOOD
         if ratio.median < least:
             level = Level.BAD if ratio.high < least else Level.LOOK
@@ -191,6 +244,11 @@ def _exactness(exactness: Exactness | None) -> Check:
     return Check(name, Level.BAD, f"{text}, first in {where}.")
 
 
+def _width(ratio: Ratio) -> str:
+    ends = f"{ratio.low:.2f}", f"{ratio.high:.2f}"
+    return "" if ends[0] == ends[1] else f" (95 % interval {ends[0]} to {ends[1]})"
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
@@ -205,7 +263,7 @@ def _difference(metric: Metric, value: float) -> str:
 
 def _change(metric: Metric, drop: float) -> str:
     amount = _difference(metric, abs(drop))
-    return "no change" if drop == 0 else f"{amount} {'worse' if drop > 0 else 'better'}"
+    return f"{amount} {'worse' if drop > 0 else 'better'}"
 
 
 def _interval_text(metric: Metric, interval: Interval | None) -> str:

@@ -34,4 +34,11 @@ def test_edges(quantized):
 
 
 def test_plan_rows(quantized):
-    assert [row.node for row in plan_rows(quantized.plan)] == [d.node for d in quantized.plan.nodes]
+    rows = plan_rows(quantized)
+    assert [row.node for row in rows] == [d.node for d in quantized.plan.nodes]
+    inputs = {row.node: row.inputs for row in rows}
+    nodes = [row.node for row in rows]
+    assert inputs[nodes[0]] == ("x",)
+    for number, row in enumerate(rows):
+        assert set(row.inputs) <= {"x", *nodes[:number]}, "a node reads what was computed before"
+    assert [row.macs for row in rows] == [d.macs for d in quantized.plan.nodes]

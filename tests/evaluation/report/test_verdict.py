@@ -8,7 +8,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
 from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
-from qtool.evaluation.report.verdict import make_verdict
+from qtool.evaluation.report.verdict import Level, Purpose, make_verdict
 from qtool.verification import Exactness
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)
@@ -28,10 +28,16 @@ def speed(median=2.0, low=1.9, high=2.1):
     return [Timing(1, 1, 20, 1.0, (spread, spread), ratios)]
 
 
-def verdict(found=None, latency=None, coverage=1.0, exactness=EXACT, goals=Goals()):  # noqa: B008  # frozen
-    return make_verdict(
-        found or accuracy(), 1, speed() if latency is None else latency, coverage, exactness, goals
-    )
+def verdict(
+    found=None,
+    latency=None,
+    coverage=1.0,
+    exactness=EXACT,
+    goals=Goals(),  # noqa: B008  # frozen
+    purpose=Purpose(),  # noqa: B008  # frozen
+):
+    timings = speed() if latency is None else latency
+    return make_verdict(found or accuracy(), 1, timings, coverage, exactness, goals, purpose)
 
 
 CASES = {
@@ -96,3 +102,45 @@ def test_it_says_the_numbers():
     assert "top-1 goes from 90.00 % to 88.00 %: 2.00 points worse" in text
     assert "(95 % interval -2.1 to -1.9)" in text
     assert "allowed: 1.00 points" in text
+
+
+ELSEWHERE = Purpose("onnxruntime-arm", "static", False)
+SMALL = Purpose("onnxruntime", "weight-only-int4", True, 0.2)
+SLOW = {"latency": speed(0.8, 0.7, 0.9)}
+
+
+def test_latency_of_a_file_for_another_machine_is_not_judged():
+    found = verdict(**SLOW, purpose=ELSEWHERE)
+    assert found.headline == "Ship it"
+    latency = next(c for c in found.checks if c.name == "latency")
+    assert latency.level is Level.NOT_JUDGED
+    assert "0.80x" in latency.text
+    assert "for onnxruntime-arm, whose kernels are not those of this machine" in latency.text
+    assert "0.80x" not in found.text
+
+
+def test_a_file_made_for_size_is_judged_by_its_size():
+    bytes_alone = {**SLOW, "coverage": 0.0, "exactness": None}
+    found = verdict(**bytes_alone, purpose=SMALL)
+    assert found.headline == "Ship it"
+    assert {c.name for c in found.checks if c.level is Level.NOT_JUDGED} == {
+        "latency",
+        "integer share",
+        "parity",
+    }
+    assert "20 % of the size" in found.text
+    larger = Purpose("onnxruntime", "weight-only", True, 1.1)
+    assert verdict(**bytes_alone, purpose=larger).level == "bad"
+
+
+@pytest.mark.parametrize("purpose", [ELSEWHERE, SMALL])
+def test_a_goal_is_judged_whatever_the_file_is_for(purpose):
+    found = verdict(**SLOW, goals=Goals(speedup=1.5), purpose=purpose)
+    assert found.missed
+    assert found.level == "bad"
+
+
+def test_equal_values_are_unchanged():
+    text = verdict(accuracy(0.0)).text
+    assert "top-1 is unchanged at 90.00 % (95 % interval -0.1 to +0.1)" in text
+    assert verdict(latency=speed(1.9, 1.9, 1.9)).text.endswith("1 thread.")
