@@ -168,6 +168,53 @@ def bootstrap(
     return Interval(float(values.mean()), float(low), float(high))
 
 
+def bootstrap_sums(
+    sums: Array, statistic: Callable[..., Any], confidence: float = CONFIDENCE, seed: int = 0
+) -> Interval:
+    """Return a statistic of sums over samples with its interval, by the percentile bootstrap.
+
+    For ratios such as a mean over tokens, whose samples have different numbers of tokens.
+
+    Args:
+        sums: [k, samples] terms of the k sums.
+        statistic: of the k sums.
+    """
+    generator = np.random.default_rng(seed)
+    count = sums.shape[1]
+    drawn = np.empty((len(sums), RESAMPLES))
+    for i in range(RESAMPLES):
+        drawn[:, i] = sums[:, generator.integers(0, count, count)].sum(1)
+    tail = 100 * (1 - confidence) / 2
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        values, value = statistic(*drawn), statistic(*sums.sum(1))
+    low, high = np.nanpercentile(values, [tail, 100 - tail])  # samples drawn may have no tokens
+    return Interval(float(value), float(low), float(high))
+
+
+def perplexity_metric(loss: Array, tokens: Array, confidence: float = CONFIDENCE) -> Metric:
+    """Return the perplexity of every model: exp of the mean cross-entropy of the next tokens.
+
+    Args:
+        loss: [models, samples] sum of the cross-entropy over the tokens of a sample, in nats.
+        tokens: [samples] number of these tokens.
+        confidence: of the intervals, which are over samples; None for a single sample.
+    """
+    with np.errstate(over="ignore"):
+        values = [float(np.exp(row.sum() / tokens.sum())) for row in loss]
+
+    def change(own: Any, reference: Any, count: Any) -> Any:
+        return np.exp(own / count) - np.exp(reference / count)
+
+    intervals = [
+        bootstrap_sums(np.stack([row, loss[0], tokens]), change, confidence)
+        if len(tokens) > 1
+        else None
+        for row in loss
+    ]
+    drops = tuple(value - values[0] for value in values)
+    return Metric("perplexity", False, False, "built in", tuple(values), drops, tuple(intervals))
+
+
 def user_metrics(
     function: Callable[[Any], Any],
     files: Sequence[Path],

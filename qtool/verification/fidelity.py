@@ -140,10 +140,12 @@ class Fidelity:
 def decibels(signal: float, noise: float) -> float | None:
     """Return 10 log10(signal / noise) of sums of squares.
 
-    None without noise or if a sum is not finite; -200 without signal.
+    None without noise; -200 without signal, or if a sum is not finite.
     """
-    if noise == 0.0 or not (math.isfinite(signal) and math.isfinite(noise)):
+    if noise == 0.0:
         return None
+    if not (math.isfinite(signal) and math.isfinite(noise)):
+        return -200.0
     return 10 * math.log10(signal / noise) if signal > 0 else -200.0
 
 

@@ -107,7 +107,7 @@ def test_unknown_name_to_minimize(no_files):
 
 @pytest.mark.parametrize(
     ("signal", "noise", "db"),
-    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (np.inf, 1.0, None)],
+    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (1.0, np.inf, -200.0)],
 )
 def test_decibels(signal, noise, db):
     assert decibels(signal, noise) == db

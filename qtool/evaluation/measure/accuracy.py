@@ -8,26 +8,49 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.metrics import Interval, Metric, make_metric, share_interval
+from qtool.evaluation.measure.sample_statistics import (
+    CLASSES,
+    NEXT_TOKENS,
+    TOKENS,
+    TOP,
+    OutputReader,
+    SampleStatistics,
+    check_finite,
+)
+from qtool.evaluation.metrics import (
+    CONFIDENCE,
+    Interval,
+    Metric,
+    bootstrap_sums,
+    make_metric,
+    perplexity_metric,
+    share_interval,
+)
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
-from qtool.verification.strip_padding import Padding
 
-TOP = 5
 WORST = 12
 SAVE_EVERY = 5.0
+
+AGREEMENTS = {
+    CLASSES: "top-1 agreement",
+    TOKENS: "token agreement",
+    NEXT_TOKENS: "next-token agreement",
+}
+"""What the outputs score -> the name of the agreement on it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +76,10 @@ class ModelAccuracy:
     """Outputs of a model relative to the reference.
 
     Attributes:
-        agreement: share of samples with the same top-1; None without scores.
-        sqnr_db: of all outputs; None if there is no error.
+        agreement: share of samples with the same top-1, or of tokens, see `Accuracy.scores`; None
+            without scores.
+        sqnr_db: of all outputs, of the logits for a language model; None if there is no error,
+            -200 if this model alone gives NaN or Inf.
         worst: the samples with the largest relative errors.
     """
 
@@ -65,32 +90,30 @@ class ModelAccuracy:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy of several models on the same samples; `models` starts with the reference."""
+    """Accuracy of several models on the same samples.
+
+    Attributes:
+        samples: number of samples.
+        metrics: the user's first, then top-1 and top-5 with labels, and the perplexity of a
+            language model.
+        models: the reference first.
+        scores: what agreement compares: "classes" of samples, "tokens" (a class for each token),
+            "next tokens" of a language model; "" if the outputs are no scores.
+        tokens: number of compared tokens; 0 without scores per token.
+        warnings: sentences on results that are hardly meant, for the top of every output.
+    """
 
     samples: int
     metrics: tuple[Metric, ...]
     models: tuple[ModelAccuracy, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class SampleStatistics:
-    """Numbers per sample, for every file.
-
-    Attributes:
-        classes: [files, n, 0 to 5] best classes; none if the first output is not scores.
-        signal: [n] sum of squares of the outputs of the first file.
-        noise: [files, n] sum of squared differences from the first file.
-        sizes: of the batches.
-    """
-
-    classes: Array
-    signal: Array
-    noise: Array
-    sizes: tuple[int, ...] = ()
+    scores: str = ""
+    tokens: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
-    def samples(self) -> int:
-        return len(self.signal)
+    def agreement_name(self) -> str:
+        """What `ModelAccuracy.agreement` is a share of, for a table."""
+        return AGREEMENTS.get(self.scores, AGREEMENTS[CLASSES])
 
 
 def measure_outputs(
@@ -111,15 +134,17 @@ def measure_outputs(
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
     sessions = [session(f) for f in files]
-    feeder, padding = Feeder(files[0]), Padding.of_session(sessions[0])
-    statistics = _Accumulator(store or Store(), len(files))
+    feeder, reader = Feeder(files[0]), None
+    statistics = _Accumulator(store or Store())
     saved = time.monotonic()
     for index, batch in enumerate(progress(data)):
         current().check()
         arrays = feeder.arrays(batch, index)
         if statistics.has(index, arrays):
             continue
-        statistics.add([padding.strip(arrays, run(s, arrays)) for s in sessions], arrays)
+        reader = reader or OutputReader(sessions[0], arrays)
+        outputs = [reader.padding.strip(arrays, run(s, arrays)) for s in sessions]
+        statistics.add(reader.read(arrays, outputs), arrays)
         if time.monotonic() - saved > SAVE_EVERY:
             statistics.save()
             saved = time.monotonic()
@@ -132,71 +157,39 @@ def measure_outputs(
 class _Accumulator:
     """Statistics of the batches so far, and a checksum of each batch."""
 
-    def __init__(self, store: Store, files: int) -> None:
-        self.store, self.files = store, files
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.marks: list[int] = []
-        self.parts: dict[str, list[Array]] = {"classes": [], "signal": [], "noise": []}
-        self.stored: dict[str, Array] | None = store.load("outputs")
+        self.parts: list[SampleStatistics] = []
+        self.stored: list[tuple[int, SampleStatistics]] = []
+        if (arrays := store.load("outputs")) is not None:
+            marks = arrays.pop("marks").tolist()
+            self.stored = list(
+                zip(marks, SampleStatistics.from_arrays(arrays).by_batch(), strict=True)
+            )
 
     def has(self, index: int, arrays: Sequence[Array]) -> bool:
         """Return True if the stored results have this batch; drop the rest if the data changed."""
-        if self.stored is None:
-            return False
-        marks = self.stored["marks"]
-        if index < len(marks) and marks[index] == _checksum(arrays):
-            start, stop = (int(self.stored["sizes"][:i].sum()) for i in (index, index + 1))
-            self._append(
-                self.stored["classes"][:, start:stop],
-                self.stored["signal"][start:stop],
-                self.stored["noise"][:, start:stop],
-                int(marks[index]),
-            )
-            return True
-        self.stored = None
+        if index < len(self.stored):
+            mark, statistics = self.stored[index]
+            if mark == _checksum(arrays):
+                self.marks.append(mark)
+                self.parts.append(statistics)
+                return True
+            self.stored = []
         return False
 
-    def add(self, outputs: Sequence[Sequence[Array]], arrays: Sequence[Array]) -> None:
-        reference = outputs[0]
-        size = len(reference[0]) if reference[0].ndim else 1
-        rows = [[_rows(a, size) for a in own] for own in outputs]
-        signal = sum((np.square(a).sum(1) for a in rows[0]), np.zeros(size))
-        noise = np.stack(
-            [
-                sum(
-                    (np.square(a - b).sum(1) for a, b in zip(rows[0], r, strict=True)),
-                    np.zeros(size),
-                )
-                for r in rows
-            ]
-        )
-        classes = np.stack([_top_classes(own[0], size) for own in outputs])
-        self._append(classes, signal, noise, _checksum(arrays))
-
-    def _append(self, classes: Array, signal: Array, noise: Array, mark: int) -> None:
-        for name, array in (("classes", classes), ("signal", signal), ("noise", noise)):
-            self.parts[name].append(array)
-        self.marks.append(mark)
+    def add(self, statistics: SampleStatistics, arrays: Sequence[Array]) -> None:
+        self.marks.append(_checksum(arrays))
+        self.parts.append(statistics)
 
     def save(self) -> None:
-        statistics = self.measured()
-        self.store.save(
-            "outputs",
-            {
-                "classes": statistics.classes,
-                "signal": statistics.signal,
-                "noise": statistics.noise,
-                "marks": np.array(self.marks),
-                "sizes": np.array(statistics.sizes),
-            },
-        )
+        if self.store.folder is not None:
+            arrays = self.measured().arrays()
+            self.store.save("outputs", {**arrays, "marks": np.array(self.marks)})
 
     def measured(self) -> SampleStatistics:
-        return SampleStatistics(
-            np.concatenate(self.parts["classes"], 1),
-            np.concatenate(self.parts["signal"]),
-            np.concatenate(self.parts["noise"], 1),
-            tuple(len(s) for s in self.parts["signal"]),
-        )
+        return SampleStatistics.joined(self.parts)
 
 
 def _checksum(arrays: Sequence[Array]) -> int:
@@ -206,20 +199,11 @@ def _checksum(arrays: Sequence[Array]) -> int:
     return mark
 
 
-def _rows(array: Array, size: int) -> Array:
-    return array.reshape(size, -1).astype(np.float64)
-
-
-def _top_classes(scores: Array, size: int) -> Array:
-    """Return [n, up to 5] best classes, ties in order of class; [n, 0] for other outputs."""
-    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
-        return np.zeros((size, 0), np.int32)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
-    return order.astype(np.int32)
-
-
 def summarize(
-    measured: SampleStatistics, labels: Array | None, extra: Sequence[Metric] = ()
+    measured: SampleStatistics,
+    labels: ArrayLike | None,
+    extra: Sequence[Metric] = (),
+    confidence: float = CONFIDENCE,
 ) -> Accuracy:
     """Return metrics, agreement and worst samples.
 
@@ -227,48 +211,133 @@ def summarize(
         labels: [samples] class numbers; the first output must then be [samples, classes] scores.
         extra: the user's metrics, which come first. With them and without labels the outputs are
             not interpreted as class scores: they may be embeddings, for example.
+        confidence: of the intervals, 0 to 1.
 
     Raises:
-        DataError: wrong number of labels, or the first output is not scores.
+        DataError: wrong number of labels, labels that are no classes, or the first output is not
+            scores; or the reference outputs NaN or Inf on every sample.
     """
-    if extra and labels is None:
-        measured = replace(measured, classes=measured.classes[:, :, :0])
-    metrics = [*extra, *(_built_in(measured, labels) if labels is not None else ())]
-    models = tuple(_outcome(measured, i, labels) for i in range(len(measured.noise)))
-    return Accuracy(measured.samples, tuple(metrics), models)
+    check_finite(measured)
+    if extra and labels is None and measured.scores == CLASSES:
+        measured = replace(measured, classes=measured.classes[:, :, :0], scores="")
+    metrics = [*extra, *built_in_metrics(measured, labels, confidence)]
+    numbers = None if labels is None else np.asarray(labels)
+    models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
+    return Accuracy(
+        measured.samples,
+        tuple(metrics),
+        models,
+        measured.scores,
+        int(measured.tokens.sum()),
+        tuple(_warnings(measured, models)),
+    )
 
 
-def check_labels(labels: Array, samples: int) -> None:
+def built_in_metrics(
+    measured: SampleStatistics, labels: ArrayLike | None, confidence: float = CONFIDENCE
+) -> list[Metric]:
+    """Return top-1 and top-5 with labels, the perplexity of a language model without.
+
+    Raises:
+        DataError: as for `summarize`.
+    """
+    if labels is not None:
+        return _label_metrics(measured, np.asarray(labels), confidence)
+    if measured.scores != NEXT_TOKENS or not measured.tokens.sum():
+        return []
+    return [perplexity_metric(measured.loss, measured.tokens, confidence)]
+
+
+def check_labels(labels: ArrayLike, samples: int) -> None:
     """Raise DataError unless there is one label per sample."""
-    if labels.ndim != 1:
+    array = np.asarray(labels)
+    if array.ndim != 1:
         raise DataError(
-            f"the labels have shape {list(labels.shape)}; pass one class number per sample"
+            f"the labels have shape {list(array.shape)}; pass one class number per sample"
         )
-    if len(labels) != samples:
-        raise DataError(f"{len(labels)} labels for {samples} samples; pass one per sample")
+    if len(array) != samples:
+        raise DataError(f"{len(array)} labels for {samples} samples; pass one per sample")
 
 
-def _built_in(measured: SampleStatistics, labels: Array) -> list[Metric]:
+def _check_classes(labels: Array, n_classes: int) -> None:
+    """Raise DataError unless the labels are numbers of classes."""
+    if labels.dtype.kind not in "iub" and not (
+        labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
+    ):
+        raise DataError(f"the labels are {labels.dtype}; pass class numbers, whole and from 0")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= n_classes:
+        one = low == 1 and high == n_classes
+        hint = "labels start at 1: subtract 1" if one else f"pass numbers of 0 to {n_classes - 1}"
+        raise DataError(
+            f"the labels are {low} to {high}, the model has {n_classes} classes; {hint}"
+        )
+
+
+def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float) -> list[Metric]:
     check_labels(labels, measured.samples)
-    if not measured.classes.shape[2]:
+    if measured.scores != CLASSES:
         raise DataError(
             "labels need [samples, classes] scores as the first output; use --eval instead"
         )
+    _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]
-    metrics = [make_metric("top-1", hits[:, :, 0], "built in", percent=True)]
-    if hits.shape[2] == TOP and int(measured.classes.max()) >= 2 * TOP:
-        metrics.append(make_metric("top-5", hits.any(2), "built in", percent=True))
+    metrics = [make_metric("top-1", hits[:, :, 0], "built in", percent=True, confidence=confidence)]
+    if hits.shape[2] == TOP and measured.n_classes > 2 * TOP:
+        best = hits.any(2)
+        metrics.append(make_metric("top-5", best, "built in", percent=True, confidence=confidence))
     return metrics
+
+
+def agreement_with_reference(
+    measured: SampleStatistics, model: int, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the share of samples, or of tokens, with the best class of the reference.
+
+    The interval of tokens is that over samples, since tokens of one text depend on each other.
+    """
+    if measured.scores == CLASSES:
+        same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
+        return share_interval(same, confidence)
+    if not measured.tokens.sum():
+        return None
+    if (measured.equal[model] == measured.tokens).all():  # of which a bootstrap draws nothing else
+        return share_interval(measured.tokens > 0, confidence)
+    sums = np.stack([measured.equal[model], measured.tokens])
+    return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
     noise, signal = measured.noise[model], measured.signal
-    agreement = None
-    if measured.classes.shape[2]:
-        same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
-        agreement = share_interval(same)
     worst = () if model == 0 else _worst(measured, model, labels)
+    agreement = agreement_with_reference(measured, model)
     return ModelAccuracy(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
+
+
+def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:
+    """Yield a sentence for each result that is hardly meant."""
+    broken = (measured.not_finite > 0).sum(1)
+    if broken[0]:
+        yield (
+            f"the float model outputs NaN or Inf on {broken[0]} of {measured.samples} samples, "
+            "which are left out of the SQNR"
+        )
+    for i, model in enumerate(models[1:], 1):
+        if broken[i] > broken[0]:
+            yield (
+                f"the outputs of {_nth(i, models)} are NaN or Inf on {broken[i]} of "
+                f"{measured.samples} samples"
+            )
+        elif model.sqnr_db is not None and model.sqnr_db < 0:
+            yield (
+                f"the outputs of {_nth(i, models)} have more noise than signal (SQNR "
+                f"{model.sqnr_db:.1f} dB): it may be of another network, or of other weights, than "
+                "the float model"
+            )
+
+
+def _nth(model: int, models: Sequence[ModelAccuracy]) -> str:
+    return "the quantized model" if len(models) == 2 else f"model {model + 1}"
 
 
 def _worst(measured: SampleStatistics, model: int, labels: Array | None) -> tuple[WorstSample, ...]:

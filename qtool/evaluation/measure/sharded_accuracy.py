@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 
 import numpy as np
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.distributed import Ranks
-from qtool.evaluation.measure.accuracy import SampleStatistics
+from qtool.evaluation.measure.sample_statistics import SampleStatistics
 
 
 def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStatistics | None:
@@ -30,17 +29,12 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
     if shares is None:
         return None
     parts = [_read(s) for s in shares]
-    batches = [_batches(m) if m is not None else [] for m in parts]
+    batches = [m.by_batch() if m is not None else [] for m in parts]
     longest = max(map(len, batches))
     ordered = [b[i] for i in range(longest) for b in batches if i < len(b)]
     if not ordered:
         raise DataError("the evaluation data is empty; give at least one batch")
-    return SampleStatistics(
-        np.concatenate([b.classes for b in ordered], 1),
-        np.concatenate([b.signal for b in ordered]),
-        np.concatenate([b.noise for b in ordered], 1),
-        tuple(len(b.signal) for b in ordered),
-    )
+    return SampleStatistics.joined(ordered)
 
 
 def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | None) -> Array | None:
@@ -80,19 +74,6 @@ def _label_kind(labels: Array | None, samples: int) -> str:
     return "share" if labels.ndim == 1 and len(labels) == samples else "all"
 
 
-def _batches(measured: SampleStatistics) -> Sequence[SampleStatistics]:
-    ends = np.cumsum(measured.sizes)[:-1]
-    return [
-        SampleStatistics(classes, signal, noise, (len(signal),))
-        for classes, signal, noise in zip(
-            np.split(measured.classes, ends, 1),
-            np.split(measured.signal, ends),
-            np.split(measured.noise, ends, 1),
-            strict=True,
-        )
-    ]
-
-
 def _saved(*arrays: Array) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, *arrays)
@@ -103,7 +84,9 @@ def _pack(own: SampleStatistics | None) -> bytes:
     """Serialize with a length prefix, so that parts can be concatenated."""
     data = b""
     if own is not None:
-        data = _saved(own.classes, own.signal, own.noise, np.array(own.sizes))
+        buffer = io.BytesIO()
+        np.savez(buffer, **own.arrays())  # type: ignore[arg-type]  # names are of fields
+        data = buffer.getvalue()
     return len(data).to_bytes(8, "little") + data
 
 
@@ -119,5 +102,4 @@ def _split(data: bytes) -> list[bytes]:
 def _read(packed: bytes) -> SampleStatistics | None:
     if len(packed) == 8:
         return None
-    classes, signal, noise, sizes = np.load(io.BytesIO(packed[8:]), allow_pickle=False).values()
-    return SampleStatistics(classes, signal, noise, tuple(int(s) for s in sizes))
+    return SampleStatistics.from_arrays(np.load(io.BytesIO(packed[8:]), allow_pickle=False))

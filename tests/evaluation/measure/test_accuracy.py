@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.evaluation.measure.accuracy import measure_outputs, summarize
+from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 
 
@@ -139,3 +141,89 @@ def test_other_data_is_measured_anew(files, x, tmp_path):
     other = torch.cat([x[:20], 2 * x[20:]])
     resumed = measure_outputs(files, other.split(10), store=store)
     assert np.array_equal(resumed.signal, measure_outputs(files, other.split(10)).signal)
+
+
+def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
+    files = [write_tagger(tmp_path / "a.onnx"), write_tagger(tmp_path / "b.onnx", noise=0.3)]
+    data = texts((3, 2, 4))
+    result = summarize(measure_outputs(files, data), None)
+    (metric,) = result.metrics
+    assert (metric.name, metric.higher_is_better, metric.percent) == ("perplexity", False, False)
+    hits = 0
+    loss = np.zeros(2)
+    for batch in data:
+        logits = [
+            torch.from_numpy(run(session(f), [t.numpy() for t in batch.values()])[0]) for f in files
+        ]
+        mask = batch["attention_mask"][:, 1:] == 1
+        hits += int(((logits[0].argmax(-1) == logits[1].argmax(-1))[:, :-1] & mask).sum())
+        for i, each in enumerate(logits):
+            entropy = torch.nn.functional.cross_entropy(
+                each[:, :-1][mask], batch["input_ids"][:, 1:][mask], reduction="sum"
+            )
+            loss[i] += float(entropy)
+    assert result.tokens == 9 * 8 - 3 * 3
+    assert metric.values == pytest.approx(np.exp(loss / result.tokens), rel=1e-5)
+    assert metric.drops[1] == pytest.approx(metric.values[1] - metric.values[0])
+    assert metric.intervals[1].low < metric.drops[1] < metric.intervals[1].high
+    assert result.agreement_name == "next-token agreement"
+    assert result.models[1].agreement.value == pytest.approx(hits / result.tokens)
+    assert {s.predicted for s in result.models[1].worst} == {None}
+
+
+def test_classes_of_tokens_agree_without_perplexity(tmp_path):
+    files = [write_tagger(tmp_path / f"{n}.onnx", causal=False, noise=n * 0.3) for n in range(2)]
+    result = summarize(measure_outputs(files, texts((2, 1))), None)
+    assert (result.metrics, result.scores, result.tokens) == ((), "tokens", 3 * 9 - 2 * 3)
+    assert 0 < result.models[1].agreement.value < 1
+    assert result.models[0].agreement.value == 1
+
+
+def test_statistics_of_texts_resume(tmp_path):
+    files = [write_tagger(tmp_path / "a.onnx"), write_tagger(tmp_path / "b.onnx", noise=0.3)]
+    data = texts((3, 2, 4))
+    store = Store(tmp_path / "kept", "k")
+    first = summarize(measure_outputs(files, data, store=store), None)
+    assert summarize(measure_outputs(files, data, store=store), None) == first
+
+
+def classifiers(tmp_path, *weights):
+    return [linear_file(tmp_path / f"{i}.onnx", w) for i, w in enumerate(weights)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([1, 2, 3, 1], "1 to 3, the model has 3 classes; labels start at 1: subtract 1"),
+        ([0, 1, -1, 2], "-1 to 2, .* pass numbers of 0 to 2"),
+        ([0, 7, 1, 2], "0 to 7"),
+        ([0.5, 0, 1, 2], "class numbers"),
+        (["a", "b", "c", "d"], "class numbers"),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path, labels, says):
+    measured = measure_outputs(classifiers(tmp_path, np.eye(3)), [torch.ones(4, 3)])
+    with pytest.raises(DataError, match=says):
+        summarize(measured, labels)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_labels_of_any_kind(tmp_path, kind):
+    measured = measure_outputs(classifiers(tmp_path, np.eye(3)), [torch.eye(3)])
+    assert summarize(measured, kind([0, 1, 1])).metrics[0].values == (pytest.approx(2 / 3),)
+
+
+def test_outputs_of_another_network_are_a_warning(tmp_path):
+    files = classifiers(tmp_path, np.eye(3), -np.eye(3))
+    result = summarize(measure_outputs(files, [torch.eye(3)]), None)
+    assert "more noise than signal (SQNR -6.0 dB)" in result.warnings[0]
+
+
+def test_nan_is_never_taken_for_no_error(tmp_path):
+    broken = np.full((3, 3), np.nan)
+    files = classifiers(tmp_path, np.eye(3), broken)
+    result = summarize(measure_outputs(files, [torch.eye(3)]), None)
+    assert result.models[1].sqnr_db == -200
+    assert "NaN or Inf on 3 of 3 samples" in result.warnings[0]
+    with pytest.raises(DataError, match="the float model outputs NaN or Inf on all 3 samples"):
+        summarize(measure_outputs(files[::-1], [torch.eye(3)]), None)

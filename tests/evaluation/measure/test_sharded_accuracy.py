@@ -13,7 +13,7 @@ from qtool.api.conversion import quantize
 from qtool.api.evaluation import evaluate
 from qtool.distributed import DataShard, Ranks, session
 from qtool.evaluation.evaluate import Evaluation
-from qtool.evaluation.measure.accuracy import SampleStatistics
+from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from tests.backends.onnx.export.networks import Residual
 from tests.distributed.processes import run, values
@@ -31,18 +31,14 @@ def measured(batch: int) -> SampleStatistics:
     n = SIZES[batch]
     place = 10.0 * batch + np.arange(n)
     classes = np.stack([place, -place])[:, :, None].astype(np.int32)
-    return SampleStatistics(classes, place, np.stack([0 * place, place]), (n,))
+    pair = np.stack([0 * place, place])
+    return SampleStatistics(classes, place, pair, (n,), pair, place, pair, pair, 3, "classes")
 
 
 def joined(parts: list[SampleStatistics]) -> SampleStatistics | None:
     if not parts:
         return None
-    return SampleStatistics(
-        np.concatenate([p.classes for p in parts], 1),
-        np.concatenate([p.signal for p in parts]),
-        np.concatenate([p.noise for p in parts], 1),
-        tuple(n for p in parts for n in p.sizes),
-    )
+    return SampleStatistics.joined(parts)
 
 
 def dealt(rank: int, size: int, whole: bool) -> Any:

@@ -1,0 +1,227 @@
+"""Statistics of the outputs of several files per sample, from which metrics and errors follow.
+
+Outputs are not kept: a few numbers per sample suffice for metrics, agreement and intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from qtool.core.errors import DataError
+from qtool.core.types import Array
+from qtool.evaluation.language_model import LOGITS, find_language_model
+from qtool.verification.strip_padding import Padding
+
+TOP = 5
+
+CLASSES, TOKENS, NEXT_TOKENS = "classes", "tokens", "next tokens"
+"""What the first output scores: classes of samples, classes of tokens, the next token."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampleStatistics:
+    """Numbers per sample, for every file.
+
+    Attributes:
+        classes: [files, n, 0 to 5] best classes; none if the first output is not class scores.
+        signal: [n] sum of squares of the outputs of the first file; of the logits alone for a
+            language model. 0 where the first file gives NaN or Inf.
+        noise: [files, n] sum of squared differences from the first file; Inf where a later file
+            alone gives NaN or Inf.
+        sizes: of the batches.
+        not_finite: [files, n] number of outputs that are NaN or Inf.
+        tokens: [n] number of compared tokens; 0 without scores per token.
+        equal: [files, n] number of tokens with the best class of the first file.
+        loss: [files, n] sum of the cross-entropy of next tokens, in nats.
+        n_classes: number of classes of the first output; 0 without class scores.
+        scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
+    """
+
+    classes: Array
+    signal: Array
+    noise: Array
+    sizes: tuple[int, ...]
+    not_finite: Array
+    tokens: Array
+    equal: Array
+    loss: Array
+    n_classes: int = 0
+    scores: str = ""
+
+    @property
+    def samples(self) -> int:
+        return len(self.signal)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return everything as arrays, for `from_arrays`."""
+        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Array]) -> SampleStatistics:
+        """Return the statistics of `arrays`.
+
+        Raises:
+            KeyError: an array is missing.
+        """
+        stored = {f.name: arrays[f.name] for f in fields(cls)}
+        sizes = tuple(int(s) for s in stored.pop("sizes"))
+        count, scores = int(stored.pop("n_classes")), str(stored.pop("scores"))
+        return cls(**stored, sizes=sizes, n_classes=count, scores=scores)
+
+    @classmethod
+    def joined(cls, parts: Sequence[SampleStatistics]) -> SampleStatistics:
+        """Return the statistics of consecutive samples as one."""
+        arrays = {
+            name: np.concatenate([getattr(p, name) for p in parts], axis)
+            for name, axis in _AXES.items()
+        }
+        sizes = tuple(size for p in parts for size in p.sizes)
+        return cls(**arrays, sizes=sizes, n_classes=parts[0].n_classes, scores=parts[0].scores)
+
+    def by_batch(self) -> list[SampleStatistics]:
+        """Return the statistics of each batch."""
+        ends = np.cumsum(self.sizes)[:-1]
+        columns = [np.split(getattr(self, name), ends, axis) for name, axis in _AXES.items()]
+        return [
+            SampleStatistics(
+                **dict(zip(_AXES, arrays, strict=True)),
+                sizes=(size,),
+                n_classes=self.n_classes,
+                scores=self.scores,
+            )
+            for size, *arrays in zip(self.sizes, *columns, strict=True)
+        ]
+
+
+_AXES = {
+    "classes": 1,
+    "signal": 0,
+    "noise": 1,
+    "not_finite": 1,
+    "tokens": 0,
+    "equal": 1,
+    "loss": 1,
+}
+"""Array -> its axis of samples."""
+
+
+class OutputReader:
+    """Turns the outputs of one batch into statistics.
+
+    What the outputs are is decided on the first batch with the first file.
+    """
+
+    def __init__(self, model: Any, arrays: Sequence[Array]) -> None:
+        """
+        Args:
+            model: session of the first file.
+            arrays: a batch in the order of its inputs.
+        """
+        self.padding = Padding.of_session(model)
+        self.language_model = find_language_model(model, arrays)
+        self.per_token = LOGITS in model.get_outputs()[0].name
+
+    def read(self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]]) -> SampleStatistics:
+        """Return the statistics of a batch.
+
+        Args:
+            arrays: inputs of the batch.
+            outputs: per file, zero at padded positions (see `Padding.strip`).
+        """
+        first = outputs[0][0]
+        size = len(first) if first.ndim else 1
+        classes = [_top_classes(own[0], size) for own in outputs]
+        signal, noise, not_finite = self._errors(outputs, size)
+        scores, tokens, equal, loss = self._tokens(arrays, outputs, size)
+        n_classes = first.shape[1] if classes[0].shape[1] else 0
+        return SampleStatistics(
+            np.stack(classes),
+            signal,
+            noise,
+            (size,),
+            not_finite,
+            tokens,
+            equal,
+            loss,
+            n_classes,
+            CLASSES if n_classes else scores,
+        )
+
+    def _errors(self, outputs: Sequence[Sequence[Array]], size: int) -> tuple[Array, Array, Array]:
+        """Return signal, noise and the number of NaN and Inf."""
+        chosen = self.language_model
+        read = [own if chosen is None else [own[chosen.logits]] for own in outputs]
+        rows = [[_rows(a, size) for a in own] for own in read]
+        not_finite = np.stack([sum((~np.isfinite(a)).sum(1) for a in own) for own in rows])
+        with np.errstate(invalid="ignore", over="ignore"):
+            signal = sum((np.square(a).sum(1) for a in rows[0]), np.zeros(size))
+            noise = np.stack([_noise(rows[0], own, size) for own in rows])
+        noise[~np.isfinite(noise)] = np.inf
+        unknown = not_finite[0] > 0
+        signal[unknown], noise[:, unknown] = 0.0, 0.0
+        return signal, noise, not_finite
+
+    def _tokens(
+        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int
+    ) -> tuple[str, Array, Array, Array]:
+        """Return what is scored, the number of tokens, of equal ones, and the loss per sample."""
+        zeros = np.zeros((len(outputs), size))
+        model = self.language_model
+        if model is not None:
+            compared, logits = model.predicted(arrays), [o[model.logits] for o in outputs]
+            best = [x[:, :-1].argmax(-1) for x in logits]
+            loss = np.stack([model.losses(arrays, x).sum(1) for x in logits])
+            return NEXT_TOKENS, *_agreement(compared, best), loss
+        first = outputs[0][0]
+        if not (self.per_token and first.ndim == 3 and first.dtype.kind == "f"):
+            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros
+        best = [own[0].argmax(-1) for own in outputs]
+        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros
+
+    def _kept(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
+        """Return bool [samples, tokens]: False at padded positions."""
+        if self.padding.mask is None or 1 not in self.padding.axes[0]:
+            return np.ones(shape, bool)
+        mask: Array = arrays[self.padding.mask] != 0
+        return mask if mask.shape == shape else np.ones(shape, bool)
+
+
+def check_finite(measured: SampleStatistics) -> None:
+    """Check that the reference has finite outputs on some sample.
+
+    Raises:
+        DataError: it has none, so that nothing can be compared with it.
+    """
+    if measured.samples and (measured.not_finite[0] > 0).all():
+        raise DataError(
+            f"the float model outputs NaN or Inf on all {measured.samples} samples, so that there "
+            "is nothing to compare with; check its weights and the preprocessing of the data"
+        )
+
+
+def _agreement(compared: Array, best: Iterable[Array]) -> tuple[Array, Array]:
+    """Return the number of compared tokens, and of those with the best class of the first file."""
+    classes = list(best)
+    equal = np.stack([((b == classes[0]) & compared).sum(1) for b in classes])
+    return compared.sum(1), equal
+
+
+def _noise(reference: Sequence[Array], rows: Sequence[Array], size: int) -> Array:
+    pairs = zip(reference, rows, strict=True)
+    return sum((np.square(a - b).sum(1) for a, b in pairs), np.zeros(size))
+
+
+def _rows(array: Array, size: int) -> Array:
+    return array.reshape(size, -1).astype(np.float64)
+
+
+def _top_classes(scores: Array, size: int) -> Array:
+    """Return [n, up to 5] best classes, ties in order of class; [n, 0] for other outputs."""
+    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
+        return np.zeros((size, 0), np.int32)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
+    return order.astype(np.int32)
