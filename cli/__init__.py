@@ -130,6 +130,15 @@ HELP = {
 }
 
 
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the version; read here, since finding it takes longer than the rest of --help."""
+    if value and not ctx.resilient_parsing:
+        from qtool.core.versions import own_version
+
+        click.echo(f"qtool, version {own_version()}")
+        ctx.exit()
+
+
 @click.group(
     cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -140,7 +149,14 @@ HELP = {
     metavar="MODULE",
     help="Import this Python module first, so that the command knows what it registers.",
 )
-@click.version_option(package_name="qtool")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def main(imports: tuple[str, ...]) -> None:
     """Quantize trained PyTorch models to verified int8 ONNX models.
 

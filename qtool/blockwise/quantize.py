@@ -20,7 +20,7 @@ from torch import nn
 
 from qtool import observers
 from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
-from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
+from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import model_files, move_into_place
@@ -38,6 +38,7 @@ from qtool.core.graph.split_layers import split
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
 from qtool.core.types import Change
+from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes

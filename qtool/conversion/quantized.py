@@ -13,7 +13,7 @@ from torch import fx
 from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.backends.onnx.file_info import FileInfo, NodeInfo, own_version
+from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import SelfTest, attach
 from qtool.backends.onnx.storage import atomic_save, save
@@ -38,6 +38,7 @@ from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target

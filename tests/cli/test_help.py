@@ -11,6 +11,7 @@ import sys
 import pytest
 from qtool.cli.command import GROUPS
 
+from qtool.core.versions import own_version
 from tests.cli.conftest import DIGITS, Cli, commands
 
 
@@ -18,7 +19,7 @@ def test_the_group_lists_every_command(cli: Cli) -> None:
     text = cli("--help").output
     for command in commands():
         assert re.search(rf"^  {command}  +\S", text, re.MULTILINE)
-    assert "qtool" in cli("--version").output
+    assert cli("--version").output == f"qtool, version {own_version()}\n"
     assert cli("-h").output == text
 
 

@@ -7,6 +7,7 @@ from importlib.metadata import requires
 import pytest
 
 from qtool.core.errors import DataError
+from qtool.core.versions import DISTRIBUTION
 from qtool.frontends.optional_packages import PACKAGES, require
 
 
@@ -25,5 +26,5 @@ def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extra_requires_every_package() -> None:
-    required = {re.split(r"[^\w-]", line)[0] for line in requires("qtool") or [] if "extra" in line}
+    required = {re.split(r"[^\w-]", line)[0] for line in requires(DISTRIBUTION) or [] if "extra" in line}
     assert set(PACKAGES.values()) <= required

@@ -19,7 +19,7 @@ import torch
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
-from qtool.core.versions import version_of
+from qtool.core.versions import own_version
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import current_name
 
@@ -111,11 +111,6 @@ class FileInfo:
 def maker_version(model: onnx.ModelProto) -> str | None:
     """Return the version of the qtool that wrote a file, also a float file; None for others."""
     return next((p.value for p in model.metadata_props if p.key == _VERSION), None)
-
-
-def own_version() -> str:
-    """Return the version of the running qtool."""
-    return version_of("qtool") or "source"
 
 
 def float_metadata() -> dict[str, str]:
