@@ -6,7 +6,9 @@ JOBS ?= 3
 MINUTES ?= 10
 
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -c constraints.txt
 READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.dev-ready
 DOCS_READY := $(VENV)/.docs-ready
 DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
@@ -20,7 +22,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test fuzz lint docs notebooks clean
+.PHONY: help setup quickstart test floors newest fuzz lint docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -28,14 +30,20 @@ help: ## List the commands
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: $(READY) ## Make the environment in VENV; done once, and again when versions change
+setup: $(DEV_READY) ## Make the environment in VENV with all tools; again when versions change
 
+# qtool and what it imports: enough for `make quickstart`.
 $(READY): pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "The pinned versions need Python 3.11 or newer; name one with make PYTHON=..."; exit 1; }
-	@echo "Setting up $(VENV) (once; torch is a large download) ..."
+	@echo "Setting up $(VENV), once. Most of it is torch: docs/install.md says how to get a small build."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@$(PIP) -e .
+	@touch $@
+
+$(DEV_READY): $(READY)
+	@echo "Adding the tools for tests and checks to $(VENV), once."
+	@$(PIP) -e '.[dev]'
 	@touch $@
 
 quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
@@ -46,18 +54,24 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt
+test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
-fuzz: $(READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
+floors: ## Run examples and tests with the oldest versions that qtool works with, on Python 3.10
+	@.ci/lane floors
+
+newest: ## The same with the newest versions that pip finds
+	@.ci/lane newest
+
+fuzz: $(DEV_READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
 	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \
 		--first $$(date +%s) --keep reports/fuzz
 	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign graphs --minutes $(MINUTES) \
 		--first $$(date +%s) --keep reports/fuzz
 
-lint: $(READY) ## Run the checks alone: style, types, import layers
+lint: $(DEV_READY) ## Run the checks alone: style, types, import layers
 	@status=0; \
 	$(BIN)/ruff check --output-format concise . || status=1; \
 	$(BIN)/mypy || status=1; \
@@ -72,8 +86,8 @@ notebooks: $(DOCS_READY) ## Make notebooks of the tutorials in build/notebooks; 
 	@$(BIN)/python docs/notebooks.py build/notebooks
 	@echo "build/notebooks"
 
-$(DOCS_READY): $(READY)
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[docs]'
+$(DOCS_READY): $(DEV_READY)
+	@$(PIP) -qq -e '.[docs]'
 	@touch $@
 
 clean: ## Remove the environment, caches and build output; reports stay

@@ -18,6 +18,7 @@ from torch import nn
 import qtool
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
+from qtool.backends.onnxruntime.integer_engine.matmul_nbits import FUSES_PRODUCTS
 from qtool.core.data import Batch
 from qtool.core.graph import torch_ops
 from qtool.core.types import UINT4, UINT8
@@ -50,7 +51,7 @@ class Attention(nn.Module):
 LINEAR = ("query", "key", "value", "out")
 KERNELS = {
     "dynamic": {"MatMulIntegerToFloat": 3, "DynamicQuantizeMatMul": 1},
-    "weight-only": {"MatMulNBits": 4},
+    "weight-only": {"MatMulNBits": 4} if FUSES_PRODUCTS else {"Gemm": 3, "MatMul": 1},
     "weight-only-int4": {"MatMulNBits": 4},
 }
 every = pytest.mark.parametrize("mode", list(KERNELS))

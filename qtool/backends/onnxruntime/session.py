@@ -17,6 +17,8 @@ from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
 
 RUNTIME = f"onnxruntime {ort.__version__}"
+VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
+"""Major and minor version of the runtime."""
 SILENT = 4  # fatal errors only: others are raised
 _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers"
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"

@@ -93,7 +93,7 @@ def _registry(
     opset: int, table: tuple[tuple[Any, Callable[..., Any]], ...], operators: frozenset[Any]
 ) -> Any:
     """Return the translations of torch.onnx, None if torch lacks these internals."""
-    try:  # present in torch 2.8 to 2.13
+    try:  # present in torch 2.11 to 2.15
         from torch.onnx._internal.exporter import _core, _fx_passes, _registration
 
         parts = _core._exported_program_to_onnx_program, _fx_passes.insert_type_promotion_nodes

@@ -15,7 +15,10 @@ import torch
 from torch.nn import functional as F
 
 from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
+from qtool.backends.onnxruntime.session import VERSION
 
+FUSES_PRODUCTS = VERSION >= (1, 25)
+"""Whether the installed runtime has this fusion; an older one computes the product of floats."""
 BITS, BLOCK = 8, 32
 MAX_SHARED = 8  # the runtime merges equal constants of up to so many floats
 PRODUCTS = ("MatMul", "Gemm")
@@ -46,7 +49,7 @@ class Product:
 def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     """Return what the runtime makes of a MatMul or Gemm, None if it stays a product of floats."""
     weight = _weight_dequantizer(node, file)
-    if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
+    if not FUSES_PRODUCTS or weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
         return None
     if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
