@@ -26,5 +26,7 @@ def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extra_requires_every_package() -> None:
-    required = {re.split(r"[^\w-]", line)[0] for line in requires(DISTRIBUTION) or [] if "extra" in line}
+    required = {
+        re.split(r"[^\w-]", line)[0] for line in requires(DISTRIBUTION) or [] if "extra" in line
+    }
     assert set(PACKAGES.values()) <= required

@@ -48,8 +48,8 @@ class Product:
 
 def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     """Return what the runtime makes of a MatMul or Gemm, None if it stays a product of floats."""
-    weight = _weight_dequantizer(node, file)
-    if not FUSES_PRODUCTS or weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
+    weight = _weight_dequantizer(node, file) if FUSES_PRODUCTS else None
+    if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
         return None
     if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
