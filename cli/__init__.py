@@ -19,8 +19,12 @@ from qtool.cli.distributed import check_same_command, ignore_sigterm, run_on_all
 from qtool.cli.shutdown import clean_shutdown
 
 from qtool.core.option_names import unknown_name
+from qtool.core.versions import version_of
 
-__all__ = ["JSON", "main"]
+__all__ = ["JSON", "SCHEMA", "envelope", "main"]
+
+SCHEMA = 1
+"""Of the JSON documents, but for reports, which have a number of their own."""
 
 JSON = "qtool.json"  # key in a context's meta: True with --json
 
@@ -32,6 +36,11 @@ GROUPS = {
 }
 """Heading in the help -> commands below it, in the order of use."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+
+def envelope(command: str) -> dict[str, Any]:
+    """Return the first keys of every JSON document: `qtool.cli.documents.Envelope`."""
+    return {"schema": SCHEMA, "command": command, "qtool": version_of("qtool")}
 
 
 class _Group(click.Group):
@@ -105,7 +114,8 @@ class _Group(click.Group):
             if ctx.meta[JSON]:
                 details = {"message": error.format_message(), "exit_code": error.exit_code}
                 cause = error.__cause__ or error
-                click.echo(json.dumps({"error": {"type": type(cause).__name__, **details}}))
+                failure = {"error": {"type": type(cause).__name__, **details}}
+                click.echo(json.dumps(envelope(ctx.invoked_subcommand or "") | failure))
             raise
         finally:
             ignore_sigterm()

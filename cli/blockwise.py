@@ -78,7 +78,4 @@ def command(
         dynamic=sources.dynamic_of(dynamic, batches),
         block=block << 20,
     )
-    if as_json:
-        output.show_json(result.to_json())
-    else:
-        output.say(str(result))
+    output.show(result, as_json)

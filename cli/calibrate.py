@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from qtool.cli import options, output, sources
 from qtool.cli.command import Command
+
+if TYPE_CHECKING:
+    from qtool import Calibration
 
 
 @click.command("calibrate", cls=Command)
@@ -74,15 +78,19 @@ def command(
     )
     current().continue_on_rank_zero()
     calibration.save(output_)
+    show_file(calibration, output_, as_json)
+
+
+def show_file(calibration: Calibration, path: Path, as_json: bool, merged: int = 0) -> None:
+    """Print what a calibration file holds, and of how many it was merged."""
+    from qtool.cli.documents import CalibrationFile
+
     samples, tensors = calibration.samples, len(calibration.statistics)
+    file = CalibrationFile(path, samples, tensors, str(calibration.observer), calibration.notes)
     if as_json:
-        notes = list(calibration.notes)
-        output.show_json(
-            {"file": str(output_), "samples": samples, "tensors": tensors, "notes": notes}
-        )
-    else:
-        output.say(
-            f"{output_}: {samples} samples, {tensors} tensors, observer {calibration.observer}"
-        )
-        for note in calibration.notes:
-            output.say(f"note: {note}")
+        output.show_json(file)
+        return
+    origin = f" from {merged} calibrations" if merged else ""
+    output.say(f"{path}: {samples} samples{origin}, {tensors} tensors, observer {file.observer}")
+    for note in file.notes:
+        output.say(f"note: {note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,12 +119,15 @@ def write(
     with output.status("timing"):
         speed = measure_speedup(quantized, path, seconds=timing) if timing else None
     missed = _missed(result, *goals)
+    size = sum(f.stat().st_size for f in model_files(path))
     if as_json:
-        shown = {"file": str(path), "notes": list(quantized.notes), **result.to_json()}
-        shown["speed"] = speed.to_json() if speed is not None else None
-        output.show_json({**shown, **{f"{goal}_met": not missed[goal] for goal in missed}})
+        from qtool.cli.documents import ModelFile
+
+        plan = quantized.plan
+        met = {f"{goal}_met": not missed[goal] for goal in missed}
+        file = ModelFile(path, size, plan.target, plan.recipe.mode, speed, **met)
+        output.show_json(file, replace(result, notes=(*quantized.notes, *result.notes)))
     else:
-        size = sum(f.stat().st_size for f in model_files(path))
         output.say(f"{path}: {size / 1024:.0f} KiB")
         output.say(str(result))
         if speed is not None:

@@ -36,7 +36,9 @@ def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
         done = install_emulators((Family.X86, *(family for family, wanted in optional if wanted)))
     emulators = qtool.emulators()
     if as_json:
-        output.show_json({**emulators.to_json(), "installed": list(done)})
+        from qtool.cli.documents import Installed
+
+        output.show_json(emulators, Installed(done))
         return
     for sentence in done:
         output.say(sentence)

@@ -6,7 +6,8 @@ from functools import reduce
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, sources
+from qtool.cli.calibrate import show_file
 from qtool.cli.command import Command
 
 
@@ -27,7 +28,4 @@ def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> Non
 
     merged = reduce(Calibration.merge, (Calibration.load(c) for c in calibrations))
     merged.save(output_)
-    if as_json:
-        output.show_json({"file": str(output_), "samples": merged.samples})
-    else:
-        output.say(f"{output_}: {merged.samples} samples from {len(calibrations)} calibrations")
+    show_file(merged, output_, as_json, len(calibrations))

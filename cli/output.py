@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
-from qtool.cli import JSON
+from qtool.cli import JSON, envelope
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -22,6 +21,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from qtool.core.records import to_json
 
 EVENT_SECONDS = 1.0
 
@@ -141,7 +142,7 @@ def say(text: str) -> None:
 def show(result: Any, as_json: bool) -> None:
     """Print a result of the library as text or as JSON."""
     if as_json:
-        show_json(result.to_json())
+        show_json(result)
     else:
         say(str(result))
 
@@ -167,14 +168,14 @@ def exit_if_missed(report: Any, fail_on: str | None = None) -> None:
         raise SystemExit(1)
 
 
-def show_json(value: Any) -> None:
-    """Print strict JSON; numbers that it cannot represent (an infinite SQNR) become null."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+def show_json(*parts: Any) -> None:
+    """Print one JSON document: the fields of `Envelope`, then those of each part.
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    Args:
+        parts: dataclasses of `qtool.cli.documents.DOCUMENTS`.
+    """
+    context = click.get_current_context()
+    fields = envelope(context.command.name or "")
+    for part in parts:
+        fields |= to_json(part)
+    click.echo(json.dumps(fields, indent=2, allow_nan=False))

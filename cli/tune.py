@@ -185,7 +185,9 @@ def command(
     with output.status("exporting and verifying"):
         result.save(output_, front=front, page=page, recipe=save_recipe)
     if as_json:
-        output.show_json({"file": str(output_), **result.to_json()})
+        from qtool.cli.documents import TunedFile
+
+        output.show_json(TunedFile(output_), result)
     else:
         output.say(f"{output_}: {result}")
     if not result.reached:

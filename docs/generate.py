@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from inspect import cleandoc
 from textwrap import dedent
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import click
 from qtool.cli.command import Command
+
+from qtool.core.json_schema import is_record, json_fields, summary
 
 __all__ = ["MARK", "PAGES"]
 
@@ -81,5 +86,67 @@ def operators() -> str:
     return f"{words}\n\n{operator_table(TARGETS.values())}"
 
 
-PAGES: dict[str, Callable[[], str]] = {"commands": commands, "operators": operators}
+def json_documents() -> str:
+    """The JSON of every command, from the dataclasses that it is written from."""
+    from qtool.cli.documents import DOCUMENTS, Envelope, Error
+
+    nested: dict[str, type] = {}
+    parts = ["## All commands", _json_table((Envelope,), nested)]
+    parts += ["If the command fails, these keys follow:", _json_table((Error,), nested)]
+    for command, alternatives in DOCUMENTS.items():
+        parts.append(f"## qtool {command}")
+        for i, classes in enumerate(alternatives):
+            parts += ["Or:"] if i else []
+            parts.append(_json_table(classes, nested))
+    parts.append("## Objects")
+    shown: set[str] = set()
+    while rest := [name for name in nested if name not in shown]:
+        for name in rest:  # a table may name further classes
+            shown.add(name)
+            parts += [f"### {name}", _plain(summary(nested[name]))]
+            parts.append(_json_table((nested[name],), nested))
+    return "\n\n".join(parts) + "\n"
+
+
+def _json_table(classes: Sequence[type], nested: dict[str, type]) -> str:
+    fields = {key: field for kind in classes for key, field in json_fields(kind).items()}
+    rows = [
+        f"| `{key}` | {_type_text(hint, nested)} | {_cell(text or key.replace(chr(95), chr(32)))} |"
+        for key, (hint, text) in fields.items()
+    ]
+    return "\n".join(["| key | value | meaning |", "|---|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    return _plain(text.replace("None", "null")).replace("|", r"\|")
+
+
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "text", type(None): "null"}
+
+
+def _type_text(hint: Any, nested: dict[str, type]) -> str:
+    """A type in words; classes are links to their tables."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(a, nested) for a in arguments)
+    if origin in (tuple, list):
+        each = dict.fromkeys(_type_text(a, nested) for a in arguments if a is not ...)
+        return f"list of {' and '.join(each)}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"object, name to {_type_text(arguments[1], nested)}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return ", ".join(f"`{member.value}`" for member in hint)
+    if hasattr(hint, "JSON_FORM"):
+        return str(hint.JSON_FORM)
+    if is_record(hint):
+        nested.setdefault(hint.__name__, hint)
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    return _JSON_TYPES.get(hint, "any" if hint is Any else "text")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "json": json_documents,
+    "operators": operators,
+}
 """Page -> what makes its part."""

@@ -43,18 +43,18 @@ class QuantizedModel(Quantized):
         Args:
             path, verify, format, external_data: as for `Quantized.export`.
             timing: seconds to spend on the speed comparison with the float model (see `speed`); 0
-                skips it. The remarks contain its result, and the slowest operators where int8 is
-                slower. By default only small models are timed, briefly, and there is a remark only
+                skips it. The notes contain its result, and the slowest operators where int8 is
+                slower. By default only small models are timed, briefly, and there is a note only
                 if int8 is slower.
         """
         result = super().export(path, verify, format=format, external_data=external_data)
         if result is None:
             return result
         if timing is None:
-            return replace(result, remarks=self._slower(path, result.coverage.macs))
+            return replace(result, notes=self._slower(path, result.coverage.macs))
         speedup = self.speed(path, timing) if timing else None
-        remarks = () if speedup is None else (str(speedup), speedup.warning())
-        return replace(result, remarks=tuple(filter(None, remarks)))
+        notes = () if speedup is None else (str(speedup), speedup.warning())
+        return replace(result, notes=tuple(filter(None, notes)))
 
     def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
         """Return a warning if int8 is clearly slower.

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class BlockRecord:
     sqnr: Mapping[str, float | None]
     rounded: int
     notes: tuple[str, ...]
-    nodes: tuple[Mapping[str, Any], ...]
+    nodes: tuple[Mapping[str, Any], ...] = field(metadata={"json": False})
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> BlockRecord:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 import torch
@@ -37,6 +37,7 @@ from qtool.core.graph.process_lock import exclusive, trim_memory
 from qtool.core.graph.split_layers import split
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
+from qtool.core.records import to_json
 from qtool.core.types import Change
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
@@ -64,9 +65,16 @@ class BlockResult:
         notes: on the whole model, for the user; blocks have their own.
     """
 
+    JSON_PROPERTIES: ClassVar = ("size_bytes", "sqnr")
+
     files: tuple[Path, ...]
     blocks: tuple[BlockRecord, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the model and its weights."""
+        return sum(f.stat().st_size for f in self.files)
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
@@ -74,9 +82,8 @@ class BlockResult:
         return self.blocks[-1].sqnr
 
     def to_json(self) -> dict[str, Any]:
-        blocks = [{k: v for k, v in asdict(b).items() if k != "nodes"} for b in self.blocks]
-        summary = {"sqnr": dict(self.sqnr), "notes": list(self.notes)}
-        return {"files": list(map(str, self.files)), **summary, "blocks": blocks}
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         size = formats.size(sum(f.stat().st_size for f in self.files))

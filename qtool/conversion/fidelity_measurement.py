@@ -39,17 +39,17 @@ def measure_fidelity(
     pair = (padding.strip(inputs, o) for o in (real, coded))
     fidelity = compare_outputs(sample.size, model.graph.outputs, *pair)
     if holdout is not None:
-        fidelity = replace(fidelity, expected=holdout[0], n_holdout=holdout[1])
+        fidelity = replace(fidelity, holdout=holdout[0], holdout_samples=holdout[1])
     graph, batch = model.graph_with_points, model.to_device(sample)
     fidelity = replace(
         fidelity,
-        narrow=narrow_inputs(graph, model.plan, model.parameters, batch),
+        narrow_inputs=narrow_inputs(graph, model.plan, model.parameters, batch),
         near_zero_divisions=divisions,
         heavy_tails=heavy_tails(graph, batch),
     )
     if fidelity.warning is None:
         return fidelity
-    return replace(fidelity, costly=costliest_layers(graph, model.plan, batch))
+    return replace(fidelity, costliest=costliest_layers(graph, model.plan, batch))
 
 
 def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, ...]:

@@ -272,7 +272,7 @@ class Quantized:
         if exactness is None:
             coverage = measure_coverage(file, self.plan, used)
             fidelity = self._measure_fidelity(batch, divisions)
-            return Verification(parity, None, coverage, fidelity, missing=missing)
+            return Verification(parity, None, coverage, fidelity, missing_runtime=missing)
         fidelity = self._measure_fidelity(batch, divisions, file.run(inputs))
         coverage = measure_coverage(file, self.plan, used)
         portability = measure_portability(simulation, file, self.sample)

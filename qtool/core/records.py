@@ -1,12 +1,16 @@
 """Frozen dataclasses to JSON and back.
 
-Tuples become lists, mappings objects, Enum members their values. Numbers that are not finite become
-null, since JSON cannot represent them; null of a float field is read as NaN, of others as None.
+Named tuples and mappings become objects, other tuples lists, Enum members their values. Numbers
+that are not finite become null, since JSON cannot represent them; null of a float field is read as
+NaN, of others as None. A field `float_` is written as "float". Properties that a class lists in
+`JSON_PROPERTIES` are written as well; a class with `JSON_FORM`, a description, has a form of its
+own, from its `to_json`. `core/json_schema.py` describes the result.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -17,10 +21,33 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 T = TypeVar("T")
 
 
+def json_field_names(kind: Any) -> list[str]:
+    """Return the fields of a dataclass that are written: not those with metadata json=False."""
+    return [f.name for f in fields(kind) if f.metadata.get("json", True)]
+
+
+def json_properties(kind: type) -> tuple[str, ...]:
+    """Return the properties that are written in addition to the fields."""
+    names: tuple[str, ...] = getattr(kind, "JSON_PROPERTIES", ())
+    return names
+
+
+def key_of(name: str) -> str:
+    """Return the key of a field, whose name has an underscore where it is a word of Python."""
+    return name.removesuffix("_")
+
+
 def to_json(value: Any) -> Any:
     """Return dataclasses, tuples, mappings, numbers and text as an argument of `json.dumps`."""
+    if hasattr(type(value), "JSON_FORM"):
+        return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+        names = (*json_field_names(type(value)), *json_properties(type(value)))
+        return {key_of(name): to_json(getattr(value, name)) for name in names}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: to_json(v) for name, v in value._asdict().items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -67,8 +94,9 @@ def _build(kind: Any, value: Any) -> Any:
         return {k: _build(arguments[1], v) for k, v in value.items()}
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]  # a dataclass type, not an instance
-        stored = [f.name for f in fields(kind) if f.name in value or not _has_default(f)]
-        return kind(**{name: _build(hints[name], value[name]) for name in stored})  # type: ignore[operator]  # as above
+        keys = {f.name: key_of(f.name) for f in fields(kind)}
+        stored = [f.name for f in fields(kind) if keys[f.name] in value or not _has_default(f)]
+        return kind(**{name: _build(hints[name], value[keys[name]]) for name in stored})  # type: ignore[operator]  # as above
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if kind is float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,7 @@ class Evaluation:
     speedup: float
 
     def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        fields["float"] = fields.pop("float_")
+        fields: dict[str, Any] = to_json(self)
         return fields
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ class TuneResult:
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
-        return fields | {"recipes": {k: r.to_json() for k, r in self.recipes.items()}}
+        return fields
 
     def __str__(self) -> str:
         parts = [self._verdict(), self._groups(), self._tried(), self._model()]

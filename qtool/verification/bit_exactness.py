@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.profiles import PROFILES
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError
+from qtool.core.records import to_json
 from qtool.verification.exported_file import ExportedFile
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -37,6 +38,8 @@ class Exactness:
             kernels that give other codes than the runtime for the runtime's own inputs.
         profile: the numerics profile of the engine.
     """
+
+    JSON_PROPERTIES: ClassVar = ("share", "exact", "passed")
 
     samples: int
     elements: int
@@ -63,7 +66,8 @@ class Exactness:
         return self.identical == self.elements
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "share": self.share, "exact": self.exact, "passed": self.passed}
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         text = (

@@ -9,7 +9,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Execution, Kind, QuantPlan
-from qtool.verification.fidelity import sqnr
+from qtool.verification.fidelity import LayerSqnr, NarrowInput, sqnr
 
 _LAYERS = 3  # in the result
 _SAMPLES = 8  # to measure on
@@ -17,9 +17,7 @@ _RUNS = 128  # samples times layers: each layer is run with all that depends on 
 _MIN_CODES = 16  # of 256, that an input of a concat should use
 
 
-def costliest_layers(
-    graph: FloatGraph, plan: QuantPlan, batch: Batch
-) -> tuple[tuple[str, float], ...]:
+def costliest_layers(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[LayerSqnr, ...]:
     """Return the layers with the lowest output SQNR when only they are quantized, in dB.
 
     Args:
@@ -40,12 +38,12 @@ def costliest_layers(
         each = [sqnr(a, b.numpy(force=True)) for a, b in pairs]
         ratios.append((layer, min((db for db in each if db is not None), default=float("inf"))))
     worst = sorted(ratios, key=lambda ratio: ratio[1])[:_LAYERS]
-    return tuple((name, db) for name, db in worst if db != float("inf"))
+    return tuple(LayerSqnr(name, db) for name, db in worst if db != float("inf"))
 
 
 def narrow_inputs(
     graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
-) -> tuple[tuple[str, str, int], ...]:
+) -> tuple[NarrowInput, ...]:
     """Return the inputs of integer concats that use few codes of the result.
 
     Args:
@@ -55,7 +53,7 @@ def narrow_inputs(
         batch: bound to the inputs of the graph; a few of its samples are used.
 
     Returns:
-        (concat, input, codes), the narrowest first.
+        The narrowest first.
     """
     concats = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
     if not concats:
@@ -71,5 +69,5 @@ def narrow_inputs(
                 continue
             codes = int((value.max() - value.min()).cpu() / scale) + 1
             if 1 < codes < _MIN_CODES or (codes == 1 and bool(value.max() > value.min())):
-                narrow.append((name, run.name_of(i), codes))
+                narrow.append(NarrowInput(name, run.name_of(i), codes))
     return tuple(sorted(narrow, key=lambda each: each[2]))

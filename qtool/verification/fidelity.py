@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+
+from qtool.core.records import to_json
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
@@ -22,8 +24,38 @@ _COUNTED = 100_000  # values
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
 Arrays = Sequence[np.ndarray[Any, Any]]
-Outputs = tuple[tuple[str, float | None], ...]
-"""(name, SQNR in dB; None without noise)"""
+
+
+class OutputSqnr(NamedTuple):
+    """SQNR of one output in dB; None without noise."""
+
+    output: str
+    sqnr_db: float | None
+
+
+class LayerSqnr(NamedTuple):
+    """Lowest SQNR of an output in dB if only this layer is quantized."""
+
+    layer: str
+    sqnr_db: float
+
+
+class NarrowInput(NamedTuple):
+    """An input of a concat that uses few of its codes."""
+
+    concat: str
+    input: str
+    codes: int
+
+
+class OutputShare(NamedTuple):
+    """A share, 0 to 1, of the values of one output."""
+
+    output: str
+    share: float
+
+
+Outputs = tuple[OutputSqnr, ...]
 
 
 @dataclass(frozen=True)
@@ -32,30 +64,32 @@ class Fidelity:
 
     Attributes:
         samples: number of samples.
-        outputs: (name, SQNR in dB; None without noise) of the float outputs.
+        outputs: SQNR of the float outputs against the float model.
         not_finite: outputs that hold NaN or Inf in the float model itself.
-        costly: (layer, SQNR in dB with only this layer quantized), the worst first; measured if an
-            output is below `MIN_SQNR_DB`.
-        narrow: (concat, input, codes): inputs that use few codes of the concatenated tensor.
-        expected: like `outputs`, of fake quantization on held-out calibration samples.
-        n_holdout: number of these samples.
+        costliest: the layers that cost most, the worst first; measured if an output is below
+            `MIN_SQNR_DB`.
+        narrow_inputs: inputs of concats that use few codes of the concatenated tensor.
+        holdout: like `outputs`, of fake quantization on held-out calibration samples.
+        holdout_samples: number of these samples.
         near_zero_divisions: divisions whose divisor quantization may take through zero.
-        collapsed: (output, share): outputs with this share of values in one value that differ in
-            the float model: a few others are so much larger that they alone decide the SQNR.
-        equal: (name, share of equal values) of the integer and boolean outputs.
+        collapsed: outputs with this share of values in one value that differ in the float model: a
+            few others are so much larger that they alone decide the SQNR.
+        equal_shares: share of equal values of the integer and boolean outputs.
         heavy_tails: tensors after an exponential whose range a few samples decide.
     """
+
+    JSON_PROPERTIES: ClassVar = ("worst", "warning")
 
     samples: int
     outputs: Outputs
     not_finite: tuple[str, ...] = ()
-    costly: tuple[tuple[str, float], ...] = ()
-    narrow: tuple[tuple[str, str, int], ...] = ()
-    expected: Outputs = ()
-    n_holdout: int = 0
+    costliest: tuple[LayerSqnr, ...] = ()
+    narrow_inputs: tuple[NarrowInput, ...] = ()
+    holdout: Outputs = ()
+    holdout_samples: int = 0
     near_zero_divisions: tuple[str, ...] = ()
-    collapsed: tuple[tuple[str, float], ...] = ()
-    equal: tuple[tuple[str, float], ...] = ()
+    collapsed: tuple[OutputShare, ...] = ()
+    equal_shares: tuple[OutputShare, ...] = ()
     heavy_tails: tuple[str, ...] = ()
 
     @property
@@ -66,12 +100,12 @@ class Fidelity:
     @property
     def warning(self) -> str | None:
         """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data."""
-        both = (*self.outputs, *self.expected)
+        both = (*self.outputs, *self.holdout)
         low = list(dict.fromkeys(name for name, db in both if db is not None and db < MIN_SQNR_DB))
-        other = [name for name, share in self.equal if share < _MIN_EQUAL]
+        other = [name for name, share in self.equal_shares if share < _MIN_EQUAL]
         if not low and not other:
             return None
-        layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costly)
+        layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
         why = f"; most sensitive layers: {layers}" if layers else ""
         problems = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
         if other:
@@ -81,30 +115,18 @@ class Fidelity:
         return f"warning: {' and '.join(problems)}{why}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "samples": self.samples,
-            "sqnr": dict(self.outputs),
-            "aside": self.n_holdout,
-            "expected": dict(self.expected),
-            "not_finite": list(self.not_finite),
-            "narrow": [{"concat": c, "input": i, "codes": n} for c, i, n in self.narrow],
-            "poles": list(self.near_zero_divisions),
-            "tails": list(self.heavy_tails),
-            "equal": dict(self.equal),
-            "alike": [{"output": o, "share": share} for o, share in self.collapsed],
-            "costly": [{"layer": name, "sqnr": db} for name, db in self.costly],
-            "warning": self.warning,
-        }
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def _shown(self) -> str:
-        same = sorted(self.equal, key=lambda each: each[1])
+        same = sorted(self.equal_shares, key=lambda each: each[1])
         shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:_SHOWN]]
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
 
     def _notes(self) -> Iterator[str]:
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
-        for concat, source, codes in self.narrow[:_NAMED]:
+        for concat, source, codes in self.narrow_inputs[:_NAMED]:
             yield (
                 f"'{source}' uses only {codes} codes of '{concat}', which concatenates it with a "
                 f"much wider tensor; a recipe can keep '{concat}' in float"
@@ -130,9 +152,9 @@ class Fidelity:
     def __str__(self) -> str:
         measure = "SQNR against" if self.outputs else "agreement with"
         lines = [f"{measure} the float model ({self.samples} samples): {self._shown()}"]
-        if self.expected:
-            samples = f"{self.n_holdout} held-out calibration samples"
-            lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.expected)}")
+        if self.holdout:
+            samples = f"{self.holdout_samples} held-out calibration samples"
+            lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.holdout)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
@@ -177,21 +199,21 @@ def compare_outputs(
     outputs, not_finite, collapsed, equal = [], [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
         if a.dtype.kind in "iub" and a.size and a.shape == b.shape:
-            equal.append((name, float((a == b).mean())))
+            equal.append(OutputShare(name, float((a == b).mean())))
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue
         if not np.isfinite(a).all():
             not_finite.append(name)
-        outputs.append((name, sqnr(a, b)))
+        outputs.append(OutputSqnr(name, sqnr(a, b)))
         share = _mode_share(b)
         if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
-            collapsed.append((name, share))
+            collapsed.append(OutputShare(name, share))
     return Fidelity(
         samples,
         tuple(outputs),
         tuple(not_finite),
         collapsed=tuple(collapsed),
-        equal=tuple(equal),
+        equal_shares=tuple(equal),
     )
 
 
@@ -214,7 +236,7 @@ def holdout_sqnr(
     signal, noise = (torch.stack(each).sum(0) for each in zip(*batches, strict=True))
     known = ~noise.isnan()
     return tuple(
-        (name, decibels(float(signal[i]), float(noise[i])))
+        OutputSqnr(name, decibels(float(signal[i]), float(noise[i])))
         for i, name in enumerate(names)
         if known[i]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from qtool.verification.bit_exactness import Exactness
 from qtool.verification.run_self_test import SelfCheck
@@ -25,9 +24,6 @@ class FileCheck(Exactness):
     def passed(self) -> bool:
         """Whether the self-test passes and every integer kernel is exact."""
         return self.self_test.passed and super().passed
-
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "self_test": self.self_test.to_json()}
 
     def __str__(self) -> str:
         engine = f"integer engine: not compared, {self.not_compared}"

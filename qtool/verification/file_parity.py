@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class Parity:
         runtime: name and version of the runtime; empty for ONNX Runtime.
         steps: comparison node by node, on the samples of `as_written`.
     """
+
+    JSON_PROPERTIES: ClassVar = ("passed",)
 
     samples: int
     as_written: Difference

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -13,6 +13,7 @@ from qtool.backends.onnx.reading import graph_of, is_constant, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.runtime import ExecutedKernel, Runtime
 from qtool.core.ops import OPS
+from qtool.core.records import to_json
 from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.verification.duplicate_nodes import find_duplicates
 
@@ -51,6 +52,8 @@ class Coverage:
         rows: one for each operator.
     """
 
+    JSON_PROPERTIES: ClassVar = ("integer_mac_share", "integer_weight_mac_share", "macs")
+
     runtime: str
     rows: tuple[AuditRow, ...]
 
@@ -69,17 +72,22 @@ class Coverage:
         return sum(r.macs for r in self.rows if r.weights_only) / self.macs if self.macs else 0.0
 
     @property
+    def integer_mac_share(self) -> float:
+        """`share`, under its name in JSON."""
+        return self.share
+
+    @property
+    def integer_weight_mac_share(self) -> float:
+        """`weight_share`, under its name in JSON."""
+        return self.weight_share
+
+    @property
     def float_rows(self) -> tuple[AuditRow, ...]:
         return tuple(r for r in self.rows if not r.integer)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "runtime": self.runtime,
-            "integer_mac_share": self.share,
-            "integer_weight_mac_share": self.weight_share,
-            "macs": self.macs,
-            "rows": [asdict(r) for r in self.rows],
-        }
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         done = len(self.rows) - len(self.float_rows)

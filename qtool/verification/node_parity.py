@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class NodeParity:
         compared: number of points, outputs and kernels compared.
         wrong: those that give something else, each with the difference.
     """
+
+    JSON_PROPERTIES: ClassVar = ("passed",)
 
     samples: int
     compared: int

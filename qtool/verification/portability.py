@@ -9,7 +9,7 @@ bits differ, so they are counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_n
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import KernelError
 from qtool.core.formats import db, percent
+from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.verification.bit_exactness import file_outputs
 from qtool.verification.exported_file import ExportedFile
@@ -75,7 +76,8 @@ class Portability:
     portable: bool
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         same = [c.cpu for c in self.cpus if not c.nodes]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from math import inf, isfinite
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.core.errors import VerificationError
+from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of
 from qtool.verification.observed_tensors import TensorReader, observed_tensors
@@ -24,7 +25,6 @@ from qtool.verification.self_test_inputs import generate_inputs
 from qtool.verification.sketch import distance_db
 
 _NEW_FILE = "take a fresh copy of the file, or convert again"
-_RATIOS = ("worst_db", "limit_db")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class SelfCheck:
         worst_db: its estimated SQNR.
         limit_db: lowest SQNR that passes.
     """
+
+    JSON_PROPERTIES: ClassVar = ("passed",)
 
     present: bool = False
     missing: str = ""
@@ -81,8 +83,8 @@ class SelfCheck:
         return self.unmodified is not False and not self.failure and self.exact and self.near
 
     def to_json(self) -> dict[str, Any]:
-        ratios = {n: getattr(self, n) if isfinite(getattr(self, n)) else None for n in _RATIOS}
-        return {**asdict(self), **ratios, "passed": self.passed}
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         if self.unmodified is None:

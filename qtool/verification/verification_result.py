@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from qtool.core.records import to_json
 from qtool.verification.bit_exactness import Exactness
 from qtool.verification.fidelity import Fidelity
 from qtool.verification.file_parity import Parity
@@ -24,17 +25,19 @@ class Verification:
         fidelity: comparison with the float model. It measures the plan, not whether the file is
             right, and does not affect `passed`.
         portability: behaviour on other CPUs; None for runtimes whose arithmetic is not known.
-        missing: a sentence if the target's runtime is supported here but not installed.
-        remarks: further measurements, in sentences, such as the speed.
+        missing_runtime: a sentence if the target's runtime is supported here but not installed.
+        notes: further measurements, in sentences, such as the speed.
     """
+
+    JSON_PROPERTIES: ClassVar = ("passed",)
 
     parity: Parity
     exactness: Exactness | None
     coverage: Coverage
     fidelity: Fidelity
     portability: Portability | None = None
-    missing: str = ""
-    remarks: tuple[str, ...] = ()
+    missing_runtime: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -42,21 +45,17 @@ class Verification:
         return self.parity.passed and (self.exactness is None or self.exactness.passed)
 
     def to_json(self) -> dict[str, Any]:
-        parity = {**asdict(self.parity), "passed": self.parity.passed}
-        return {
-            "parity": parity,
-            "exactness": None if self.exactness is None else self.exactness.to_json(),
-            "coverage": self.coverage.to_json(),
-            "accuracy": self.fidelity.to_json(),
-            "portability": None if self.portability is None else self.portability.to_json(),
-            "missing": self.missing,
-            "remarks": list(self.remarks),
-        }
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         exactness = (
             self.exactness or "codes of the target's runtime: cannot be compared on this machine"
         )
         measured = [self.coverage, exactness, self.parity, self.fidelity, self.portability]
-        parts = [*(part for part in measured if part is not None), self.missing, *self.remarks]
+        parts = [
+            *(part for part in measured if part is not None),
+            self.missing_runtime,
+            *self.notes,
+        ]
         return "\n".join(filter(None, map(str, parts)))

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import numpy_helper
 
 from tests.cli.conftest import Cli
+from tests.cli.float_onnx import write_float_onnx
 
-GRAPH = """<ir_version: 8, opset_import: ["" : 17]>
-agraph (float[batch, 64] x) => (float[batch, 8] y) { h = MatMul (x, up) y = MatMul (h, down) }"""
 HEAD_FLOAT = '[[rules]]\nselect = "y"\nas = "float"\n'
 
 
 def test_a_recipe_is_followed_and_the_result_told(cli: Cli) -> None:
-    random = np.random.default_rng(0)
-    proto = onnx.parser.parse_model(GRAPH)
-    for name, sizes in (("up", (64, 96)), ("down", (96, 8))):
-        array = random.normal(size=sizes).astype(np.float32)
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
-    apart = {"location": "weights.data", "size_threshold": 0}
-    onnx.save(proto, cli.folder / "float.onnx", save_as_external_data=True, **apart)
-    x = random.normal(size=(8, 64)).astype(np.float32)
-    np.save(cli.folder / "x.npy", x)
+    x = write_float_onnx(cli.folder)
     (cli.folder / "r.toml").write_text(HEAD_FLOAT)
     given = ("blockwise", "float.onnx", "--data", "x.npy", "--mode", "dynamic", "-o", "y.onnx")
     printed = json.loads(cli(*given, "--recipe", "r.toml", "--json").stdout)

@@ -79,7 +79,7 @@ def test_merged_parts_are_the_whole(cli: Cli, weights: str) -> None:
     assert files["merged.calib"] == files["all.calib"] != files["a.calib"]
     assert "24 samples from 2 calibrations" in result.stdout
     printed = json.loads(cli("merge", "a.calib", "-o", "again.calib", "--json").stdout)
-    assert printed == {"file": "again.calib", "samples": 8}
+    assert (printed["file"], printed["samples"]) == ("again.calib", 8)
 
 
 def test_quantize_is_calibrate_and_convert(cli: Cli, weights: str) -> None:
@@ -153,17 +153,12 @@ def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
     assert "QLinearConv" in text
     assert "block1.conv1.0" in text.replace("\n", "")
     printed = json.loads(sample("inspect", "digits.int8.onnx", "--json").stdout)
-    assert printed["integer_mac_share"] == 1
+    assert printed["coverage"]["integer_mac_share"] == 1
     assert {"tensor", "dtype", "scales", "zero_points"} == set(printed["parameters"][0])
     text = sample("inspect", "digits.calib").stdout
     assert "200 samples, target onnxruntime" in text
     printed = json.loads(sample("inspect", "digits.calib", "--json").stdout)
     assert printed["ranges"]["x"] == [0.0, pytest.approx(1.0, abs=0.01)]
-
-
-def test_a_number_json_cannot_hold_is_null(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_json({"a": float("inf"), "b": [float("nan"), 1.5], "c": ({"d": 2},)})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.5], "c": [{"d": 2}]}
 
 
 # --- progress ------------------------------------------------------------------------------------
@@ -204,6 +199,7 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
     result = sample(*arguments, "--timing", 0, "--json", "--min-sqnr", least, code=code)
     printed = json.loads(result.stdout)
     assert printed["min_sqnr_met"] is (code == 0)
-    assert 20 < printed["accuracy"]["sqnr"]["output"] < 90
+    assert printed["fidelity"]["outputs"][0]["output"] == "output"
+    assert 20 < printed["fidelity"]["outputs"][0]["sqnr_db"] < 90
     assert (f"below --min-sqnr {least}" in result.stderr) is (code == 1)
     assert (sample.folder / "again.onnx").is_file()

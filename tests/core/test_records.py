@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import pytest
 
+from qtool.core.json_schema import json_schema
 from qtool.core.records import from_json, to_json
 
 
@@ -35,6 +37,46 @@ def test_round_trip(value):
 
 def test_infinite_is_null():
     assert to_json(Inner("a", float("inf")))["value"] is None
+    assert to_json({"b": [float("nan"), 1.5]}) == {"b": [None, 1.5]}
+
+
+class Pair(NamedTuple):
+    layer: str
+    db: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result.
+
+    Attributes:
+        float_: of the float
+            model.
+        pairs: of layers.
+    """
+
+    JSON_PROPERTIES: ClassVar = ("total",)
+
+    float_: float | None
+    pairs: tuple[Pair, ...]
+    secret: int = field(default=0, metadata={"json": False})
+
+    @property
+    def total(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs)
+
+
+def test_properties_and_named_tuples_are_written_and_described():
+    value = Result(1.0, (Pair("conv", 2.0),))
+    written = {"float": 1.0, "pairs": [{"layer": "conv", "db": 2.0}], "total": 1}
+    assert to_json(value) == written
+    schema = json_schema(Result)
+    assert list(schema["properties"]) == list(written) == schema["required"]
+    texts = [p.get("description") for p in schema["properties"].values()]
+    assert texts == ["of the float model.", "of layers.", "Number of pairs."]
+    assert schema["properties"]["pairs"]["items"] == {"$ref": "#/$defs/Pair"}
+    assert schema["$defs"]["Pair"]["properties"]["db"] == {"type": ["number", "null"]}
 
 
 @pytest.mark.parametrize("damage", [{"pair": [1]}, {"many": [{"name": 3, "value": 1}]}])

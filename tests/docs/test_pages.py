@@ -69,6 +69,14 @@ def test_the_reference_has_every_command_and_option() -> None:
         assert f"```sh\nqtool {name} " in section
 
 
+def test_the_json_page_has_every_command_and_class() -> None:
+    text = GENERATE.json_documents()
+    assert all(f"\n## qtool {name}\n" in text for name in main.list_commands(click.Context(main)))
+    links = set(re.findall(r"\]\(#(\w+)\)", text))
+    assert links == {name.lower() for name in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
+    assert {"fidelity", "speedup", "timing"} <= links
+
+
 def test_the_table_has_every_operator_and_target() -> None:
     text = GENERATE.operators()
     assert all(f"| `{op.key}` |" in text for op in rows())

@@ -22,7 +22,7 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
     qtool.quantize(net, seen, **rounded).export(file)
     found = qtool.explain(file, net, asked)
     assert found.changed
-    assert all(f.mended for f in found.flips)
+    assert all(f.fixed for f in found.flips)
     samples = torch.cat(asked)
     for flip in found.flips[:3]:
         one = qtool.explain(file, net, asked, samples=[flip.index], mended=mended)

@@ -11,7 +11,13 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.verification.fidelity import Fidelity, compare_outputs, decibels, holdout_sqnr
+from qtool.verification.fidelity import (
+    Fidelity,
+    OutputSqnr,
+    compare_outputs,
+    decibels,
+    holdout_sqnr,
+)
 
 
 class Undone(nn.Module):
@@ -42,7 +48,7 @@ def test_a_network_that_keeps_its_values_is_not_warned_of(tmp_path: Path) -> Non
     model = qtool.quantize(Undone(1).eval(), [DATA])
     found = model.export(tmp_path / "good.onnx").fidelity
     ((name, db),) = found.outputs
-    assert (name, found.samples, found.warning, found.costly) == ("scores", 8, None, ())
+    assert (name, found.samples, found.warning, found.costliest) == ("scores", 8, None, ())
     with torch.no_grad():
         real, coded = Undone(1).eval()(DATA)["scores"], model(DATA)["scores"]
     simulated = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
@@ -55,11 +61,11 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
     found = model.export(tmp_path / "bad.onnx")
     assert found.passed
     assert found.fidelity.worst < 5
-    worst = [name for name, _ in found.fidelity.costly]
+    worst = [name for name, _ in found.fidelity.costliest]
     assert set(worst[:2]) == {"relu", "last"}  # the wide tensor, and the weights that undo it
     assert found.fidelity.warning in str(found)
     assert "output 'scores' below 20 dB" in found.fidelity.warning
-    assert found.to_json()["accuracy"]["warning"] == found.fidelity.warning
+    assert found.to_json()["fidelity"]["warning"] == found.fidelity.warning
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,7 @@ def test_what_is_joined_for_the_output_keeps_its_resolution(tmp_path: Path) -> N
     assert _noise(scores, real.scores(x).sigmoid()) < 1.26 * _noise(alone, real.scores(x).sigmoid())
     assert _noise(boxes, real.boxes(x).relu() * 64) < _noise(boxes * 0, boxes) / 1000
     assert verified.coverage.share == 1.0
-    assert verified.fidelity.narrow == ()
+    assert verified.fidelity.narrow_inputs == ()
 
 
 def _noise(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -147,22 +153,24 @@ def test_an_input_of_a_concat_that_is_left_with_few_codes_is_named(tmp_path: Pat
     model = qtool.quantize(Read().eval(), [DATA])
     assert model.plan.decision("cat").execution.value == "integer"
     found = model.export(tmp_path / "heads.onnx").fidelity
-    ((concat, source, codes),) = found.narrow
+    ((concat, source, codes),) = found.narrow_inputs
     assert (concat, source) == ("cat", "sigmoid")
     assert 1 <= codes < 4
     assert f"note: 'sigmoid' uses only {codes} codes of 'cat'" in str(found)
     apart = qtool.quantize(Read().eval(), [DATA], recipe=[{"select": "cat", "as": "float"}])
-    assert apart.fidelity.narrow == ()
+    assert apart.fidelity.narrow_inputs == ()
 
 
 def test_inputs_alike_are_not_named() -> None:
     model = qtool.quantize(Alike().eval(), [DATA])
     assert model.plan.decision("cat").execution.value == "integer"
-    assert model.fidelity.narrow == ()
+    assert model.fidelity.narrow_inputs == ()
 
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
-    found = Fidelity(8, (("y", 31.0),), expected=(("y", 4.0),), n_holdout=4)
+    found = Fidelity(
+        8, (OutputSqnr("y", 31.0),), holdout=(OutputSqnr("y", 4.0),), holdout_samples=4
+    )
     assert found.warning == "warning: output 'y' below 20 dB SQNR"
 
 
@@ -206,16 +214,16 @@ def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None
     data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
     model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")
     found, new = model.fidelity, torch.randn(256, 3, 10, 10)
-    assert found.n_holdout == 32
-    ((name, db),) = found.expected
+    assert found.holdout_samples == 32
+    ((name, db),) = found.holdout
     with torch.no_grad():
         real, coded = Undone(1).eval()(new)["scores"], model(new)["scores"]
     truth = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
     assert (name, db) == ("scores", pytest.approx(float(truth), abs=1.0))  # as documented
     assert "(32 held-out calibration samples): scores" in str(found)
     plain = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="fast").fidelity
-    assert plain.n_holdout == 64, "where no step learns, no sample is lost to it"
-    assert plain.expected[0][1] == pytest.approx(float(truth), abs=1.0)
+    assert plain.holdout_samples == 64, "where no step learns, no sample is lost to it"
+    assert plain.holdout[0][1] == pytest.approx(float(truth), abs=1.0)
 
 
 def test_expected_noise_is_summed_over_batches() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from qtool.core.errors import DataError
 from qtool.core.formats import table
@@ -42,6 +42,8 @@ class Bench:
         precision: requested half-width of the ratios' intervals, relative to the median.
     """
 
+    JSON_PROPERTIES: ClassVar = ("precise",)
+
     files: tuple[str, ...]
     machine: Machine
     timings: tuple[Timing, ...]
@@ -56,7 +58,7 @@ class Bench:
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
-        return fields | {"precise": self.precise}
+        return fields
 
     def __str__(self) -> str:
         return table(COLUMNS, (row for timing in self.timings for row in self._rows(timing)))

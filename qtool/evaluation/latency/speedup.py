@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnxruntime.cpu import runs_here
@@ -36,6 +36,8 @@ class Speedup:
         costly: if the integer model is slower: the operators with the largest loss, largest first.
     """
 
+    JSON_PROPERTIES: ClassVar = ("ratio",)
+
     timing: Timing
     costly: tuple[NodeTime, ...] = ()
 
@@ -49,7 +51,8 @@ class Speedup:
         return self.ratio < 1
 
     def to_json(self) -> dict[str, Any]:
-        return {"ratio": self.ratio, "timing": to_json(self.timing), "costly": to_json(self.costly)}
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         plain, integer = (s.median for s in self.timing.models)

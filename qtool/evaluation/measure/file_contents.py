@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.core.errors import VerificationError
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.records import to_json
 from qtool.verification import Coverage, audit
 
 
@@ -29,9 +30,6 @@ class TensorParameters:
 
     def row(self) -> tuple[str, str, str, str]:
         return self.tensor, self.dtype, _summary(self.scales), _summary(self.zero_points)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,8 @@ class ModelContents:
     self_test: str
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "file": self.file,
-            **self.coverage.to_json(),
-            "parameters": [p.to_json() for p in self.parameters],
-            "self_test": self.self_test,
-        }
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         operators = table(
@@ -91,7 +85,8 @@ class CalibrationContents:
     ranges: dict[str, tuple[float, float]]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        fields: dict[str, Any] = to_json(self)
+        return fields
 
     def __str__(self) -> str:
         rows = [(name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in self.ranges.items()]

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from qtool.core.errors import PlanError
 from qtool.core.schemes import SCHEMES
@@ -59,6 +59,8 @@ class Recipe:
         accuracy: One of ACCURACIES.
         recover: Names of the conversion steps to run; None for those of `accuracy`.
     """
+
+    JSON_FORM: ClassVar = "a recipe, as in a .json recipe file"
 
     rules: tuple[Rule, ...] = ()
     mode: str = "static"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from qtool.core.formats import count, db, percent, table
 from qtool.core.records import to_json
@@ -55,6 +55,8 @@ class CpuResult:
         hidden: kernels that compute with integers inside and could not be compared.
         undisturbed: whether the outputs stay the same when the file also returns its codes.
     """
+
+    JSON_PROPERTIES: ClassVar = ("identical", "changed_share")
 
     cpu: str
     runtime: str
@@ -146,6 +148,8 @@ class CpuComparison:
         results: one for each processor.
     """
 
+    JSON_PROPERTIES: ClassVar = ("identical",)
+
     file: str
     samples: int
     reference: str
@@ -158,9 +162,7 @@ class CpuComparison:
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = to_json(self)
-        for row, result in zip(value["results"], self.results, strict=True):
-            row |= {"identical": result.identical, "changed_share": result.changed_share}
-        return {**value, "identical": self.identical}
+        return value
 
     def __str__(self) -> str:
         columns = (

@@ -38,7 +38,7 @@ def test_export_verifies_in_openvino(tmp_path: Path) -> None:
     assert result.parity.optimised is not None
     assert result.parity.runtime == f"openvino {OPENVINO.version()}"
     assert f"quantization in openvino {OPENVINO.version()} (16 samples): max " in str(result)
-    assert result.missing == ""
+    assert result.missing_runtime == ""
 
 
 @installed
@@ -60,7 +60,7 @@ def test_a_missing_runtime_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert result is not None
     assert result.passed
     assert result.parity.optimised is None
-    assert result.missing.startswith("OpenVINO is not installed: ")
+    assert result.missing_runtime.startswith("OpenVINO is not installed: ")
     assert "pip install openvino" in str(result)
 
 

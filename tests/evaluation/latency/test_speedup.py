@@ -79,13 +79,13 @@ def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
     pretend(0.5)
     found = quantized().export(tmp_path / "m.onnx", timing=0.01)
     assert found is not None
-    speed, warning = found.remarks
+    speed, warning = found.notes
     assert "0.50x" in speed
     assert str(found).endswith(f"{speed}\n{warning}")
-    assert found.to_json()["remarks"] == [speed, warning]
+    assert found.to_json()["notes"] == [speed, warning]
     untimed = quantized().export(tmp_path / "m.onnx", timing=0)
     assert untimed is not None
-    assert untimed.remarks == ()
+    assert untimed.notes == ()
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0])
@@ -96,11 +96,11 @@ def test_a_small_model_is_looked_at_by_itself(
     pretend(ratio)
     found = quantized().export(tmp_path / "m.onnx")
     assert found is not None
-    assert ["slower than float here" in r for r in found.remarks] == [True] * (ratio < 1)
+    assert ["slower than float here" in r for r in found.notes] == [True] * (ratio < 1)
     monkeypatch.setattr("qtool.api.quantized_model.SMALL_MODEL", 0)
     found = quantized().export(tmp_path / "m.onnx")
     assert found is not None
-    assert found.remarks == ()
+    assert found.notes == ()
 
 
 def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):

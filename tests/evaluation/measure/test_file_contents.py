@@ -57,7 +57,7 @@ def test_an_onnx_file(chain_files: tuple[Path, Path]) -> None:
     assert text[1].split() == ["name", "operator", "runs", "as", "MACs", "why", "float"]
     assert [line.split()[2] for line in text if line.startswith("conv.1 ")] == ["QLinearConv"]
     assert text[-2:] == [str(found.coverage), "no self-test in this file"]
-    assert set(found.to_json()) >= {"file", "integer_mac_share", "parameters", "self_test"}
+    assert set(found.to_json()) >= {"file", "coverage", "parameters", "self_test"}
     assert qtool.inspect(plain).to_json()["parameters"] == []
 
 

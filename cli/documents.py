@@ -1,0 +1,146 @@
+"""What the commands print with --json, as dataclasses: docs/json.md and a test are made from them.
+
+A document is one JSON object: the fields of `Envelope`, then those of the parts of its command.
+Imports the library, and so torch: commands import this module when they print.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtool.blockwise.quantize import BlockResult
+from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.latency.speedup import Speedup
+from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents
+from qtool.evaluation.report.report import Report
+from qtool.search.explanation import Explanation
+from qtool.search.tune_result import TuneResult
+from qtool.verification import FileCheck, Verification
+from qtool.verification.emulation import CpuComparison
+from qtool.verification.emulation.available import Emulators
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The first keys of every document.
+
+    Attributes:
+        schema: raised when a key of the command's document is removed or changes its meaning.
+        command: the command that printed the document.
+        qtool: version of qtool.
+    """
+
+    schema: int
+    command: str
+    qtool: str
+
+
+@dataclass(frozen=True)
+class ErrorText:
+    """An error.
+
+    Attributes:
+        type: class of the exception.
+        message: one sentence.
+        exit_code: exit code of the command.
+    """
+
+    type: str
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Error:
+    """Printed instead of a command's document if it fails.
+
+    Attributes:
+        error: what went wrong.
+    """
+
+    error: ErrorText
+
+
+@dataclass(frozen=True)
+class CalibrationFile:
+    """A calibration file that was written.
+
+    Attributes:
+        file: its path.
+        samples: number of calibration samples.
+        tensors: number of tensors with statistics.
+        observer: range estimator, with its parameter.
+        notes: sentences for the user.
+    """
+
+    file: Path
+    samples: int
+    tensors: int
+    observer: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """An ONNX file that was written.
+
+    Attributes:
+        file: its path.
+        size_bytes: size of the file and of its external data.
+        target: runtime that it is quantized for.
+        mode: default quantization scheme.
+        speed: comparison with the float model; null if it was not timed.
+        min_coverage_met: whether --min-coverage is met; true without it.
+        min_sqnr_met: whether --min-sqnr is met; true without it.
+    """
+
+    file: Path
+    size_bytes: int
+    target: str
+    mode: str
+    speed: Speedup | None
+    min_coverage_met: bool
+    min_sqnr_met: bool
+
+
+@dataclass(frozen=True)
+class TunedFile:
+    """The best file of a search.
+
+    Attributes:
+        file: its path.
+    """
+
+    file: Path
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What `qtool emulators install` did.
+
+    Attributes:
+        installed: sentences.
+    """
+
+    installed: tuple[str, ...]
+
+
+DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
+    "quantize": ((ModelFile, Verification),),
+    "calibrate": ((CalibrationFile,),),
+    "merge": ((CalibrationFile,),),
+    "convert": ((ModelFile, Verification),),
+    "blockwise": ((BlockResult,),),
+    "verify": ((FileCheck,), (CpuComparison,)),
+    "evaluate": ((Evaluation,),),
+    "report": ((Report,),),
+    "compare": ((Report,),),
+    "bench": ((Bench,),),
+    "tune": ((TunedFile, TuneResult),),
+    "explain": ((Explanation,),),
+    "inspect": ((ModelContents,), (CalibrationContents,)),
+    "emulators": ((Emulators, Installed),),
+}
+"""Command -> the alternatives of what it prints, each the parts of one object."""

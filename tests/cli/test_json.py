@@ -1,0 +1,140 @@
+"""Each command's JSON is one document, valid for the description that docs/json.md is made from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+from qtool.cli import COMMANDS, SCHEMA
+from qtool.cli.documents import DOCUMENTS, Envelope, Error
+
+from qtool.core.json_schema import json_schema
+from tests.cli.conftest import DIGITS, Cli
+from tests.cli.float_onnx import write_float_onnx
+
+DATA = ("--data", "calib_data/digits")
+EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")
+FLOAT = ("--model", *DIGITS)
+FAST = ("--accuracy", "fast")
+CALLS = {
+    "quantize": ("quantize", *DIGITS, *DATA, "-o", "a.onnx", *FAST, "--seconds", "0.01"),
+    "calibrate": ("calibrate", *DIGITS, *DATA, "-o", "a.calib"),
+    "merge": ("merge", "digits.calib", "second.calib", "-o", "all.calib"),
+    "convert": (
+        *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "a.onnx"),
+        *(*FAST, "--seconds", "0"),
+    ),
+    "blockwise": (
+        *("blockwise", "float.onnx", "-o", "a.onnx", *FAST),
+        *("--data", "x.npy", "--mode", "dynamic"),
+    ),
+    "verify": ("verify", "digits.int8.onnx", "--samples", "8"),
+    "evaluate": ("evaluate", "digits.int8.onnx", *FLOAT, *EVAL, "--seconds", "0.01"),
+    "report": (
+        *("report", "digits.int8.onnx", *FLOAT, *EVAL, "-o", "report"),
+        *("--seconds", "0.01", "--batch-sizes", "1", "--budget", "2.5"),
+    ),
+    "compare": (
+        *("compare", "digits.int8.onnx", "second.onnx", *EVAL),
+        *("--seconds", "0.01", "--batch-sizes", "1"),
+    ),
+    "bench": ("bench", "digits.int8.onnx", "--seconds", "0.01", "--batch-sizes", "1"),
+    "tune": (
+        *("tune", *DIGITS, *DATA, "--eval-data", *EVAL[1:], "-o", "a.onnx"),
+        *("--evaluations", "1", "--accuracy", "fast"),
+    ),
+    "explain": ("explain", "digits.int8.onnx", *FLOAT, *EVAL),
+    "inspect": ("inspect", "digits.int8.onnx"),
+    "inspect a calibration": ("inspect", "digits.calib"),
+    "emulators": ("emulators",),
+    "an error": ("inspect", "no.calib"),
+    "an unknown option": ("inspect", "--no"),
+}
+
+
+def test_every_command_is_called_and_described() -> None:
+    assert {call[0] for call in CALLS.values()} == set(COMMANDS) == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_document_is_as_described(name: str, sample: Cli) -> None:
+    command = CALLS[name][0]
+    shutil.copy("digits.calib", "second.calib")
+    shutil.copy("digits.int8.onnx", "second.onnx")
+    write_float_onnx(sample.folder)
+    result = sample(*CALLS[name], "--json", code=(0, 1, 2))
+    document = json.loads(result.stdout)
+    failed = result.exit_code == 2
+    alternatives = ((Error,),) if failed else DOCUMENTS[command]
+    complaints = [list(complain(document, merged((Envelope, *parts)))) for parts in alternatives]
+    assert [] in complaints, complaints
+    assert document["command"] == command
+    assert (document["schema"] == SCHEMA) or command in ("report", "compare")
+    assert failed == ("error" in document) == name.startswith("an ")
+
+
+def merged(parts: tuple[type, ...]) -> dict[str, Any]:
+    schemas = [json_schema(part) for part in parts]
+    whole: dict[str, Any] = {"properties": {}, "$defs": {}}
+    for schema in schemas:
+        whole["properties"] |= schema["properties"]
+        whole["$defs"] |= schema.get("$defs", {})
+    return whole | {
+        "type": "object",
+        "required": list(whole["properties"]),
+        "additionalProperties": False,
+    }
+
+
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "number": int | float,
+    "integer": int,
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def complain(value: Any, schema: dict[str, Any], root: Any = None, path: str = "") -> list[str]:
+    """What of a value is not as in a JSON Schema, for the words that `json_schema` uses."""
+    root = root or schema
+    if "$ref" in schema:
+        return complain(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root, path)
+    if "anyOf" in schema:
+        each = [complain(value, s, root, path) for s in schema["anyOf"]]
+        return [] if [] in each else each[0]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{path}: {value} is none of {schema['enum']}"]
+    if "type" in schema:
+        kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        if not any(isinstance(value, TYPES[k]) for k in kinds):
+            return [f"{path}: {value!r} is not {schema['type']}"]
+        if isinstance(value, bool) and "boolean" not in kinds:
+            return [f"{path}: {value!r} is not {schema['type']}"]
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return [c for i, v in enumerate(value) for c in complain(v, items, root, f"{path}[{i}]")]
+    if isinstance(value, dict):
+        known, more = schema.get("properties", {}), schema.get("additionalProperties", {})
+        wrong = [f"{path}: lacks {k}" for k in schema.get("required", ()) if k not in value]
+        for key, part in value.items():
+            if key not in known and more is False:
+                wrong.append(f"{path}: {key} is not described")
+            else:
+                own = known.get(key, more or {})
+                wrong += complain(part, own, root, f"{path}.{key}")
+        return wrong
+    return []
+
+
+def test_complaints() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    assert complain({"a": 1}, schema) == []
+    assert complain({"a": True}, schema) == [".a: True is not integer"]
+    assert complain({}, schema) == [": lacks a"]
+    closed = schema | {"additionalProperties": False}
+    assert complain({"a": 1, "b": 2}, closed) == [": b is not described"]
