@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from qtool.planning.plan import Kind
 def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
     """Return the layers with quantized weights whose constants no other node reads, by name."""
     graph = state.graph.graph
-    uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    reads = G.attribute_reads(graph)
     points = {p.edges[0].user for p in state.plan if p.kind is Kind.WEIGHT and p.edges}
     return {
         G.name_of(node): node
@@ -27,7 +26,7 @@ def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
         if is_product(node)
         and G.name_of(node) in points
         and all(
-            uses[attribute_name(node, at)] == 1
+            reads[attribute_name(node, at)] == 1
             for at in (1, 2)
             if at < len(node.args) and isinstance(node.args[at], fx.Node)
         )

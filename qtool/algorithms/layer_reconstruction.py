@@ -42,6 +42,7 @@ from qtool.algorithms.weight_rounding.layer_samples import (
     slices_from_bytes,
     slices_to_bytes,
 )
+from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
@@ -55,7 +56,6 @@ SAMPLES = 128
 MIN_SAMPLES = 8
 ELEMENTS = 1 << 27  # limit for all live values of both networks; beyond, fewer samples are used
 BATCH = 64
-COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
 ROWS, LOW_BIT_ROWS = 24, 48  # per column, over all batches
 MIN_ROWS = 2048
 

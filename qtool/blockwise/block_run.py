@@ -9,14 +9,13 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module
-from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.exclusive_layers import exclusive_layers
 from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.residual_input import residual_input
 from qtool.blockwise.layer_shards import BlockLayer
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.distributed import Ranks, current
-from qtool.planning.plan import Kind
 
 
 @dataclass
@@ -99,25 +98,15 @@ def start_run(state: ConversionState, rounding: bool) -> BlockRun:
 
 
 def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
-    """Return the layers with quantized weights that no other node reads, by number."""
-    uses: dict[str, int] = {}
-    for node in state.graph.graph.nodes:
-        if node.op == "get_attr":
-            uses[str(node.target)] = uses.get(str(node.target), 0) + len(node.users)
+    """Return the layers whose weights are quantized and read by no other node, by number."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     layers = {}
-    for point in state.plan:
-        if point.kind is not Kind.WEIGHT or not point.edges:
-            continue
-        node = nodes[point.edges[0].user]
+    for name in exclusive_layers(state):
+        node = nodes[name]
         x, weight = node.args[:2]
-        has_weight = is_product(node) and point.name == f"{G.name_of(node)}.weight"
-        if not has_weight or not isinstance(weight, fx.Node) or weight.op != "call_module":
-            continue
-        source = weight.args[0]
-        assert isinstance(source, fx.Node)
         assert isinstance(x, fx.Node)
-        if uses[str(source.target)] > 1:
+        assert isinstance(weight, fx.Node)
+        if f"{name}.weight" not in state.plan or weight.op != "call_module":
             continue
         number, reads, constant = (run.indices[G.name_of(n)] for n in (node, x, weight))
         residual = residual_input(run, number)

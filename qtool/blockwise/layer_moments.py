@@ -1,11 +1,11 @@
-"""Moments of a layer, accumulated batch by batch, and GPTQ rounding of its weights by them.
+"""Moments of a layer, accumulated batch by batch: evidence for the layer solver.
 
 The float and the quantized network run side by side. For a layer X W^T with inputs X in the
 quantized network and targets Y, the moments are the Hessian X^T X and (Y - X W^T)^T X, summed over
 all rows; some rows of held-out samples are kept, too. Their size does not depend on the number of
-samples. The objective is that of the step `gptq` (algorithms/weight_rounding/rounding.py), which
-keeps rows in memory. Outputs are independent, so a large layer is rounded in shards of outputs, one
-after the other or in several processes.
+samples. The layer solver reads them (algorithms/weight_rounding/layer_solver.py). Outputs are
+independent, so a large layer is rounded in shards of outputs, one after the other or in several
+processes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,15 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, as_weight, input_rows, output_rows
-from qtool.algorithms.weight_rounding.gptq import (
-    Grid,
-    InverseHessian,
-    correct_weight,
-    invert_hessian,
-    round_columns,
-)
-from qtool.algorithms.weight_rounding.pair_bounds import pair_bounds
+from qtool.algorithms.layer_rows import input_rows, output_rows
+from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
+from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.core.graph import torch_ops
 from qtool.core.types import QuantParams
-from qtool.planning.plan import QuantPlan
 
 HOLDOUT_EVERY = 4  # every n-th sample is held out
 HOLDOUT_ROWS = 1024  # of all batches
 MAX_ROWS = 1 << 14  # per batch
-COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
 SHARD_ELEMENTS = 1 << 22  # weights of a shard, approximately
 
 
@@ -102,7 +94,7 @@ class InputMoments:
 
 
 class LayerMoments:
-    """Moments of some outputs of a layer: their errors times the inputs, float32 [groups, rows, d].
+    """Moments of some outputs of a layer; a `LayerEvidence` from all data.
 
     Args:
         weight: of the whole layer, float [groups, out, d].
@@ -115,7 +107,7 @@ class LayerMoments:
         self.node, self.inputs, self.rows = node, inputs, rows
         self.weight = weight[:, rows]
         self.whole = self.weight.shape[1] == weight.shape[1]
-        self.missing = torch.zeros_like(self.weight)
+        self.residual_moment = torch.zeros_like(self.weight)
         self._holdout = _HoldoutRows(inputs.batches)
 
     def add(
@@ -128,7 +120,7 @@ class LayerMoments:
             output_rows(self.node, part, limit)[:, :, self.rows] - each @ self.weight.mT
             for part, limit, each in zip(parts, limits, rows, strict=True)
         )
-        self.missing.baddbmm_(error.mT, rows[0])
+        self.residual_moment.baddbmm_(error.mT, rows[0])
         self._holdout.add(holdout_error)
 
     def params_of(self, params: QuantParams) -> QuantParams:
@@ -138,66 +130,15 @@ class LayerMoments:
         scale, zero = params.scale[self.rows], params.zero_point[self.rows]
         return replace(params, scale=scale, zero_point=zero)
 
-    def nearest(self, params: QuantParams, shape: torch.Size) -> torch.Tensor:
-        """Return each weight at its nearest code. params, shape: of these outputs."""
-        return params.round_trip(as_weight(self.node, self.weight, shape))
+    @property
+    def holdout(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs.holdout.all, self._holdout.all
 
-    def rounded(
-        self, params: QuantParams, shape: torch.Size, plan: QuantPlan
-    ) -> torch.Tensor | None:
-        """Return the rounded weights, or None where the nearest codes are better on held-out rows.
+    def inverse(self, start: int, end: int) -> InverseHessian:
+        return self.inputs.inverse(start, end)
 
-        Args:
-            params, shape: of these outputs.
-            plan: its target may limit pairs of weights.
-
-        Raises:
-            torch.linalg.LinAlgError: the Hessian is singular.
-        """
-        x, residual, weight = self.inputs.holdout.all, self._holdout.all, self.weight
-        error = as_matrix(self.node, self.nearest(params, shape)) - weight
-        before = torch.baddbmm(residual, x, error.mT, alpha=-1).square_().sum()
-        del error
-        rounded, residual = self._solve(weight, self.missing, residual, params, shape, plan)
-        if x.shape[1] and not residual.square_().sum() < before:
-            return None
-        return as_weight(self.node, rounded, shape)
-
-    def _solve(
-        self,
-        exact: torch.Tensor,
-        missing: torch.Tensor,
-        residual: torch.Tensor,
-        params: QuantParams,
-        shape: torch.Size,
-        plan: QuantPlan,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Round blocks of columns in order; return the weights and the errors of held-out rows.
-
-        Each block first moves towards the remaining error, damped by the gain on held-out rows.
-        """
-        scale, zero = (
-            as_matrix(self.node, params.along(t.float(), shape).expand(shape))
-            for t in (params.scale, params.zero_point)
-        )
-        x, rounded = self.inputs.holdout.all, torch.empty_like(exact)
-        levels = params.qtype.qmin, params.qtype.qmax
-        pairs = pair_bounds(plan, self.node, exact, params, shape)
-        for start in range(0, exact.shape[-1], COLUMNS):
-            part = slice(start, min(start + COLUMNS, exact.shape[-1]))
-            inverse, old = self.inputs.inverse(start, part.stop), exact[:, :, part]
-            correction = correct_weight(old, missing[:, :, part], inverse) - old
-            effect = x[:, :, part] @ correction.mT
-            gain = (residual * effect).sum() / effect.square_().sum().clamp(min=1e-30)
-            grid = Grid(scale[:, :, part], zero[:, :, part], *levels, pairs, start)
-            target = old + gain.clamp(0, 1) * correction
-            rounded[:, :, part] = round_columns(target, inverse, grid)
-            error = rounded[:, :, part] - old
-            later = slice(part.stop, None)  # the residual of earlier columns is not needed again
-            products = self.inputs.squares[start // COLUMNS][:, :, error.shape[2] :]
-            missing[:, :, later].baddbmm_(error, products, alpha=-1)
-            residual = torch.baddbmm(residual, x[:, :, part], error.mT, alpha=-1)
-        return rounded, residual
+    def products(self, start: int, end: int) -> torch.Tensor:
+        return self.inputs.squares[start // COLUMNS][:, :, end - start :]
 
 
 def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:

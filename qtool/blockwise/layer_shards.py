@@ -10,6 +10,7 @@ from safetensors.torch import load, save
 from torch import fx
 
 from qtool.algorithms.layer_rows import as_matrix, row_layout
+from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
@@ -147,12 +148,11 @@ def _round_shard(
 ) -> dict[str, torch.Tensor]:
     """Return the weights of a shard, `rounded` or `nearest`; `singular` if its Hessian is."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
-    shape, flags = weight[rows].shape, dict[str, torch.Tensor]()
-    better = None
+    part, flags, better = weight[rows], dict[str, torch.Tensor](), None
     try:
-        better = moments.rounded(own, shape, plan)
+        better = solve_layer(moments.node, moments.weight, own, part.shape, plan, moments)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         flags["singular"] = torch.ones(1)
     if better is not None:
         return {"rounded": better.contiguous()}
-    return {**flags, "nearest": moments.nearest(own, shape).contiguous()}
+    return {**flags, "nearest": own.round_trip(part).contiguous()}

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 import qtool
-from qtool.blockwise import block_conversion, layer_moments, quantize
+from qtool.algorithms.weight_rounding import layer_solver
+from qtool.blockwise import block_conversion, layer_moments, layer_shards, quantize
 from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
 from tests.blockwise.test_by_blocks import Residual, content, made, samples
@@ -27,6 +28,7 @@ SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
     (quantize, "SPLIT", 1),
     (layer_moments, "SHARD_ELEMENTS", 2000),
     (layer_moments, "COLUMNS", 40),  # of 48 and 96
+    (layer_solver, "COLUMNS", 40),
 ]
 
 
@@ -79,14 +81,14 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
 def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     prepared()
     solved = 0
-    real = layer_moments.LayerMoments.rounded
+    real = layer_shards.solve_layer
 
     def counted(*given: Any) -> Any:
         nonlocal solved
         solved += 1
         return real(*given)
 
-    layer_moments.LayerMoments.rounded = counted  # type: ignore[method-assign]  # here alone
+    layer_shards.solve_layer = counted
     found = {}
     for kind, (count, options) in KINDS.items():
         place = out / kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -78,10 +77,7 @@ class StreamWalk:
     parent: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        graph = self.module.graph
-        self.reads = Counter(
-            str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users
-        )
+        self.reads = G.attribute_reads(self.module.graph)
 
     def root(self, i: int) -> int:
         while self.parent[i] != i:

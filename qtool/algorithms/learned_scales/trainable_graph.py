@@ -9,7 +9,6 @@ straight-through gradient. Zero points are fixed, and so is the real zero.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -251,9 +250,9 @@ def _max_logs(state: ConversionState, scales: Set[str]) -> dict[str, float]:
 def _exclusive_weights(state: ConversionState) -> set[str]:
     """Return the points of weights that one layer alone reads, like its biases."""
     graph = state.graph.graph
-    uses = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    reads = G.attribute_reads(graph)
     nodes = {G.name_of(n): n for n in graph.nodes}
-    exclusive = {p.name: uses[str(nodes[p.tensor].target)] == 1 for p in state.plan if p.edges}
+    exclusive = {p.name: reads[str(nodes[p.tensor].target)] == 1 for p in state.plan if p.edges}
     return {
         p.name
         for p in state.plan

@@ -6,7 +6,6 @@ channels are often ten times as wide as the others, which then share a tenth of 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +49,7 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
         for e in p.edges
         if e.user in nodes and _is_linear(nodes[e.user])
     }
-    weights = Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    reads = G.attribute_reads(graph)
     groups: dict[fx.Node, list[list[fx.Node]]] = {}
     for layer in schemes:
         path = _path(layer)
@@ -59,7 +58,7 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
     for source, paths in groups.items():
         on_path = {n for path in paths for n in path}
         layers = {path[-1] for path in paths}
-        exclusive = all(weights[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
+        exclusive = all(reads[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
         inner = all(set(n.users) <= on_path for n in on_path - layers)
         dynamic = {schemes[n] is Dynamic for n in layers}
         if not (exclusive and inner and len(dynamic) == 1) or _codes_only(plan, source):

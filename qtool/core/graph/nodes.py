@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -80,6 +81,11 @@ def tensor(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
 def calls(graph: fx.Graph) -> Iterable[fx.Node]:
     """Return the call_function nodes in order, as a list: the graph may be edited meanwhile."""
     return [n for n in graph.nodes if n.op == "call_function"]
+
+
+def attribute_reads(graph: fx.Graph) -> Counter[str]:
+    """Return how many calls read each attribute of the module (parameter, buffer, constant)."""
+    return Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:

@@ -1,0 +1,124 @@
+"""The layer solver: rounds the weights of one layer, from its inputs and targets.
+
+Blocks of columns are solved in order. The weights of a block first move towards the target of the
+layer, damped by the gain on held-out rows, since most of the remaining error is noise; then they
+are rounded with error feedback (gptq.py). What is left of the error goes to the next blocks.
+
+The solver reads evidence: rows of calibration samples in memory (`row_evidence`), or moments that
+were accumulated over all data (`blockwise.layer_moments`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import fx
+
+from qtool.algorithms.layer_rows import as_matrix, as_weight
+from qtool.algorithms.weight_rounding.gptq import (
+    Grid,
+    InverseHessian,
+    correct_weight,
+    round_columns,
+)
+from qtool.algorithms.weight_rounding.pair_bounds import pair_bounds
+from qtool.core.types import QuantParams
+from qtool.planning.plan import QuantPlan
+
+COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
+
+
+class LayerEvidence(Protocol):
+    """What is known of a layer X W^T with inputs X and targets Y.
+
+    R = Y - X W^T is the residual of the float weights W. Groups of a convolution are separate.
+    """
+
+    @property
+    def holdout(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Held-out rows of X [groups, rows, in] and R [groups, rows, out]."""
+
+    @property
+    def residual_moment(self) -> torch.Tensor:
+        """R^T X over the training rows, [groups, out, in]."""
+
+    def inverse(self, start: int, end: int) -> InverseHessian:
+        """Return the inverse of the damped Hessian X^T X of columns `start` to `end`.
+
+        Raises:
+            torch.linalg.LinAlgError: the Hessian is singular.
+        """
+
+    def products(self, start: int, end: int) -> torch.Tensor:
+        """Return the products of columns `start` to `end` with all later ones.
+
+        Returns:
+            X[start:end]^T X[end:] over the training rows, [groups, end - start, in - end].
+        """
+
+
+def solve_layer(
+    node: fx.Node,
+    weight: torch.Tensor,
+    params: QuantParams,
+    shape: torch.Size,
+    plan: QuantPlan,
+    evidence: LayerEvidence,
+) -> torch.Tensor | None:
+    """Return rounded weights of a layer; None where the nearest codes are better on held-out rows.
+
+    Args:
+        weight: float weights as [groups, out, in].
+        params: of the weight.
+        shape: of the weight in the graph.
+        plan: its target may limit pairs of weights.
+
+    Returns:
+        Values on the grid, of `shape`.
+
+    Raises:
+        torch.linalg.LinAlgError: the Hessian is singular.
+    """
+    x, residual = evidence.holdout
+    nearest = as_matrix(node, params.round_trip(as_weight(node, weight, shape)))
+    before = torch.baddbmm(residual, x, (nearest - weight).mT, alpha=-1).square_().sum()
+    del nearest
+    rounded, residual = _solve_blocks(node, weight, params, shape, plan, evidence)
+    if x.shape[1] and not residual.square_().sum() < before:
+        return None
+    return as_weight(node, rounded, shape)
+
+
+def _solve_blocks(
+    node: fx.Node,
+    weight: torch.Tensor,
+    params: QuantParams,
+    shape: torch.Size,
+    plan: QuantPlan,
+    evidence: LayerEvidence,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rounded weights [groups, out, in] and their residual on held-out rows."""
+    scale, zero = (
+        as_matrix(node, params.along(t, shape).expand(shape)).to(weight.dtype)
+        for t in (params.scale, params.zero_point)
+    )
+    levels = params.qtype.qmin, params.qtype.qmax
+    pairs = pair_bounds(plan, node, weight, params, shape)
+    x, residual = evidence.holdout
+    moment, inputs, rounded = evidence.residual_moment, weight.shape[-1], torch.empty_like(weight)
+    for start in range(0, inputs, COLUMNS):
+        block = slice(start, min(start + COLUMNS, inputs))
+        width = block.stop - start
+        inverse, old = evidence.inverse(start, block.stop), weight[:, :, block]
+        correction = correct_weight(old, moment[:, :, :width], inverse) - old
+        effect = x[:, :, block] @ correction.mT
+        gain = (residual * effect).sum() / effect.square().sum().clamp(min=1e-30)
+        grid = Grid(scale[:, :, block], zero[:, :, block], *levels, pairs, start)
+        rounded[:, :, block] = round_columns(old + gain.clamp(0, 1) * correction, inverse, grid)
+        change = rounded[:, :, block] - old
+        residual = torch.baddbmm(residual, x[:, :, block], change.mT, alpha=-1)
+        moment = moment[:, :, width:]  # of the columns that are not rounded yet
+        if block.stop < inputs:
+            moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
+    return rounded, residual

@@ -1,0 +1,86 @@
+"""The layer solver: the same weights from rows in memory and from moments; noise is not learned."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx, nn
+
+import qtool
+from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.weight_rounding import layer_solver
+from qtool.algorithms.weight_rounding.layer_solver import solve_layer
+from qtool.algorithms.weight_rounding.row_evidence import RowEvidence, Rows
+from qtool.blockwise import layer_moments
+from qtool.blockwise.layer_moments import HOLDOUT_EVERY, InputMoments, LayerMoments
+from qtool.core import graph as G
+from qtool.core.types import INT4, QuantParams
+from qtool.planning.plan import QuantPlan
+
+OUT, IN = 8, 32
+SHAPE = torch.Size((OUT, IN))
+
+
+@pytest.fixture(scope="module")
+def layer() -> tuple[fx.Node, QuantPlan]:
+    captured = qtool.capture_model(nn.Linear(IN, OUT).eval(), torch.randn(4, IN))
+    (node,) = (n for n in G.calls(captured.graph.graph) if is_product(n))
+    return node, captured.plan()
+
+
+def weights() -> tuple[torch.Tensor, QuantParams]:
+    exact = torch.randn(1, OUT, IN, generator=torch.Generator().manual_seed(0))
+    scale = exact[0].abs().amax(1) / 7
+    return exact, QuantParams(INT4, scale, torch.zeros(OUT, dtype=torch.int32), axis=0)
+
+
+def rows(exact: torch.Tensor, count: int, noise: float, seed: int) -> Rows:
+    draw = torch.Generator().manual_seed(seed)
+    mixing = torch.eye(IN) + 0.3 * torch.randn(IN, IN, generator=torch.Generator().manual_seed(9))
+    x = torch.randn(1, count, IN, generator=draw) @ mixing
+    return x, x @ exact.mT + noise * torch.randn(1, count, OUT, generator=draw)
+
+
+def error(weight: torch.Tensor, data: Rows) -> float:
+    return float((data[1] - data[0] @ weight.reshape(1, OUT, IN).mT).square().sum())
+
+
+def test_weights_do_not_follow_noise(layer: tuple[fx.Node, QuantPlan]) -> None:
+    exact, params = weights()
+    evidence = RowEvidence.of(exact, rows(exact, 128, 0.3, 1), rows(exact, 64, 0.3, 2))
+    solved = solve_layer(layer[0], exact, params, SHAPE, layer[1], evidence)
+    assert solved is not None
+    fresh = rows(exact, 1000, 0.0, 3)
+    assert error(solved, fresh) < 0.7 * error(params.round_trip(exact[0]), fresh)
+
+
+@pytest.mark.parametrize("columns", [IN, 12])  # one block, and three with a rest
+def test_rows_and_moments_give_the_same_weights(
+    layer: tuple[fx.Node, QuantPlan], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (layer_solver, layer_moments):
+        monkeypatch.setattr(module, "COLUMNS", columns)
+    node, plan = layer
+    exact, params = weights()
+    x, y = rows(exact, 400, 0.1, 1)
+    holdout = torch.arange(400) % HOLDOUT_EVERY == HOLDOUT_EVERY - 1
+    training, other = ((t[:, ~holdout], t[:, holdout]) for t in (x, y))
+    evidence = RowEvidence.of(exact, (training[0], other[0]), (training[1], other[1]))
+    moments = LayerMoments(node, InputMoments(1), exact, slice(0, OUT))
+    moments.add(moments.inputs.add(node, x[0], 0), y[0], 0)
+    one, two = (solve_layer(node, exact, params, SHAPE, plan, e) for e in (evidence, moments))
+    again = solve_layer(node, exact, params, SHAPE, plan, moments)  # evidence is read only
+    assert one is not None
+    assert two is not None
+    assert again is not None
+    assert torch.equal(two, again)
+    step = params.scale[:, None]
+    assert float(((one - two) / step).abs().max()) < 1.5  # sums in another order: a tie at most
+    assert float(((one - two).abs() > step / 2).float().mean()) < 0.02
+
+
+def test_nearest_codes_stay_where_they_are_better(layer: tuple[fx.Node, QuantPlan]) -> None:
+    exact, params = weights()
+    on_grid = params.round_trip(exact[0])[None]
+    evidence = RowEvidence.of(on_grid, rows(on_grid, 64, 0.0, 1), rows(on_grid, 64, 0.0, 2))
+    assert solve_layer(layer[0], on_grid, params, SHAPE, layer[1], evidence) is None
