@@ -24,6 +24,9 @@ PATIENCE = 5.0  # seconds that a signal waits for a section that must not be int
 
 _NO_MEMORY = "there is not enough memory for this; use smaller sizes or fewer samples"
 
+_CLICK = (click.ClickException, click.exceptions.Exit, click.Abort)
+_TORCH_NO_MEMORY = "can't allocate memory"  # of a RuntimeError
+
 _STDERR = 2
 
 
@@ -43,10 +46,11 @@ class _SignalReceived(KeyboardInterrupt):
 
 @contextmanager
 def clean_shutdown() -> Iterator[None]:
-    """Map errors of the library to `Refusal`, and signals to exit codes.
+    """Map errors of the library to `Refusal`, bugs to `InternalError`, signals to exit codes.
 
     Raises:
         Refusal: the user can correct the error.
+        InternalError: any other error, a bug in qtool.
         SystemExit: with 128 + the number of the signal; a closed output pipe gives 141.
     """
     _open_closed_streams()
@@ -75,30 +79,32 @@ def _cause_signal(error: BaseException | None) -> KeyboardInterrupt | None:
 
 @contextmanager
 def _errors_as_refusals() -> Iterator[None]:
-    """Map errors that the user can correct to `Refusal`."""
-    from qtool.core.errors import QtoolError, describe
+    """Map errors that the user can correct to `Refusal`, others to `InternalError`."""
+    from qtool.cli.internal_error import internal_error
+
+    from qtool.core.errors import PassError, QtoolError, describe
 
     try:
         yield
-    except (KeyboardInterrupt, click.ClickException):
+    except (KeyboardInterrupt, SystemExit, *_CLICK):
         raise
     except QtoolError as error:
+        if isinstance(error, PassError):  # always a bug
+            raise internal_error(error) from error
         raise Refusal(str(error)) from error
-    except MemoryError as error:
-        raise Refusal(_NO_MEMORY) from error
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # torch's message
-            raise
-        raise Refusal(_NO_MEMORY) from error
     except OSError as error:
         _discard_output()
         if error.errno == errno.EPIPE:
             raise SystemExit(141) from error
         where = f" ({error.filename})" if error.filename else ""
         raise Refusal(f"operating system error: {error.strerror or error}{where}") from error
-    except BaseException as error:
-        if isinstance(error, Exception | SystemExit):
+    except Exception as error:
+        if _cause_signal(error) is not None:
             raise
+        if isinstance(error, MemoryError) or _TORCH_NO_MEMORY in str(error):
+            raise Refusal(_NO_MEMORY) from error
+        raise internal_error(error) from error
+    except BaseException as error:
         raise Refusal(f"code outside qtool ended the command: {describe(error)}") from error
 
 

@@ -209,7 +209,7 @@ def open_checkpoint(path: Path, identity: Mapping[str, str], ranks: Ranks) -> It
 def _locked(path: Path, folder: Path) -> Iterator[None]:
     check_writable(path)
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
     except OSError as error:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -1,7 +1,8 @@
 """Atomic file output: a file appears whole or not at all, even if the process is killed.
 
-Data is written to a temporary file next to the target, locked while its process lives. A killed
-process releases the lock, and the next writer in that folder removes the file.
+Missing folders of an output are made with it, and removed again if it fails. Data is written to a
+temporary file next to the target, locked while its process lives. A killed process releases the
+lock, and the next writer in that folder removes the file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,46 @@ def check_writable(path: str | Path, *read: str | Path | None) -> None:
         raise FileError(f"cannot write {path}: it is a directory; name a file")
     if target.exists() and not target.is_file():
         raise FileError(f"cannot write {path}: it is {_kind(target)}; name an ordinary file")
-    if not folder.is_dir():
-        shown = folder if Path(path).is_symlink() else Path(path).parent
-        raise FileError(
-            f"cannot write {path}: the directory {shown} does not exist; create it first"
-        )
-    if not os.access(folder, os.W_OK):
-        raise FileError(f"cannot write {path}: the directory {folder} is not writable")
+    check_folders(path, folder)
+
+
+def check_folders(path: str | Path, folder: Path) -> None:
+    """Check that a file can be written to `folder`, which need not exist.
+
+    Args:
+        path: of the file, for the message.
+        folder: resolved.
+
+    Raises:
+        FileError: it is not a folder, or it or the first existing folder above is not writable.
+    """
+    existing = next(f for f in (folder, *folder.parents) if os.path.lexists(f))
+    if not existing.is_dir():
+        raise FileError(f"cannot write {path}: {existing} is not a directory; name another one")
+    if not os.access(existing, os.W_OK):
+        raise FileError(f"cannot write {path}: the directory {existing} is not writable")
+
+
+@contextmanager
+def make_folders(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; those that were made are removed again on failure.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made: list[Path] = []
+    try:
+        missing = [f for f in (folder, *folder.parents) if not f.is_dir()]
+        for each in reversed(missing):
+            with defer_signals(), suppress(FileExistsError):  # another process made it
+                each.mkdir()
+                made.append(each)
+        yield
+    except BaseException:
+        for each in reversed(made):
+            with suppress(OSError):  # it has other files by now
+                each.rmdir()
+        raise
 
 
 def resolve(path: str | Path) -> Path:
@@ -92,7 +126,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     check_writable(path)
     target = resolve(path)
     try:
-        with _temporary(target.parent, _prefix(target), _PART, _new_file) as temporary:
+        with (
+            make_folders(target.parent),
+            _temporary(target.parent, _prefix(target), _PART, _new_file) as temporary,
+        ):
             yield temporary
             _publish(temporary, target)
     except OSError as error:
@@ -157,13 +194,18 @@ def is_abandoned(folder: Path) -> bool:
     return True
 
 
-def sibling_folder(target: Path) -> AbstractContextManager[Path]:
-    """Return a context with a temporary folder next to `target`, removed at the end if still there.
+@contextmanager
+def sibling_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to `target`, removed at the end if still there.
 
     Raises:
         OSError: it cannot be created.
     """
-    return _temporary(target.parent, _prefix(target), _PART, _new_folder)
+    with (
+        make_folders(target.parent),
+        _temporary(target.parent, _prefix(target), _PART, _new_folder) as folder,
+    ):
+        yield folder
 
 
 Maker = Callable[[Path, str, str], tuple[int, Path]]

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qtool.core.atomic import write_atomic
-from qtool.core.errors import FileError
 from qtool.core.records import from_json, to_json
 
 T = TypeVar("T")
@@ -24,18 +23,14 @@ class Store:
     """Named results in a folder. Writes are atomic: a kill leaves the old or the new result.
 
     Attributes:
-        folder: where results are stored; None: nowhere, and nothing is ever loaded.
+        folder: where results are stored, made with the first one; None: nowhere, and nothing is
+            ever loaded.
         key: of models, data and options. Results stored with another key are ignored.
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:
         self.folder = folder
         self.key = key
-        if folder is not None:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
 
     def load(self, name: str, key: str = "") -> dict[str, np.ndarray[Any, Any]] | None:
         """Return the arrays stored under `name` and this key; None if missing or damaged."""

@@ -156,7 +156,7 @@ def test_a_truncated_calibration(
     assert f"{path}: not a calibration file, or truncated" in message
 
 
-@pytest.mark.parametrize("place", ["missing/model", ".", "file/model"])
+@pytest.mark.parametrize("place", [".", "file/model", "file/missing/model"])
 def test_an_unwritable_output(
     place: str, model: qtool.Captured, tmp_path: Path, refuses: Callable[..., str]
 ) -> None:

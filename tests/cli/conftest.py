@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from qtool.cli import main
+from qtool.cli.internal_error import InternalError
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ("examples.digits.network:digits_net", "--weights", "examples/digits/weights.safetensors")
@@ -25,8 +26,12 @@ class Cli:
     def __call__(self, *arguments: str, code: int | tuple[int, ...] = 0) -> Result:
         result = CliRunner().invoke(main, [str(a) for a in arguments], prog_name="qtool")
         if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception  # a bug: the tests show its traceback
-        assert result.exit_code in (code if isinstance(code, tuple) else (code,)), result.output
+            raise result.exception
+        codes = code if isinstance(code, tuple) else (code,)
+        if result.exit_code == InternalError.exit_code not in codes:
+            assert isinstance(result.exception, SystemExit)
+            raise result.exception.__cause__ or result.exception  # the tests show the traceback
+        assert result.exit_code in codes, result.output
         return result
 
     def files(self) -> dict[str, bytes]:

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "NaN": (quantize(data=f"{M}not_a_number"), "batch 3, input 0 holds NaN"),
     "another shape": (quantize(data=f"{M}other_shape"), "batch 3, input 'input' has shape"),
     "data of another model": (quantize(data="calib_data/digits"), "does not run on the given"),
-    "output in no folder": (quantize(output="no/out.onnx"), "the directory no does not exist"),
+    "output below a file": (quantize(output="data.txt/out.onnx"), "data.txt is not a directory"),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
     "unknown observer": ([*quantize(), "--observer", "median"], "unknown observer 'median'"),
     "bad observer option": ([*quantize(), "--observer", "percentile:200"], "between 50 and 100"),
@@ -137,8 +137,8 @@ def test_a_user_error_is_one_sentence(arguments: list[str], message: str, folder
 
 
 def test_without_an_error_the_same_call_writes(folder: Cli) -> None:
-    folder(*quantize())
-    assert (folder.folder / "out.onnx").is_file()
+    folder(*quantize(output="new/out.onnx"))
+    assert (folder.folder / "new" / "out.onnx").is_file()
 
 
 def test_a_calibration_of_another_model(sample: Cli) -> None:
@@ -164,9 +164,14 @@ def test_an_unwritable_output_is_said_before_the_work(folder: Cli) -> None:
     """Before the model is imported: a model that fails is not reached."""
     for command in ("calibrate", "quantize"):
         sentence = folder.refuses(
-            command, f"{M}broken", "--data", f"{M}images", "-o", "no/such/file"
+            command, f"{M}broken", "--data", f"{M}images", "-o", "data.txt/such/file"
         )
-        assert "cannot write no/such/file" in sentence
+        assert "cannot write data.txt/such/file" in sentence
+
+
+def test_a_failure_leaves_no_folder(folder: Cli) -> None:
+    folder.refuses(*quantize(data=f"{M}not_a_number", output="new/and/out.onnx"))
+    assert not (folder.folder / "new").exists()
 
 
 def test_what_a_command_reads_is_not_written_over(sample: Cli) -> None:

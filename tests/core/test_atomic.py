@@ -92,9 +92,26 @@ def test_the_disk_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step:
 def test_places_that_cannot_be_written(tmp_path: Path, writer: Callable[[Path], None]) -> None:
     with pytest.raises(FileError, match=r"is a directory; name a file"):
         writer(tmp_path)
-    with pytest.raises(FileError, match=r"none does not exist; create it first"):
-        writer(tmp_path / "none" / "file.onnx")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"file is not a directory; name another one"):
+        writer(tmp_path / "file" / "none" / "file.onnx")
+    assert names(tmp_path) == ["file"]
+
+
+def test_missing_folders_are_made_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "one" / "two" / "file.onnx"
+    check_writable(path)
     assert names(tmp_path) == []
+    write_atomic(path, b"new")
+    assert names(path.parent) == ["file.onnx"]
+
+
+def test_folders_that_were_made_go_with_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    with pytest.raises(ValueError, match="no more"), atomic_path(tmp_path / "old" / "a" / "b"):
+        raise ValueError("no more")
+    assert names(tmp_path) == ["old"]
+    assert names(tmp_path / "old") == []
 
 
 @pytest.mark.parametrize("writer", WRITERS)

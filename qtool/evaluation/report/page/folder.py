@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from qtool.core.atomic import resolve, sibling_folder
+from qtool.core.atomic import check_folders, resolve, sibling_folder
 from qtool.core.errors import FileError
 
 MODEL = "model.int8.onnx"
@@ -37,12 +37,7 @@ def check_folder(folder: Path) -> None:
             raise FileError(
                 f"{folder} holds '{foreign[0]}', which is not part of a report; choose a new folder"
             )
-    if not parent.is_dir():
-        raise FileError(
-            f"cannot write {folder}: the directory {parent} does not exist; create it first"
-        )
-    if not os.access(parent, os.W_OK):
-        raise FileError(f"cannot write {folder}: the directory {parent} is not writable")
+    check_folders(folder, parent)
 
 
 def resume_folder(folder: Path) -> Path:

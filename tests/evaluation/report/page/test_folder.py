@@ -89,8 +89,11 @@ def test_refusals(tmp_path, prepare, says):
 
 
 def test_missing_parent(tmp_path):
-    with pytest.raises(FileError, match="does not exist"):
-        check_folder(tmp_path / "no" / "r")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="is not a directory"):
+        check_folder(tmp_path / "file" / "folder")
+    check_folder(tmp_path / "new" / "folder")
+    assert not (tmp_path / "new").exists()
 
 
 def test_unwritable_parent(tmp_path, monkeypatch):
