@@ -68,9 +68,10 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
+    from qtool.core.option_names import MODEL_SUFFIXES
     from qtool.planning.targets import check_format
 
-    check_writable(output_, model, weights, calibration)
+    check_writable(output_, model, weights, calibration, suffixes=MODEL_SUFFIXES)
     check_format(target or qtool.Calibration.load(calibration).target, format_)
     loaded = sources.load_model(model, weights)
     quantized = qtool.convert(

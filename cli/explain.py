@@ -71,9 +71,10 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
+    from qtool.core.option_names import MODEL_SUFFIXES
 
     if mended is not None:
-        check_writable(mended, int8_file, model, weights, data)
+        check_writable(mended, int8_file, model, weights, data, suffixes=MODEL_SUFFIXES)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     explanation = qtool.explain(

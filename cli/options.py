@@ -83,7 +83,12 @@ recover = click.option(
     help=f"Run exactly these accuracy recovery steps: {', '.join(name_types.STEPS.known)}.",
 )
 output = click.option(
-    "-o", "--output", "output_", required=True, type=Path_, help="ONNX file to write."
+    "-o",
+    "--output",
+    "output_",
+    required=True,
+    type=Path_,
+    help="ONNX file to write, NAME.onnx, for every target.",
 )
 calibration_output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."

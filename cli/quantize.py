@@ -65,10 +65,11 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
+    from qtool.core.option_names import MODEL_SUFFIXES
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, check_format
 
-    check_writable(output_, model, weights, data)
+    check_writable(output_, model, weights, data, suffixes=MODEL_SUFFIXES)
     check_format(target or DEFAULT, format_)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)

@@ -148,10 +148,12 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
+    from qtool.core.option_names import MODEL_SUFFIXES
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
-    for path in filter(None, (output_, page, save_recipe)):
+    check_writable(output_, model, weights, data, eval_data, suffixes=MODEL_SUFFIXES)
+    for path in filter(None, (page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)

@@ -35,6 +35,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph.cut import cut
 from qtool.core.graph.process_lock import exclusive, trim_memory
 from qtool.core.graph.split_layers import split
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
 from qtool.core.records import to_json
@@ -146,7 +147,7 @@ def quantize_by_blocks(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     folder, path, ranks = Path(folder), Path(path), current()
-    check_writable(path, folder)
+    check_writable(path, folder, suffixes=MODEL_SUFFIXES)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     source = open_source(folder, model, task)
     whole, stream = _capture(source.model, data, dynamic)

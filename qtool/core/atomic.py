@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -28,12 +28,15 @@ _PART = ".qtool.part"
 _SCRATCH = ".qtool-scratch-"
 
 
-def check_writable(path: str | Path, *read: str | Path | None) -> None:
+def check_writable(
+    path: str | Path, *read: str | Path | None, suffixes: Sequence[str] = ()
+) -> None:
     """Check that a file can be written, before long work.
 
     Args:
         path: file to write.
         read: inputs of the command, which must be other files.
+        suffixes: of which the file must have one, such as ".onnx"; any without them.
 
     Raises:
         FileError: it cannot be written, or is one of the inputs.
@@ -48,6 +51,12 @@ def check_writable(path: str | Path, *read: str | Path | None) -> None:
         raise FileError(f"cannot write {path}: it is a directory; name a file")
     if target.exists() and not target.is_file():
         raise FileError(f"cannot write {path}: it is {_kind(target)}; name an ordinary file")
+    if suffixes and target.suffix.lower() not in suffixes:
+        named = Path(path).with_suffix(suffixes[0]).name
+        raise FileError(
+            f"cannot write {path}: every target's model is written as {' or '.join(suffixes)}; "
+            f"name the file {named}"
+        )
     check_folders(path, folder)
 
 
@@ -117,13 +126,17 @@ def _kind(path: Path) -> str:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, suffixes: Sequence[str] = ()) -> Iterator[Path]:
     """Yield a temporary path next to `path`, renamed to it on success and removed on failure.
+
+    Args:
+        path: file to write.
+        suffixes: see `check_writable`.
 
     Raises:
         FileError: `path` cannot be written, or writing the temporary file fails.
     """
-    check_writable(path)
+    check_writable(path, suffixes=suffixes)
     target = resolve(path)
     try:
         with (

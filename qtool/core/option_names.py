@@ -22,6 +22,8 @@ TARGETS = (
 )
 FORMER_TARGETS = ("onnxruntime-x86", "onnxruntime-x86-novnni")
 FORMATS = ("qdq", "qoperator")
+MODEL_SUFFIXES = (".onnx",)
+"""Suffixes that the files of models are written with, the usual one first."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
 ACCURACIES = ("fast", "balanced", "best")

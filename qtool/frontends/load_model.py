@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.core.errors import CaptureError, describe
-from qtool.core.paths import is_dir
+from qtool.core.paths import is_dir, is_file
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.onnx import load_onnx
@@ -48,11 +49,7 @@ def load_model(
             raise CaptureError(f"{source} holds its own weights; leave out --weights")
         return reader(source) if reader is not None else load_folder(path, task)
     if ":" not in source:
-        raise CaptureError(
-            f"no such model: '{source}'; give package.module:factory (a function or class that "
-            "returns an nn.Module), a .pt2 or .onnx file, or a folder with a config.json (for a "
-            f"Hugging Face model: `hf download {source} --local-dir FOLDER`)"
-        )
+        raise CaptureError(_no_model(source))
     model = _from_code(source)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"{source} returns a {type(model).__name__}, not an nn.Module")
@@ -68,6 +65,32 @@ def load_model(
     except Exception as error:
         raise CaptureError(f"{source}: its eval() fails: {describe(error)}") from error
     return model
+
+
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def _no_model(source: str) -> str:
+    """Return why a text is no model, and what to write instead."""
+    forms = (
+        "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or "
+        ".onnx file, or a folder with a config.json"
+    )
+    suffix = Path(source).suffix.lower()
+    if suffix in _WEIGHTS:
+        there = "" if is_file(source) else " (and there is no such file)"
+        return (
+            f"{source} is a file of weights or of pickled Python objects{there}, from which qtool "
+            "builds no model; give the code that builds it, package.module:factory, and the "
+            f"state dict with --weights {source}"
+        )
+    if is_file(source):
+        return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
+    if suffix == ".py":
+        return f"no such model: '{source}'; {forms}, without .py"
+    hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"
+    return f"no such model: '{source}'; {forms}{hub if _HUB_ID.fullmatch(source) else ''}"
 
 
 def _from_code(source: str) -> Any:

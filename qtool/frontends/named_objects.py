@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import QtoolError, describe
+from qtool.frontends.optional_packages import describe_import
 
 
 def import_object(source: str, kind: type[QtoolError]) -> Any:
@@ -26,8 +28,19 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         for part in name.split(".") if colon else ():
             imported = getattr(imported, part)
     except (Exception, SystemExit) as error:
-        raise kind(f"cannot import {source}: {describe(error)}") from error
+        hint = _hint(error, module)
+        raise kind(f"cannot import {source}: {describe_import(error)}{hint}") from error
     return imported
+
+
+def _hint(error: BaseException, module: str) -> str:
+    """Return what to do about an error of an import, with a separator in front; or ""."""
+    if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        return f"; run qtool in the folder that holds '{error.name}', or install that package"
+    if isinstance(error, AttributeError) and isinstance(error.name, str):
+        similar = difflib.get_close_matches(error.name, dir(error.obj), 1)
+        return f"; did you mean '{similar[0]}'?" if similar else ""
+    return ""
 
 
 def is_call(source: str) -> bool:
@@ -59,7 +72,7 @@ def call_user_code(
         raise
     except (Exception, SystemExit) as error:
         shown = source if is_call(source) else f"{source}()"
-        raise kind(f"calling {shown} failed: {describe(error)}") from error
+        raise kind(f"calling {shown} failed: {describe_import(error)}") from error
 
 
 def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:

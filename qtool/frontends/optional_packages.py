@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from qtool.core.errors import QtoolError, describe
+from qtool.core.versions import version_of
 
 PACKAGES = {
     "transformers": "transformers",
@@ -39,4 +40,16 @@ def require(package: str, purpose: str, kind: type[QtoolError]) -> Any:
             f"{purpose} needs {name}, which is not installed; install the package {PACKAGES[name]}"
         ) from error
     except Exception as error:
-        raise kind(f"{package} cannot be imported: {describe(error)}") from error
+        raise kind(f"{package} cannot be imported: {describe_import(error)}") from error
+
+
+def describe_import(error: BaseException) -> str:
+    """Return an error of an import in one line, with what to do if that is known."""
+    text = describe(error)
+    if "torchvision::" not in text:
+        return text
+    return (
+        f"the installed torchvision {version_of('torchvision')} was built for another torch than "
+        f"{version_of('torch')} ({text}); install both from one index, such as pip install torch "
+        "torchvision --index-url https://download.pytorch.org/whl/cpu"
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,49 @@ from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
+State = Mapping[str, torch.Tensor]
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
+"""Keys under which training scripts save a state dict, next to their optimizer's."""
+
+_EXAMPLES = 2  # names that a message shows of the file and of the model
+_LOGGER = logging.getLogger("qtool")
+
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a state dict strictly; `.pt` files are read with weights_only=True.
+    """Load a state dict into a model; `.pt` files are read with weights_only=True.
+
+    A state dict inside a checkpoint is taken out, and a prefix that all names of the model have in
+    the file (`module.`, `model.`, `_orig_mod.`) is removed; both are logged.
 
     Raises:
         CaptureError: there is no such file, or it is not a state dict of this model.
     """
     file = Path(path)
+    state = _unwrapped(_read(file), file)
+    own = model.state_dict()
+    fitting = _renamed(state, own, file)
+    if (problem := _mismatch(fitting, own)) is not None:
+        raise CaptureError(f"{file} does not fit {type(model).__name__}: {problem}")
+    try:
+        model.load_state_dict(dict(fitting), strict=True)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise CaptureError(
+            f"{file} does not fit {type(model).__name__}: {' '.join(lines[1:2]) or lines[0]}"
+        ) from error
+
+
+def _read(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
     if (why := archive_expansion_error(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
     try:
         if file.suffix == ".safetensors":
-            state: Any = safetensors.torch.load_file(file)
-        else:
-            with silence_logging():
-                state = torch.load(file, map_location="cpu", weights_only=True)
+            return safetensors.torch.load_file(file)
+        with silence_logging():
+            return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         pickled = isinstance(error, pickle.UnpicklingError)  # torch's message advises unpickling
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
@@ -42,23 +68,89 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             f"{file} cannot be read as weights ({why}); save a state dict with "
             "safetensors.torch.save_file or torch.save(model.state_dict(), path)"
         ) from error
-    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-        state = state["state_dict"]  # as most training scripts save it
-    if not isinstance(state, Mapping) or not all(
-        isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in state.items()
-    ):
-        raise CaptureError(f"{file} has a {type(state).__name__}, not a state dict of tensors")
-    own = model.state_dict()
-    for name in (k for k, v in state.items() if v.is_complex()):
-        if name in own and not own[name].is_complex():
-            raise CaptureError(
-                f"{file} does not fit {type(model).__name__}: {name} is complex, and torch would "
-                "drop the imaginary part"
-            )
-    try:
-        model.load_state_dict(dict(state), strict=True)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()]
+
+
+def _unwrapped(content: Any, file: Path) -> State:
+    """Return the state dict in the content of a file.
+
+    Raises:
+        CaptureError: there is none.
+    """
+    if _is_state(content):
+        return dict(content)
+    inside = content if isinstance(content, Mapping) else {}
+    names = [k for k in WRAPPERS if _is_state(inside.get(k))]
+    if names:
+        _note(f"{file} is a checkpoint; its entry '{names[0]}' is the state dict")
+        return dict(inside[names[0]])
+    entries = ", ".join(map(str, list(inside)[:5]))
+    raise CaptureError(
+        f"{file} has a {type(content).__name__}{f' of {entries}' if entries else ''}, not a state "
+        "dict of tensors; save torch.save(model.state_dict(), path)"
+    )
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in value.items()
+    )
+
+
+def _renamed(state: State, own: State, file: Path) -> State:
+    """Return the tensors under the model's names: without a prefix that those have in the file, or
+    with one that all names of the model have."""
+    if not own or set(own) <= set(state):
+        return state
+    longest = max(own, key=len)
+    prefixes = [k[: -len(longest)] for k in state if k.endswith(longest)]
+    complete = [p for p in prefixes if all(p + name in state for name in own)]
+    if len(complete) == 1:
+        prefix = complete[0]
+        chosen = {k[len(prefix) :]: t for k, t in state.items() if k.startswith(prefix)}
+        rest = len(state) - len(chosen)
+        more = f"; {rest} tensors without it are left out" if rest else ""
+        _note(f"{file}: the prefix '{prefix}' of its names is removed{more}")
+        return chosen
+    if len(complete) > 1:
         raise CaptureError(
-            f"{file} does not fit {type(model).__name__}: {' '.join(lines[1:3]) or lines[0]}"
-        ) from error
+            f"{file} holds the model's tensors {len(complete)} times, as "
+            f"{' and '.join(f'{p}*' for p in sorted(complete))}; save one of them"
+        )
+    prefix = f"{longest.partition('.')[0]}."
+    if {prefix + name for name in state} == set(own):
+        _note(f"{file}: its names get the prefix '{prefix}'")
+        return {prefix + name: t for name, t in state.items()}
+    return state
+
+
+def _mismatch(state: State, own: State) -> str | None:
+    """Return how names, sizes and types of a file differ from those of a model; None if not."""
+    both = [name for name in own if name in state]
+    if set(state) != set(own):
+        missing = [name for name in own if name not in state]
+        foreign = [name for name in state if name not in own]
+        sides = (("only in the file", foreign), ("only in the model", missing))
+        where = "; ".join(f"{side}: {_some(names)}" for side, names in sides if names)
+        return f"{len(both)} of {len(own)} tensors match ({where}); give the weights of this model"
+    sizes = [n for n in both if state[n].shape != own[n].shape]
+    if sizes:
+        name = sizes[0]
+        return (
+            f"{len(own) - len(sizes)} of {len(own)} tensors match; {name} is "
+            f"{list(state[name].shape)} in the file and {list(own[name].shape)} in the model; give "
+            "the model the sizes it was trained with"
+        )
+    for name in both:
+        if state[name].is_complex() and not own[name].is_complex():
+            return f"{name} is complex, and torch would drop the imaginary part"
+    return None
+
+
+def _some(names: Iterable[str]) -> str:
+    chosen = list(names)
+    more = f" and {len(chosen) - _EXAMPLES} more" if len(chosen) > _EXAMPLES else ""
+    return ", ".join(chosen[:_EXAMPLES]) + more
+
+
+def _note(text: str) -> None:
+    _LOGGER.warning("note: %s", text)

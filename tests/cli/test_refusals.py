@@ -52,6 +52,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     "another shape": (quantize(data=f"{M}other_shape"), "batch 3, input 'input' has shape"),
     "data of another model": (quantize(data="calib_data/digits"), "does not run on the given"),
     "output below a file": (quantize(output="data.txt/out.onnx"), "data.txt is not a directory"),
+    "output of another suffix": (
+        quantize(output="out.tflite"),
+        "every target's model is written as .onnx; name the file out.onnx",
+    ),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
     "unknown observer": ([*quantize(), "--observer", "median"], "unknown observer 'median'"),
     "bad observer option": ([*quantize(), "--observer", "percentile:200"], "between 50 and 100"),
@@ -188,7 +192,7 @@ def test_what_a_command_reads_is_not_written_over(sample: Cli) -> None:
 
 def test_a_real_process_exits_with_2(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "qtool", *quantize(data=f"{M}empty", output=f"{tmp_path}/o")],
+        [sys.executable, "-m", "qtool", *quantize(data=f"{M}empty", output=f"{tmp_path}/o.onnx")],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -160,17 +160,17 @@ GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
         pytest.param(
             "w.pt",
             {**GOOD, "weight": torch.ones(3, 3)},
-            "size mismatch for weight",
+            r"1 of 2 tensors match; weight is \[3, 3\] in the file and \[2, 3\] in the model",
             id="another shape",
         ),
         pytest.param(
             "w.pt",
             {"weight": torch.ones(2, 3)},
-            "does not fit Linear: Missing .*bias",
+            r"does not fit Linear: 1 of 2 tensors match \(only in the model: bias\)",
             id="missing",
         ),
         pytest.param(
-            "w.safetensors", {**GOOD, "more": torch.ones(1)}, "Unexpected .*more", id="more"
+            "w.safetensors", {**GOOD, "more": torch.ones(1)}, "only in the file: more", id="more"
         ),
         pytest.param(
             "w.pt",
@@ -179,8 +179,8 @@ GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
             id="complex",
         ),
         pytest.param("w.pt", [torch.ones(1)], "has a list, not a state dict", id="a list"),
-        pytest.param("w.pt", {0: torch.ones(1)}, "has a dict, not a state dict", id="by number"),
-        pytest.param("w.pt", {"epoch": 3}, "has a dict, not a state dict", id="no tensors"),
+        pytest.param("w.pt", {0: torch.ones(1)}, "has a dict of 0, not a", id="by number"),
+        pytest.param("w.pt", {"epoch": 3}, "has a dict of epoch, not a state", id="no tensors"),
         pytest.param(
             "w.pt",
             nn.Linear(3, 2),
@@ -239,3 +239,46 @@ def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
 
 def test_an_eval_that_gives_nothing_back(package: Path) -> None:
     assert not load_model("nets.small:silent").training
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "_orig_mod.module.", "net."])
+@pytest.mark.parametrize("wrapper", ["", "state_dict", "model_state_dict", "model"])
+def test_checkpoints_of_training_scripts(
+    tmp_path: Path, prefix: str, wrapper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = {f"{prefix}{k}": v for k, v in GOOD.items()}
+    extra = {"loss.weight": torch.ones(1)}
+    content = {wrapper: state | extra, "epoch": 3} if wrapper else state
+    torch.save(content, tmp_path / "w.ckpt")
+    model = nn.Linear(3, 2)
+    load_weights(model, tmp_path / "w.ckpt")
+    assert torch.equal(model.weight, GOOD["weight"])
+    assert f"the prefix '{prefix}' of its names is removed" in caplog.text
+    assert ("its entry" in caplog.text) == bool(wrapper)
+
+
+def test_names_without_the_prefix_of_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.save(GOOD, tmp_path / "w.pt")
+    model = nn.Sequential()
+    model.add_module("net", nn.Linear(3, 2))
+    load_weights(model, tmp_path / "w.pt")
+    assert "its names get the prefix 'net.'" in caplog.text
+
+
+def test_a_model_and_its_average_in_one_file(tmp_path: Path) -> None:
+    both = {f"{p}{k}": v for p in ("model.", "ema.") for k, v in GOOD.items()}
+    torch.save(both, tmp_path / "w.pt")
+    with pytest.raises(CaptureError, match=r"2 times, as ema\.\* and model\.\*; save one of them"):
+        load_weights(nn.Linear(3, 2), tmp_path / "w.pt")
+
+
+def test_weights_of_another_network_are_not_listed(tmp_path: Path) -> None:
+    torch.save({f"layer{i}.weight": torch.ones(1) for i in range(99)}, tmp_path / "w.pt")
+    with pytest.raises(CaptureError) as caught:
+        load_weights(nn.Linear(3, 2), tmp_path / "w.pt")
+    assert str(caught.value).endswith(
+        "does not fit Linear: 0 of 2 tensors match (only in the file: layer0.weight, layer1.weight "
+        "and 97 more; only in the model: weight, bias); give the weights of this model"
+    )

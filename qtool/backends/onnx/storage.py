@@ -29,6 +29,7 @@ from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
 from qtool.core.graph.expansion_limits import function_expansion_error
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_special_file
 
 LIMIT = 2**31 - 1
@@ -143,7 +144,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     Raises:
         FileError: the file cannot be written.
     """
-    with atomic_path(path) as temporary:
+    with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()  # weights lie next to the file, not next to a link to it
         places, before = _places(model, external), _data_of(path)
         data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
@@ -200,7 +201,7 @@ def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest
     Raises:
         FileError: the files cannot be moved.
     """
-    with atomic_path(path) as temporary:
+    with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()
         before, final = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
         for tensor in model.graph.initializer:
