@@ -24,6 +24,8 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
     sources.weights,
     sources.data,
     options.labels,
+    options.eval_,
+    options.minimize,
     sources.batch_size,
     click.option(
         "--threads",
@@ -42,6 +44,8 @@ def command(
     weights: Path | None,
     data: str,
     labels: str | None,
+    evaluate: str | None,
+    minimize: tuple[str, ...],
     batch_size: int,
     threads: int,
     seconds: float,
@@ -49,6 +53,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Compare INT8_FILE with its float model: accuracy, size, latency, integer share of the MACs.
+
+    Of a language model it measures perplexity and the agreement of next tokens, and times a prompt
+    and, with a KV cache, a step.
 
     \b
     Example:
@@ -67,6 +74,9 @@ def command(
         loaded,
         share,
         classes,
+        function=options.load_metrics(evaluate),
+        where=evaluate or "",
+        lower_is_better=minimize,
         threads=threads,
         seconds=seconds,
         dynamic=sources.dynamic_of(dynamic, batches),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
 from torch import nn
 
 from qtool.core.atomic import scratch_folder
@@ -13,7 +14,7 @@ from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.types import Array, Progress
+from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
@@ -75,23 +76,31 @@ def evaluate(
     file: str | Path,
     model: Model | Captured,
     data: Iterable[Any],
-    labels: Array | None = None,
+    labels: ArrayLike | None = None,
     *,
+    function: Callable[[Any], Any] | None = None,
+    where: str = "the evaluation function",
+    lower_is_better: Sequence[str] = (),
     threads: int = 1,
     seconds: float = 2.0,
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
-    """Compare an int8 file with its float model: accuracy, size, latency, integer share.
+    """Compare a quantized file with its float model: accuracy, size, latency, integer share.
+
+    A causal language model is compared by its perplexity and its next tokens, and timed with the
+    first batch as prompt and, if it has a KV cache, with a step.
 
     In a process group of torch.distributed all ranks call it, each with its share of the data and
     labels; all get the results over all data. Rank 0 measures the latency.
 
     Args:
-        file: the int8 ONNX file.
+        file: the quantized ONNX file.
         model: the float model, as for `quantize`.
         data: batches, in the order of `labels`.
-        labels: [samples] class numbers; the first output then holds [samples, classes] scores.
+        labels: [samples] class numbers, an array or a list; the first output then holds [samples,
+            classes] scores.
+        function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: of the latency measurement, on the first batch.
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
@@ -115,6 +124,9 @@ def evaluate(
             Path(file),
             by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
             labels,
+            function=function,
+            where=where,
+            lower_is_better=lower_is_better,
             timed=next(by_input_name(captured.graph, [first])),
             threads=threads,
             seconds=seconds,

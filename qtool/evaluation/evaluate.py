@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from qtool.backends.onnx.storage import model_files
 from qtool.core.errors import DataError
-from qtool.core.formats import db, percent, table
+from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json, to_json
-from qtool.core.types import Array, Progress
+from qtool.core.types import Progress
 from qtool.distributed import current
-from qtool.evaluation.latency.interleaved_timing import Latency, median_latency
-from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
+from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.latency.interleaved_timing import Timing
+from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy, measure_outputs, summarize
+from qtool.evaluation.measure.sample_statistics import NEXT_TOKENS
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
+from qtool.evaluation.metrics import Metric, user_metrics
+from qtool.evaluation.restored_model import is_quantized
 from qtool.verification import audit
 from qtool.verification.model_inputs import Feeder
 
@@ -29,7 +36,7 @@ class ModelFigures:
     Attributes:
         accuracy: top-1, 0 to 1; None without labels.
         size_bytes: of the file and its external data.
-        latency_ms: median per batch, in milliseconds.
+        latency_ms: median per batch, in milliseconds; of a decoder with a KV cache of a step.
         integer_mac_share: share of MACs in integer kernels, 0 to 1.
     """
 
@@ -41,16 +48,23 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A float model and its int8 file on the same data.
+    """A float model and its quantized file on the same data.
 
     Attributes:
         samples: number of samples.
         batch, threads: of the latency.
         float_, int8: figures of the two models.
-        agreement: share of samples with the same top-1; None if the first output is not
-            [samples, classes] scores.
-        sqnr_db: signal to quantization noise ratio of all outputs; None if they are equal.
-        speedup: float latency / int8 latency, the median of paired runs.
+        agreement: share of samples with the same top-1, or of tokens, see `scores`; None if the
+            first output holds no scores.
+        sqnr_db: signal to quantization noise ratio of all outputs, of the logits for a language
+            model; None if they are equal.
+        speedup: float latency / quantized latency, the median of paired runs.
+        metrics: the user's first; top-1 and top-5 with labels; perplexity of a language model.
+        scores: what agreement compares, see `Accuracy`.
+        tokens: number of compared tokens; 0 without scores per token.
+        timings: of a decoder with a KV cache one for the prompt and one for a step; the last one
+            is that of `latency_ms` and `speedup`.
+        warnings: sentences on results that are hardly meant.
     """
 
     samples: int
@@ -61,6 +75,11 @@ class Evaluation:
     agreement: float | None
     sqnr_db: float | None
     speedup: float
+    metrics: tuple[Metric, ...] = ()
+    scores: str = ""
+    tokens: int = 0
+    timings: tuple[Timing, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
@@ -68,28 +87,44 @@ class Evaluation:
 
     def __str__(self) -> str:
         sides = (self.float_, self.int8)
-        accuracies = ("no labels" if s.accuracy is None else percent(s.accuracy) for s in sides)
-        timed = f"latency, batch {self.batch}, {self.threads} thread"
-        rows = [
-            ("accuracy (top-1)", *accuracies),
-            ("size", *(f"{s.size_bytes / 1024:.0f} KiB" for s in sides)),
-            (timed, *(f"{s.latency_ms:.3f} ms" for s in sides)),
-            ("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)),
-        ]
-        agrees = "" if self.agreement is None else f", same top-1 on {percent(self.agreement)}"
+        rows = [(_metric_name(m), *map(m.text, m.values)) for m in self.metrics]
+        rows = rows or [("accuracy", "no labels", "no labels")]
+        rows.append(("size", *(size(s.size_bytes) for s in sides)))
+        for timing in self.timings:
+            rows.append((timing.what, *(f"{s.median:.3f} ms" for s in timing.models)))
+        rows.append(("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)))
+        name = AGREEMENTS.get(self.scores, "").removesuffix(" agreement")
+        agrees = "" if self.agreement is None else f", same {name} on {percent(self.agreement)}"
         error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")
-        return (
-            f"{table(('', 'fp32', 'int8'), rows)}\n\n{self.samples} samples: int8 is "
-            f"{self.speedup:.2f}x as fast as fp32{agrees}, output SQNR {error}"
-        )
+        shown = "logits" if self.scores == NEXT_TOKENS else "output"
+        lines = [f"warning: {warning}" for warning in self.warnings]
+        lines += [
+            table(("", "float", "quantized"), rows),
+            "",
+            f"{self.samples} samples: {self._speeds()}{agrees}, {shown} SQNR {error}",
+        ]
+        return "\n".join(lines)
+
+    def _speeds(self) -> str:
+        if not self.timings:
+            return f"the quantized model is {self.speedup:.2f}x as fast"
+        each = (f"{t.ratios[1].median:.2f}x as fast ({t.what})" for t in self.timings)
+        return f"the quantized model is {' and '.join(each)}"
+
+
+def _metric_name(metric: Metric) -> str:
+    return f"accuracy ({metric.name})" if metric.name.startswith("top-") else metric.name
 
 
 def evaluate_files(
     float_file: Path,
     int8_file: Path,
     data: Iterable[Any],
-    labels: Array | None = None,
+    labels: ArrayLike | None = None,
     *,
+    function: Callable[[Any], Any] | None = None,
+    where: str = "the evaluation function",
+    lower_is_better: Sequence[str] = (),
     timed: Any = None,
     threads: int = 1,
     seconds: float = 2.0,
@@ -103,11 +138,12 @@ def evaluate_files(
         labels: [samples] class numbers; the first output must then be [samples, classes] scores.
             With several ranks: those of the share, or of all data, where batch i belongs to rank
             i modulo the number of ranks.
+        function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
         timed: a batch to time; by default the first.
-        threads, seconds: of the latency, which rank 0 measures.
+        threads, seconds: of each latency, which rank 0 measures.
 
     Raises:
-        DataError: no data, data that does not fit, or a wrong number of labels.
+        DataError: no data, data that does not fit, or labels or a function that cannot be used.
         VerificationError: a file does not run.
     """
     files, ranks = (float_file, int8_file), current()
@@ -118,35 +154,47 @@ def evaluate_files(
     own = None
     if first is not None:
         own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
-    numbers, measured = gather_labels(ranks, own, labels), gather_statistics(ranks, own)
+    share = None if labels is None else np.asarray(labels)
+    numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:
         return from_json(Evaluation, json.loads(ranks.broadcast(None)))
+    user = () if function is None else user_metrics(function, files, where, lower_is_better)
+    accuracy = summarize(measured, numbers, user)
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
-    latency = median_latency(files, arrays, threads=threads, seconds=seconds)
-    evaluation = _evaluation(files, summarize(measured, numbers), latency, arrays[0], threads)
+    timings = [
+        phase.time(files, threads=threads, seconds=seconds) for phase in phases(float_file, arrays)
+    ]
+    evaluation = _evaluation(files, accuracy, timings)
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())
     return evaluation
 
 
 def _evaluation(
-    files: tuple[Path, Path], measured: Accuracy, latency: Latency, timed: Array, threads: int
+    files: tuple[Path, Path], accuracy: Accuracy, timings: Sequence[Timing]
 ) -> Evaluation:
-    accuracies = measured.metrics[0].values if measured.metrics else (None, None)
-    shares = (0.0, audit(files[1]).share)
+    top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
+    shares, last = (0.0, audit(files[1]).share), timings[-1]
+    warnings = list(accuracy.warnings)
+    if not is_quantized(files[1]):
+        shares = (0.0, 0.0)
+        warnings.insert(0, f"{files[1].name} is not quantized: nothing in it is int8 or 4-bit")
     sides = [
-        ModelFigures(accuracy, sum(f.stat().st_size for f in model_files(file)), spent, share)
-        for accuracy, file, spent, share in zip(
-            accuracies, files, latency.milliseconds, shares, strict=True
-        )
+        ModelFigures(value, sum(f.stat().st_size for f in model_files(file)), spread.median, share)
+        for value, file, spread, share in zip(top1, files, last.models, shares, strict=True)
     ]
-    outcome = measured.models[1]
+    outcome = accuracy.models[1]
     return Evaluation(
-        measured.samples,
-        len(timed) if timed.ndim else 1,
-        threads,
+        accuracy.samples,
+        last.batch,
+        last.threads,
         sides[0],
         sides[1],
         None if outcome.agreement is None else outcome.agreement.value,
         outcome.sqnr_db,
-        latency.ratios[1],
+        last.ratios[1].median,
+        accuracy.metrics,
+        accuracy.scores,
+        accuracy.tokens,
+        tuple(timings),
+        tuple(warnings),
     )

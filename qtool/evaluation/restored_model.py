@@ -34,6 +34,17 @@ from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target
 
+_QUANTIZED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "QLinear",
+    "Integer",
+    "DynamicQuantize",
+    "MatMulNBits",
+    "GatherBlockQuantized",
+)
+"""Parts of the types of operators on quantized tensors."""
+
 
 def read_onnx(path: str | Path) -> onnx.ModelProto:
     """Return an ONNX model without its external weights.
@@ -51,8 +62,7 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
 
 def is_quantized(path: str | Path) -> bool:
     """Return True if a file has quantized tensors."""
-    marks = ("QuantizeLinear", "QLinear", "Integer")
-    return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in marks)
+    return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in _QUANTIZED)
 
 
 def restore(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,12 @@ from onnx import numpy_helper
 
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, VerificationError
+from qtool.core.records import from_json
 from qtool.evaluation.evaluate import Evaluation, ModelFigures, evaluate_files
+from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
+from qtool.evaluation.metrics import Metric
 from tests.backends.onnx.export.networks import exported, float_file, run, samples
+from tests.evaluation.language_models import texts, write_tagger
 
 BATCH = 8
 
@@ -121,17 +126,61 @@ def test_equal_files_have_no_error(file: Path) -> None:
 
 
 def test_text_is_what_the_command_prints() -> None:
-    sides = (ModelFigures(0.75, 2048, 1.5, 0.0), ModelFigures(None, 1024, 0.5, 1.0))
-    found = Evaluation(24, 8, 1, *sides, 0.5, 31.25, 3.0)
-    assert str(found).splitlines() == [
-        "                                fp32       int8",
-        "accuracy (top-1)             75.00 %  no labels",
-        "size                           2 KiB      1 KiB",
-        "latency, batch 8, 1 thread  1.500 ms   0.500 ms",
-        "MACs in integer kernels       0.00 %   100.00 %",
-        "",
-        "24 samples: int8 is 3.00x as fast as fp32, same top-1 on 50.00 %, output SQNR 31.2 dB",
-    ]
-    assert str(replace(found, agreement=None, sqnr_db=None)).endswith(
-        "3.00x as fast as fp32, output SQNR no error"
+    sides = (ModelFigures(0.75, 2048, 1.5, 0.0), ModelFigures(0.5, 1024, 0.5, 1.0))
+    metric = Metric("top-1", True, True, "built in", (0.75, 0.5), (0.0, 0.25), (None, None))
+    spreads = (Spread(1.5, 1.5, 1.5), Spread(0.5, 0.5, 0.5))
+    ratios = (Ratio(1, 1, 1, 1, 1), Ratio(3, 3, 3, 3, 3))
+    timing = Timing(8, 1, 9, 1.0, spreads, ratios)
+    result = Evaluation(
+        24, 8, 1, *sides, 0.5, 31.25, 3.0, (metric,), "classes", 0, (timing,), ("look out",)
     )
+    last = (
+        "24 samples: the quantized model is 3.00x as fast (batch 8, 1 thread), same top-1 on "
+        "50.00 %, output SQNR 31.2 dB"
+    )
+    assert str(result).splitlines() == [
+        "warning: look out",
+        "                            float  quantized",
+        "accuracy (top-1)          75.00 %    50.00 %",
+        "size                        2 KiB      1 KiB",
+        "batch 8, 1 thread        1.500 ms   0.500 ms",
+        "MACs in integer kernels    0.00 %   100.00 %",
+        "",
+        last,
+    ]
+    assert str(replace(result, agreement=None, sqnr_db=None)).endswith("output SQNR no error")
+
+
+def test_a_float_file_is_marked(file: Path) -> None:
+    path = plain(file, "linear")
+    result = evaluate_files(path, path, [Batch((inputs(),))], seconds=0)
+    assert "float.onnx is not quantized" in result.warnings[0]
+    assert result.int8.integer_mac_share == 0
+    assert str(result).startswith("warning: float.onnx is not quantized")
+
+
+def test_metrics_of_the_user_come_first(file: Path) -> None:
+    def largest(model):
+        return float(model(inputs()).max())
+
+    result = evaluate_files(
+        plain(file, "linear"),
+        file,
+        [Batch((inputs(),))],
+        [0] * 24,
+        function=largest,
+        lower_is_better=["largest"],
+        seconds=0,
+    )
+    assert [m.name for m in result.metrics] == ["largest", "top-1"]
+    assert not result.metrics[0].higher_is_better
+
+
+def test_a_language_model_has_perplexity_and_the_time_of_a_prompt(tmp_path: Path) -> None:
+    files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
+    result = evaluate_files(*files, texts(), seconds=0)
+    assert [m.name for m in result.metrics] == ["perplexity"]
+    assert (result.scores, result.tokens) == ("next tokens", 5 + 8 + 8 + 5 + 8)
+    assert [(t.phase, t.tokens, t.cached) for t in result.timings] == [("prompt", 9, 0)]
+    assert "same next-token on" in str(result)
+    assert from_json(Evaluation, json.loads(json.dumps(result.to_json()))) == result

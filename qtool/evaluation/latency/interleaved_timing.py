@@ -20,6 +20,9 @@ CHECK_EVERY = 10  # rounds between checks of the interval
 Z95 = 1.96
 FINE = 1e-5  # seconds: required resolution of the clock
 
+PROMPT, STEP = "prompt", "step"
+"""Phases of a decoder: all tokens of a text at once; one token with the others in the cache."""
+
 Clock = Callable[[], float]
 """Returns seconds since an arbitrary moment."""
 
@@ -35,7 +38,7 @@ class Latency:
     """Median latency of several files.
 
     Attributes:
-        milliseconds: median of one run, per file.
+        milliseconds: of one run, per file, as the medians of `Timing`.
         ratios: time of the first file / time of each file, paired median.
         rounds: number of rounds.
     """
@@ -47,7 +50,14 @@ class Latency:
 
 @dataclass(frozen=True)
 class Spread:
-    """Milliseconds of one run: median, 10th percentile (low) and 90th percentile (high)."""
+    """Milliseconds of one run.
+
+    Attributes:
+        median: of all runs; of a model after the first, the first one's median divided by the
+            ratio, so that the two times have that ratio: with load of other processes, medians of
+            each model alone may be of runs under different load.
+        low, high: 10th and 90th percentile.
+    """
 
     median: float
     low: float
@@ -81,9 +91,15 @@ class Timing:
     """Latency of every model at one batch size and number of threads.
 
     Attributes:
+        batch: number of samples.
+        threads: number of threads.
         rounds: in each round every model runs once.
         seconds: duration of the measurement.
         models, ratios: per model; ratios relative to the first one.
+        phase: of a decoder, "prompt" (all tokens at once) or "step" (one token, the others in the
+            KV cache); "" for any other model.
+        tokens: new tokens of each text; 0 without a phase.
+        cached: tokens of each text in the KV cache.
     """
 
     batch: int
@@ -92,6 +108,18 @@ class Timing:
     seconds: float
     models: tuple[Spread, ...]
     ratios: tuple[Ratio, ...]
+    phase: str = ""
+    tokens: int = 0
+    cached: int = 0
+
+    @property
+    def what(self) -> str:
+        """What was timed: "batch 1, 1 thread", of a decoder after its phase."""
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        size = f"batch {self.batch}, {threads}"
+        if self.phase == STEP:
+            return f"step with {self.cached} cached tokens, {size}"
+        return f"prompt of {self.tokens} tokens, {size}" if self.phase else size
 
 
 def time_files(
@@ -184,13 +212,12 @@ def _rounds(
 
 def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:
     low, median, high = 1000 * np.percentile(times, [10, 50, 90], axis=0)
-    ratios = times[:, :1] / times
+    ratios = tuple(_ratio(column) for column in (times[:, :1] / times).T)
     models = [
-        Spread(float(m), float(a), float(b)) for m, a, b in zip(median, low, high, strict=True)
+        Spread(float(median[0]) / ratio.median, float(a), float(b))
+        for ratio, a, b in zip(ratios, low, high, strict=True)
     ]
-    return Timing(
-        batch, threads, len(times), seconds, tuple(models), tuple(_ratio(c) for c in ratios.T)
-    )
+    return Timing(batch, threads, len(times), seconds, tuple(models), ratios)
 
 
 def _ratio(column: np.ndarray[Any, Any]) -> Ratio:

@@ -19,7 +19,8 @@ from qtool.core.data import Batch, to_batch
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
-from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.evaluation.latency.decoding import Phase, phases
+from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, check_labels, measure_outputs, summarize
@@ -194,37 +195,43 @@ def _latencies(
     bars: ProgressBars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
-    timings: list[Timing] = []
+    timings: dict[tuple[int, int, str], Timing] = {}
+    last: tuple[Phase, Timing] | None = None
     for size, threads in bars("timing", len(pairs))(pairs):
-        inputs = resized(files[0], batch, size)
-        if inputs is None:
-            inputs = list(batch)
-            size = len(batch[0]) if batch[0].ndim else 1
-        if all((t.batch, t.threads) != (size, threads) for t in timings):  # a fixed batch repeats
-            timings.append(_latency(store, files, inputs, threads, options.seconds))
-    if not timings:
+        inputs = resized(files[0], batch, size) or list(batch)
+        for phase in phases(files[0], inputs):
+            key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
+            if key not in timings:  # a file with a fixed batch size has one of them
+                timings[key] = _latency(store, files, phase, key, options.seconds)
+                last = phase, timings[key]
+    if last is None:
         return (), None
-    last = timings[-1]
-    inputs = resized(files[0], batch, last.batch) or list(batch)
-    name = f"profile-{last.batch}-{last.threads}"
+    phase, timing = last
     profile = store.load_or_make(
-        name,
+        f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
         Profile,
         lambda: Profile(
-            last.batch, last.threads, profile_nodes(files, inputs, threads=last.threads)
+            timing.batch,
+            timing.threads,
+            profile_nodes(files, phase.inputs, threads=timing.threads),
+            timing.phase,
         ),
     )
-    return tuple(timings), profile
+    return tuple(timings.values()), profile
 
 
 def _latency(
-    store: Store, files: Sequence[Path], inputs: Sequence[Any], threads: int, seconds: float
+    store: Store,
+    files: Sequence[Path],
+    phase: Phase,
+    key: tuple[int, int, str],
+    seconds: float,
 ) -> Timing:
-    size = len(inputs[0]) if inputs[0].ndim else 1
+    size, threads, name = key
     return store.load_or_make(
-        f"latency-{size}-{threads}",
+        f"latency-{size}-{threads}" + (f"-{name}" if name else ""),
         Timing,
-        lambda: time_files(files, inputs, threads=threads, seconds=seconds),
+        lambda: phase.time(files, threads=threads, seconds=seconds),
     )
 
 

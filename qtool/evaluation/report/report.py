@@ -59,11 +59,19 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class Profile:
-    """Time of each node at one batch size and number of threads."""
+    """Time of each node at one batch size and number of threads.
+
+    Attributes:
+        batch: number of samples.
+        threads: number of threads.
+        nodes: in the order of the first file.
+        phase: of a decoder, see `Timing`.
+    """
 
     batch: int
     threads: int
     nodes: tuple[NodeTime, ...]
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,14 +139,15 @@ class Report:
         """Return a table of accuracy, latency and size with a column per model."""
         metrics, outcomes = self.accuracy.metrics, self.accuracy.models
         rows = [(m.name, *map(m.text, m.values)) for m in metrics]
-        agreements = (o.agreement for o in outcomes)
-        rows.append(("top-1 agreement", *(percent(a.value) if a else "" for a in agreements)))
+        if self.accuracy.scores:
+            agreements = (o.agreement for o in outcomes)
+            cells = (percent(a.value) if a else "" for a in agreements)
+            rows.append((self.accuracy.agreement_name, *cells))
         rows.append(("output SQNR dB", "reference", *(db(o.sqnr_db) for o in outcomes[1:])))
         for timing in self.latency:
-            threads = f"{timing.threads} thread{'' if timing.threads == 1 else 's'}"
             pairs = zip(timing.models, timing.ratios, strict=True)
             cells = (f"{s.median:.3f} ms ({r.median:.2f}x)" for s, r in pairs)
-            rows.append((f"batch {timing.batch}, {threads}", *cells))
+            rows.append((timing.what, *cells))
         rows.append(("size", *(size(m.size_bytes) for m in self.models)))
         shares = (percent(m.integer_mac_share) for m in self.models)
         rows.append(("MACs in integer kernels", *shares))

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from qtool.evaluation.latency import interleaved_timing
-from qtool.evaluation.latency.interleaved_timing import median_interval, median_latency, time_files
+from qtool.evaluation.latency.interleaved_timing import (
+    Ratio,
+    Spread,
+    Timing,
+    median_interval,
+    median_latency,
+    time_files,
+)
 from tests.evaluation.onnx_files import linear_file
 
 
@@ -26,6 +33,24 @@ def test_ratio_is_of_the_same_round(monkeypatch):
     assert found.models[0].low == pytest.approx(2.0)
     assert found.models[0].high == pytest.approx(6.0)
     assert (found.batch, found.rounds) == (4, interleaved_timing.MIN_ROUNDS)
+
+
+def test_the_two_times_have_their_ratio(monkeypatch):
+    """Medians of each model alone would be 3 ms and 1.5 ms, of rounds under different load."""
+    pretend(monkeypatch, [1e-3, 3e-3, 3e-3], [1e-3, 1e-3, 1.5e-3])
+    timing = time_files(["a", "b"], [np.zeros((1, 1))], seconds=0)
+    times, ratio = [s.median for s in timing.models], timing.ratios[1].median
+    assert ratio == 2
+    assert times == [pytest.approx(3.0), pytest.approx(3.0 / ratio)]
+
+
+def test_what_was_timed():
+    spread, ratio = (Spread(1, 1, 1),), (Ratio(1, 1, 1, 1, 1),)
+    assert Timing(8, 1, 9, 1.0, spread, ratio).what == "batch 8, 1 thread"
+    prompt = Timing(1, 2, 9, 1.0, spread, ratio, "prompt", 96)
+    assert prompt.what == "prompt of 96 tokens, batch 1, 2 threads"
+    step = Timing(1, 1, 9, 1.0, spread, ratio, "step", 1, 95)
+    assert step.what == "step with 95 cached tokens, batch 1, 1 thread"
 
 
 def test_goes_on_until_the_ratio_is_known(monkeypatch):

@@ -50,7 +50,7 @@ def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypat
     def again(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(module, "time_files", again)
+    monkeypatch.setattr(module.Phase, "time", again)
     monkeypatch.setattr(module, "profile_nodes", again)
     second = build_report(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
     assert second.latency == first.latency

@@ -1,0 +1,95 @@
+"""The inputs to time a model with: of a decoder a prompt and a step, of other models a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.onnxruntime.session import run, session
+from qtool.core.errors import VerificationError
+from qtool.core.types import Array
+from qtool.evaluation.language_model import LanguageModel, find_language_model
+from qtool.evaluation.latency.interleaved_timing import PROMPT, STEP, Timing, time_files
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """One kind of call of a model.
+
+    Attributes:
+        name: PROMPT, STEP, or "" for a model that has one kind of call.
+        inputs: arrays in the order of the file's inputs.
+        tokens: new tokens of each text; 0 for a model without phases.
+        cached: tokens of each text in the KV cache.
+    """
+
+    name: str
+    inputs: Sequence[Array]
+    tokens: int = 0
+    cached: int = 0
+
+    def time(self, files: Sequence[str | Path], **options: Any) -> Timing:
+        """Return the timing of files in this phase; options as for `time_files`."""
+        timing = time_files(files, self.inputs, **options)
+        return replace(timing, phase=self.name, tokens=self.tokens, cached=self.cached)
+
+
+def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
+    """Return what to time a model with.
+
+    A causal language model with a KV cache as inputs has a prompt, all tokens of the texts with an
+    empty cache, and a step, one token with all others in the cache. Without such a cache there is
+    the prompt alone. Any other model, and a file that takes only one size, has the batch as it is.
+
+    Args:
+        file: of the float model.
+        arrays: a batch in the order of its inputs.
+    """
+    model = session(file)
+    place = find_language_model(model, arrays)
+    if place is None:
+        return (Phase("", arrays),)
+    length = arrays[place.ids].shape[1]
+    if not place.cache:
+        return (Phase(PROMPT, arrays, length),)
+    total = length + place.cached_tokens(arrays)
+    candidates = (
+        Phase(PROMPT, _call(place, arrays, length, 0), length),
+        Phase(STEP, _call(place, arrays, 1, total - 1), 1, total - 1),
+    )
+    accepted = tuple(p for p in candidates if _runs(model, p.inputs))
+    return accepted or (Phase("", arrays),)
+
+
+def _call(place: LanguageModel, arrays: Sequence[Array], tokens: int, cached: int) -> list[Array]:
+    """Return the inputs of a call with the last `tokens` ids and `cached` tokens in the cache."""
+    inputs = list(arrays)
+    samples = len(arrays[place.ids])
+    inputs[place.ids] = np.ascontiguousarray(arrays[place.ids][:, -tokens:])
+    if place.mask is not None:
+        inputs[place.mask] = np.ones((samples, cached + tokens), arrays[place.mask].dtype)
+    if place.positions is not None:
+        own = np.arange(cached, cached + tokens, dtype=arrays[place.positions].dtype)
+        inputs[place.positions] = np.tile(own, (samples, 1))
+    for i in place.cache:
+        inputs[i] = _resized_cache(arrays[i], cached)
+    return inputs
+
+
+def _resized_cache(cache: Array, length: int) -> Array:
+    """Return keys or values of another number of tokens, the present ones repeated."""
+    if not cache.shape[2]:
+        return np.zeros((*cache.shape[:2], length, cache.shape[3]), cache.dtype)
+    return np.ascontiguousarray(np.take(cache, np.arange(length) % cache.shape[2], axis=2))
+
+
+def _runs(model: Any, inputs: Sequence[Array]) -> bool:
+    try:
+        run(model, list(inputs))
+    except VerificationError:
+        return False
+    return True
