@@ -56,13 +56,22 @@ class Metric:
 
     def change(self, drop: float) -> str:
         """Format a drop as a change: negative if the model is worse."""
-        if drop == 0:
-            return "unchanged"
-        return self.difference(-drop)
+        return "unchanged" if drop == 0 else self._signed(-drop) + self._unit
 
-    def difference(self, value: float) -> str:
-        """Format the end of an interval of changes: with a sign, and 0 as a number."""
-        return f"{100 * value + 0.0:+.2f} points" if self.percent else f"{value + 0.0:+.3g}"
+    def change_interval(self, model: int) -> str:
+        """Format the interval of the change of a model; "" if there is none."""
+        interval = self.intervals[model]
+        if interval is None:
+            return ""
+        ends = (self._signed(-end) for end in (interval.high, interval.low))
+        return " to ".join(ends) + self._unit
+
+    @property
+    def _unit(self) -> str:
+        return " points" if self.percent else ""
+
+    def _signed(self, value: float) -> str:
+        return f"{100 * value + 0.0:+.2f}" if self.percent else f"{value + 0.0:+.3g}"
 
 
 def make_metric(

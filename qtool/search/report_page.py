@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from qtool.evaluation.report.page.figures import INK, SERIES, draw_svg, escape_math
+from qtool.evaluation.report.page.figures import INK, SERIES, Drawing, draw_svg, escape_math
 from qtool.evaluation.report.page.render import environment
 from qtool.search.judge import Score
 from qtool.search.tune_result import TuneResult
@@ -14,7 +13,7 @@ from qtool.search.tune_result import TuneResult
 
 def tune_page(result: TuneResult, title: str) -> bytes:
     """Return the page as self-contained HTML."""
-    front = Markup(_front_figure(result))  # noqa: S704  # drawn here, names escaped by the library
+    front = _front_figure(result)
     template = environment().get_template("tune.html")
     metric = _metric(result.best.score)
     return template.render(result=result, title=title, front=front, metric=metric).encode()
@@ -32,12 +31,12 @@ def _metric(score: Score) -> dict[str, str]:
     return {"value": f"{unit * score.value:.4g}{mark}", "comparison": comparison}
 
 
-def _front_figure(result: TuneResult) -> str:
+def _front_figure(result: TuneResult) -> Drawing | None:
     """Plot all evaluated files, SQNR over cost, with the Pareto front as a line."""
     smallest = result.goals.smallest
     files = [e for e in result.evaluated if e.score.sqnr_db is not None]
     if not files:
-        return ""
+        return None
     cost = {e.key: e.size / 1024 if smallest else e.speedup for e in files}
     front = [e for key in result.front for e in files if e.key == key]
 

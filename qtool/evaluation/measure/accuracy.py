@@ -62,6 +62,9 @@ class WorstSample:
         sqnr_db: of its outputs; None if there is no error.
         expected, predicted: top-1 class of the reference and of the model; None without scores.
         label: true class; None without labels.
+        name: of its file, or the begin of its text; "" if the data has no names.
+        thumbnail: a small image as a data URI; "" if the data has no images.
+        expected_name, predicted_name, label_name: names of these classes; "" if unknown.
     """
 
     index: int
@@ -69,6 +72,11 @@ class WorstSample:
     expected: int | None
     predicted: int | None
     label: int | None
+    name: str = ""
+    thumbnail: str = ""
+    expected_name: str = ""
+    predicted_name: str = ""
+    label_name: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from qtool.evaluation.metrics import user_metrics
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
+from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.restored_model import is_quantized, read_onnx
@@ -100,6 +101,7 @@ def build_report(
         profile=profile,
         layers=layers,
         layers_note=note,
+        best=best_model(models, latency),
         **_plan_fields(quantized, layers, subjects, coverages, options),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.sensitivity import Sensitivity
 from qtool.evaluation.report.plan_summary import EdgeFact, FloatOperator, PlanRow
+from qtool.evaluation.report.ranking import Best, best_in_column
 from qtool.evaluation.report.verdict import Verdict
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
@@ -86,6 +88,7 @@ class Report:
         edges: inputs of operators that join several tensors.
         float_operators: operators that the runtime computes in float.
         rewrites, notes, plan: of the conversion; empty without the quantized model.
+        best: of several models; None with one, or if none should be shipped.
     """
 
     schema: int
@@ -103,6 +106,7 @@ class Report:
     rewrites: tuple[Rewrite, ...]
     notes: tuple[str, ...]
     plan: tuple[PlanRow, ...]
+    best: Best | None = None
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
@@ -131,27 +135,41 @@ class Report:
         return any(m.verdict is not None and m.verdict.missed for m in self.models)
 
     def __str__(self) -> str:
-        """Return one line per verdict."""
+        """Return one line per verdict, and the best of several models."""
         verdicts = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
-        return "\n".join(f"{name}: {v.headline}. {v.text}" for name, v in verdicts)
+        lines = [f"{name}: {v.headline}. {v.text}" for name, v in verdicts]
+        if self.best is not None:
+            lines.append(f"Best: {self.best.model}, {self.best.reason}.")
+        return "\n".join(lines)
 
     def table(self) -> str:
-        """Return a table of accuracy, latency and size with a column per model."""
+        """Return a table of verdict, accuracy, latency and size with a column per model.
+
+        With several models besides the reference, `*` marks the best one of a row.
+        """
         metrics, outcomes = self.accuracy.metrics, self.accuracy.models
-        rows = [(m.name, *map(m.text, m.values)) for m in metrics]
+        verdicts = (m.verdict.headline if m.verdict else "reference" for m in self.models)
+        rows = [("verdict", *verdicts)]
+        rows += [(m.name, *self._marked(m.name, map(m.text, m.values))) for m in metrics]
         if self.accuracy.scores:
-            agreements = (o.agreement for o in outcomes)
-            cells = (percent(a.value) if a else "" for a in agreements)
-            rows.append((self.accuracy.agreement_name, *cells))
-        rows.append(("output SQNR dB", "reference", *(db(o.sqnr_db) for o in outcomes[1:])))
-        for timing in self.latency:
+            agreements = (percent(o.agreement.value) if o.agreement else "" for o in outcomes)
+            name = self.accuracy.agreement_name
+            rows.append((name, *self._marked("agreement", agreements)))
+        errors = ("reference", *(db(o.sqnr_db) for o in outcomes[1:]))
+        rows.append(("output SQNR dB", *self._marked("sqnr", errors)))
+        for number, timing in enumerate(self.latency):
             pairs = zip(timing.models, timing.ratios, strict=True)
             cells = (f"{s.median:.3f} ms ({r.median:.2f}x)" for s, r in pairs)
-            rows.append((timing.what, *cells))
-        rows.append(("size", *(size(m.size_bytes) for m in self.models)))
+            rows.append((timing.what, *self._marked(f"latency {number}", cells)))
+        rows.append(("size", *self._marked("size", (size(m.size_bytes) for m in self.models))))
         shares = (percent(m.integer_mac_share) for m in self.models)
         rows.append(("MACs in integer kernels", *shares))
         return table(("", *(m.name for m in self.models)), rows)
+
+    def _marked(self, column: str, cells: Iterable[str]) -> Iterator[str]:
+        """Return the cells of a row, the best of several models with a mark."""
+        best = best_in_column(self, column) if len(self.models) > 2 else ()
+        return (f"{cell} *" if i in best else cell for i, cell in enumerate(cells))
 
     def text(self) -> str:
         """Return the JSON with one line per field, so that reports can be compared with diff."""

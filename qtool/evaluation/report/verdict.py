@@ -167,9 +167,11 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
     level = Level.GOOD if agreement.low >= GOOD_AGREEMENT else Level.LOOK
     if agreement.value < FAIR_AGREEMENT:
         level = Level.BAD
+    of = f"{accuracy.tokens} tokens" if accuracy.tokens else f"{accuracy.samples} samples"
     text = (
-        f"Top-1 agrees with the reference on {percent(agreement.value)} of {accuracy.samples} "
-        f"samples ({percent(agreement.low)} to {percent(agreement.high)}); no labels were passed."
+        f"{accuracy.agreement_name.capitalize()} with the reference is {percent(agreement.value)} "
+        f"of {of} (95 % interval {percent(agreement.low)} to {percent(agreement.high)}); no labels "
+        "were passed."
     )
     return Check("accuracy", level, text)
 
@@ -199,7 +201,7 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
     checks = []
     for timing in latency:
         ratio = timing.ratios[model]
-        where = f"at batch {timing.batch}, {_count(timing.threads, 'thread')}"
+        where = f"for a {timing.what}" if timing.phase else f"at {timing.what}"
         text = f"Speed-up over the reference is {ratio.median:.2f}x {where}{_width(ratio)}."
         level = Level.GOOD
         if ratio.median < least:

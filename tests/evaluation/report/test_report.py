@@ -50,7 +50,10 @@ def test_round_trip(models):
 def test_text_is_a_line_for_each_model_that_is_judged():
     report = made_up(models=3)
     told = [f"{m.name}: {m.verdict.headline}. {m.verdict.text}" for m in report.models[1:]]
-    assert str(report).splitlines() == told
+    best = f"Best: {report.best.model}, {report.best.reason}."
+    assert str(report).splitlines() == [*told, best]
+    assert str(made_up()).startswith("int8: Ship it."), "one model is best by itself"
+    assert "Best" not in str(made_up())
 
 
 def test_table_puts_the_models_side_by_side():

@@ -1,21 +1,28 @@
 """Overview figures as SVG in the colours of the page: light, dark or print.
 
 matplotlib draws with placeholder colours, which are replaced by variables of the style sheet. Text
-stays text. Histograms of single layers are drawn by report.js from the JSON when a layer is
-selected: hundreds of finished drawings would be most of the file.
+stays text; bars and points link to rows of the tables and have tooltips. Histograms of single
+layers are drawn by report.js from the JSON when a layer is selected: hundreds of finished drawings
+would be most of the file.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import matplotlib as mpl
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from qtool.core.formats import db, percent
 from qtool.evaluation.measure.sensitivity import LayerError
+from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.report import Report
 
 INK, MUTED, GRID = "#010203", "#010204", "#010205"
@@ -43,24 +50,42 @@ STYLE: Any = {
 WIDTH = 7.2  # inches: 518 units of the drawing
 BARS = 15
 MAX_NAME = 34  # characters of a name next to a bar
+LINK = "target:"
+TICKS, TICK_NAME = 14, 20  # names below a line, and their characters
 
 
-def figures(report: Report) -> dict[str, str]:
-    """Return the SVG of every figure that the report has data for, by name."""
+@dataclass(frozen=True)
+class Drawing:
+    """A figure as SVG, with its title."""
+
+    title: str
+    drawing: Markup
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a bar or a point leads to: the id of an element, and the text of its tooltip."""
+
+    anchor: str
+    tooltip: str
+
+
+def figures(report: Report) -> dict[str, Drawing]:
+    """Return every figure that the report has data for, by name."""
     drawings = {name: draw(report) for name, draw in FIGURES.items()}
-    return {name: svg for name, svg in drawings.items() if svg}
+    return {name: drawing for name, drawing in drawings.items() if drawing is not None}
 
 
-def _speed(report: Report) -> str:
+def _speed(report: Report) -> Drawing | None:
     """Speed-up of each model at each batch size, with its interval and a line at 1."""
     rows = [
-        (f"{m.name}\nbatch {t.batch}, {t.threads} thr.", t.ratios[i], SERIES[i % len(SERIES)])
+        (f"{m.name}\n{t.what}", t.ratios[i], SERIES[i % len(SERIES)])
         for t in report.latency
         for i, m in enumerate(report.models)
         if i
     ]
     if not rows:
-        return ""
+        return None
 
     def draw(axes: Axes) -> None:
         axes.axvline(1, color=INK, linewidth=1)
@@ -83,19 +108,28 @@ def _speed(report: Report) -> str:
     return draw_svg("Speed-up over the reference", 0.9 + 0.45 * len(rows), draw)
 
 
-def _nodes(report: Report) -> str:
+def _nodes(report: Report) -> Drawing | None:
     """Slowest nodes of the reference and the last model."""
-    if report.profile is None:
-        return ""
+    if report.profile is None or not report.profile.nodes:
+        return None
     last = len(report.models) - 1
-    nodes = sorted(report.profile.nodes, key=lambda n: -max(n.microseconds))[:BARS]
+    numbered = sorted(enumerate(report.profile.nodes), key=lambda n: -max(n[1].microseconds))
+    nodes = [node for _, node in numbered[:BARS]]
+    targets = [
+        Target(f"node-{number}", f"{node.name}: {us:.0f} µs in {report.models[i].name}")
+        for i in (0, last)
+        for number, node in numbered[:BARS]
+        for us in (node.microseconds[i],)
+    ]
 
     def draw(axes: Axes) -> None:
         for i in (0, last):
             offset = -0.2 if i == 0 else 0.2
             rows = [y + offset for y in range(len(nodes))]
             spent = [n.microseconds[i] / 1000 for n in nodes]
-            axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
+            bars = axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
+            for number, bar in enumerate(bars, 0 if i == 0 else len(nodes)):
+                bar.set_url(_link(number))
             label = f"{report.models[i].name}" if spent[0] > 0 else ""
             axes.text(
                 spent[0], rows[0], f" {escape_math(label)}", va="center", color=INK, fontsize=8
@@ -106,18 +140,22 @@ def _nodes(report: Report) -> str:
         axes.set_xlabel(f"ms per run, batch {report.profile.batch if report.profile else 0}")
         axes.grid(axis="y", visible=False)
 
-    return draw_svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw) if nodes else ""
+    return draw_svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw, targets)
 
 
-def _worst_layers(report: Report) -> str:
+def _worst_layers(report: Report) -> Drawing | None:
     """Layers with the largest share of the output error."""
-    if report.layers is None:
-        return ""
+    if report.layers is None or not report.layers.layers:
+        return None
     worst = sorted(report.layers.layers, key=lambda e: -e.only_share)[:BARS]
+    targets = _layer_targets(report, worst)
 
     def draw(axes: Axes) -> None:
         shares = [100 * e.only_share for e in worst]
-        axes.barh(range(len(worst)), shares, height=0.6, color=SERIES[1])
+        for number, bar in enumerate(
+            axes.barh(range(len(worst)), shares, height=0.6, color=SERIES[1])
+        ):
+            bar.set_url(_link(number))
         for y, share in enumerate(shares):
             axes.text(share, y, f" {share:.1f} %", va="center", fontsize=8)
         axes.set_yticks(range(len(worst)), [_short(e.name) for e in worst])
@@ -126,14 +164,15 @@ def _worst_layers(report: Report) -> str:
         axes.set_xlabel("output error with only this layer quantized, in % of the total error")
         axes.grid(axis="y", visible=False)
 
-    return draw_svg("Most sensitive layers", 0.8 + 0.25 * len(worst), draw) if worst else ""
+    return draw_svg("Most sensitive layers", 0.8 + 0.25 * len(worst), draw, targets)
 
 
-def _error_along_network(report: Report) -> str:
+def _error_along_network(report: Report) -> Drawing | None:
     """SQNR along the network: of each layer alone, and accumulated."""
     if report.layers is None or not report.layers.layers:
-        return ""
+        return None
     layers = report.layers.layers
+    targets = _layer_targets(report, layers)
     views: tuple[tuple[str, str, Callable[[LayerError], float | None]], ...] = (
         ("of the layer itself", SERIES[0], lambda e: e.alone_db),
         ("accumulated", SERIES[1], lambda e: e.accumulated_db),
@@ -144,7 +183,9 @@ def _error_along_network(report: Report) -> str:
             points = [(i, v) for i, e in enumerate(layers) if (v := value(e)) is not None]
             if points:
                 xs, ys = zip(*points, strict=True)
-                axes.plot(xs, ys, color=color, linewidth=1.4, marker="o", markersize=2.5)
+                axes.plot(xs, ys, color=color, linewidth=1.4)
+                dots = axes.scatter(xs, ys, s=[16.0] * len(xs), c=[color] * len(xs), zorder=3)
+                dots.set_urls([_link(x) for x in xs])
                 above = color == SERIES[0]
                 where = (xs[len(xs) // 2], max(ys) if above else min(ys))
                 axes.annotate(
@@ -159,12 +200,28 @@ def _error_along_network(report: Report) -> str:
                 )
         axes.margins(y=0.18)
         axes.set_ylabel("SQNR in dB (higher is better)")
-        axes.set_xlabel("layers, from the input to the output")
+        step = -(-len(layers) // TICKS)
+        ticks = range(0, len(layers), step)
+        names = [_short(layers[i].name, TICK_NAME) for i in ticks]
+        axes.set_xticks(ticks, names, rotation=35, ha="right", rotation_mode="anchor")
+        axes.tick_params(axis="x", labelsize=7.5)
 
-    return draw_svg("Error along the network", 2.9, draw)
+    return draw_svg("Error along the network", 3.4, draw, targets)
 
 
-FIGURES: dict[str, Callable[[Report], str]] = {
+def _layer_targets(report: Report, layers: Sequence[LayerError]) -> list[Target]:
+    rows = anchors(report)
+    return [
+        Target(
+            rows[e.name],
+            f"{e.name}: own {db(e.alone_db)} dB, accumulated {db(e.accumulated_db)} dB, "
+            f"{percent(e.only_share, 1)} of the output error",
+        )
+        for e in layers
+    ]
+
+
+FIGURES: dict[str, Callable[[Report], Drawing | None]] = {
     "speed": _speed,
     "nodes": _nodes,
     "hurting": _worst_layers,
@@ -172,8 +229,15 @@ FIGURES: dict[str, Callable[[Report], str]] = {
 }
 
 
-def draw_svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
-    """Return one drawing, `height` inches high, as SVG in the colours of the page."""
+def draw_svg(
+    title: str, height: float, draw: Callable[[Axes], None], targets: Sequence[Target] = ()
+) -> Drawing:
+    """Return one drawing, `height` inches high, in the colours of the page.
+
+    Args:
+        draw: draws; an artist whose URL is that of `_link` leads to a target.
+        targets: by the numbers of `_link`.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
@@ -183,10 +247,11 @@ def draw_svg(title: str, height: float, draw: Callable[[Axes], None]) -> str:
         plain: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=plain)
     text = buffer.getvalue()
-    return _inline(text[text.index("<svg") :], title)
+    svg = _inline(text[text.index("<svg") :], title, targets)
+    return Drawing(title, Markup(svg))  # noqa: S704  # drawn here, names escaped by the library
 
 
-def _inline(svg: str, title: str) -> str:
+def _inline(svg: str, title: str, targets: Sequence[Target]) -> str:
     """Return the drawing for embedding: without a size, with colour variables and unique ids."""
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, variable)
@@ -195,14 +260,27 @@ def _inline(svg: str, title: str) -> str:
     prefix = "".join(title.split()).lower()
     for mark in ('id="', 'href="#', "url(#"):  # one page holds several drawings
         rest = rest.replace(mark, f"{mark}{prefix}-")
-    attributes = f'viewBox="{box}" role="img" aria-label="{title}" class="figure"'
+
+    def link(match: re.Match[str]) -> str:
+        target = targets[int(match[1])]
+        text = escape(target.tooltip)
+        return f'<a href="#{target.anchor}" aria-label="{text}"><title>{text}</title>'
+
+    rest = re.sub(rf'<a xlink:href="{LINK}(\d+)"[^>]*>', link, rest)
+    role = "group" if targets else "img"
+    attributes = f'viewBox="{box}" role="{role}" aria-label="{title}" class="figure"'
     links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return f"<svg {attributes} {links}>{rest}"
 
 
-def _short(name: str) -> str:
+def _link(number: int) -> str:
+    """Return the URL that stands for a target until its element is known."""
+    return f"{LINK}{number}"
+
+
+def _short(name: str, most: int = MAX_NAME) -> str:
     """Return the end of a long name, where names of layers differ."""
-    return escape_math(name if len(name) <= MAX_NAME else "…" + name[1 - MAX_NAME :])
+    return escape_math(name if len(name) <= most else "…" + name[1 - most :])
 
 
 def escape_math(text: str) -> str:

@@ -12,6 +12,9 @@ from markupsafe import Markup
 
 from qtool.core import formats
 from qtool.evaluation.report.page.figures import figures
+from qtool.evaluation.report.page.graph_svg import network_view
+from qtool.evaluation.report.page.network_graph import anchors
+from qtool.evaluation.report.ranking import best_in_column
 from qtool.evaluation.report.report import Report
 
 LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
@@ -20,22 +23,23 @@ LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
 def render_pages(report: Report) -> dict[str, bytes]:
     """Return the contents of report.json, report.md and report.html, by file name."""
     text = report.text()
-    context = {"report": report, "limit": LIMIT}
     html = (
         environment()
         .get_template("report.html")
-        .render(**context, figures=_figures(report), data=_embedded_json(report))
+        .render(
+            report=report,
+            figures=figures(report),
+            network=network_view(report),
+            anchors=anchors(report),
+            data=_embedded_json(report),
+        )
     )
-    markdown = environment().get_template("report.md").render(**context)
+    markdown = environment().get_template("report.md").render(report=report, limit=LIMIT)
     return {
         "report.json": text.encode(),
         "report.md": markdown.encode(),
         "report.html": html.encode(),
     }
-
-
-def _figures(report: Report) -> dict[str, Markup]:
-    return {name: Markup(svg) for name, svg in figures(report).items()}  # noqa: S704  # drawn here, names escaped by the library
 
 
 def _embedded_json(report: Report) -> Markup:
@@ -64,13 +68,15 @@ def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "bytes": formats.size,
     "cell": _cell,
     "count": formats.count,
     "db": formats.db,
     "drop": lambda value, metric: metric.change(value),
     "general": formats.general,
+    "interval": lambda metric, model: metric.change_interval(model),
+    "is_best": lambda report, column, model: model in best_in_column(report, column),
     "measure": lambda value, metric: metric.text(value),
     "milliseconds": formats.milliseconds,
     "percent": formats.percent,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Opened", "browser", "opened"]
+__all__ = ["Opened", "axe_violations", "browser", "opened"]
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (  # a browser that minds the page alone
@@ -31,6 +31,22 @@ def _chromium() -> str:
     if found is None:
         pytest.skip(f"no Chromium here (looked for {', '.join(NAMES)}, and in $CHROMIUM)")
     return found
+
+
+def _axe() -> str:
+    """The script of axe-core: $AXE_CORE, or where .ci/run puts it."""
+    default = Path(__file__).parents[4] / "build/axe/node_modules/axe-core/axe.min.js"
+    path = Path(os.environ.get("AXE_CORE") or default)
+    if not path.is_file():
+        pytest.skip(f"axe-core is not installed (looked for {path}, and in $AXE_CORE)")
+    return path.read_text(encoding="utf-8")
+
+
+def axe_violations(opened: Opened) -> list[str]:
+    """What axe-core finds on a page, which has to be opened with `scripts`."""
+    opened.evaluate(_axe())
+    found = opened.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    return [f"{v['id']}: {node['html'][:200]}" for v in found["violations"] for node in v["nodes"]]
 
 
 @dataclass
@@ -63,10 +79,17 @@ def browser() -> Iterator[Any]:
 
 @contextmanager
 def opened(
-    browser: Any, file: Path, width: int = 1280, height: int = 900, scheme: str = "light"
+    browser: Any,
+    file: Path,
+    width: int = 1280,
+    height: int = 900,
+    scheme: str = "light",
+    scripts: bool = False,
 ) -> Iterator[Opened]:
-    """Opens a page from disk, in a fresh profile."""
-    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    """Opens a page from disk, in a fresh profile; `scripts` lets a test add some to it."""
+    page = browser.new_page(
+        viewport={"width": width, "height": height}, color_scheme=scheme, bypass_csp=scripts
+    )
     found = Opened(page)
     page.on("console", lambda message: found.said.append(message.text))
     page.on("pageerror", lambda error: found.said.append(str(error)))

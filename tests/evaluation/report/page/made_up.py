@@ -13,6 +13,7 @@ from qtool.evaluation.measure.sensitivity import LayerError, Sensitivity
 from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.plan_summary import EdgeFact, FloatOperator, PlanRow
+from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import make_verdict
 from qtool.planning.plan import Rewrite
@@ -65,7 +66,24 @@ def made_up(layers: int = 12, models: int = 2, drop: float = 0.001) -> Report:
         float_operators=(FloatOperator("int8", HOSTILE, "Erf", "Erf", 0, "no integer kernel"),),
         rewrites=(Rewrite("average_pool", 2, "a depthwise convolution is faster"),),
         notes=("conv.bias: scale widened",),
-        plan=tuple(PlanRow(e.name, e.op, "integer", "uint8", "") for e in errors),
+        plan=_plan([e.name for e in errors]),
+        best=best_model(facts, latency),
+    )
+
+
+def _plan(names: list[str]) -> tuple[PlanRow, ...]:
+    """A chain in which every third node also reads the one three before it."""
+    return tuple(
+        PlanRow(
+            name,
+            "conv",
+            ("integer", "fused", "weights", "float", "pass")[i % 5],
+            "uint8",
+            "float on purpose" if i % 5 == 3 else "",
+            (names[i - 1] if i else "x", *([names[i - 3]] if i > 2 and i % 3 == 0 else [])),
+            1000 * i,
+        )
+        for i, name in enumerate(names)
     )
 
 
@@ -119,9 +137,14 @@ def _accuracy(models: int, drop: float) -> Accuracy:
         (0.0, *(0.01 for _ in others)),
         (None,) * models,
     )
-    worst = (WorstSample(7, 9.5, 3, 4, 3), WorstSample(2, None, 1, 1, None))
+    picture = "data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="
+    worst = (
+        WorstSample(7, 9.5, 3, 4, 3, "cats/7.png", picture, "cat", "dog", "cat"),
+        WorstSample(2, None, 1, 1, None),
+    )
     other = ModelAccuracy(Interval(0.99, 0.98, 1.0), 31.4159, worst)
-    return Accuracy(1000, (top1, loss), (ModelAccuracy(SAME, None, ()), *(other for _ in others)))
+    models = (ModelAccuracy(SAME, None, ()), *(other for _ in others))
+    return Accuracy(1000, (top1, loss), models, "classes")
 
 
 def _timing(batch: int, models: int, draw: random.Random) -> Timing:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from qtool.evaluation.report.page.render import render_pages
-from tests.evaluation.report.page.browser import browser, opened
+from tests.evaluation.report.page.browser import axe_violations, browser, opened
 from tests.evaluation.report.page.made_up import HOSTILE, made_up
 
 
@@ -115,6 +115,68 @@ def test_embedded_numbers_are_those_of_the_file(desk, report):
     assert json.loads(data) == report.to_json()
 
 
+def test_a_box_of_the_graph_leads_to_its_row(chromium, tmp_path):
+    small = tmp_path / "small.html"
+    small.write_bytes(render_pages(made_up(12))["report.html"])
+    with opened(chromium, small) as found:
+        assert found.page.locator("#network svg.network a").count() == 12
+        found.page.locator("#network svg.network a").nth(5).click()
+        assert found.evaluate("location.hash") == "#layer-5"
+        assert found.page.locator("#layer-5 + .view figure").count() == 2, "its histograms show"
+        found.page.locator("#layers svg.figure a").first.click()
+        assert found.page.locator(".view").count() == 2
+        assert found.said == []
+
+
+def test_a_box_of_a_module_opens_its_graph(desk):
+    """The page shows modules above 200 nodes, here the 50 stages, and each can be opened."""
+    assert desk.page.locator("#network > figure svg.network .module").count() == 50
+    assert desk.page.locator("details.module[open]").count() == 0
+    desk.page.locator("#network > figure svg.network a", has_text="stage7").click()
+    assert desk.page.locator("details.module[open]").count() == 1
+    assert desk.page.locator("details.module[open] svg.network a").count() == 10
+
+
+NARROW = 390
+CUT = """() => [...document.querySelectorAll('.scroll')]
+    .filter((e) => e.scrollWidth > e.clientWidth + 1)
+    .map((e) => [e.getAttribute('aria-label'), !e.previousElementSibling?.hidden])"""
+
+
+@pytest.mark.parametrize("models", [2, 4])
+def test_nothing_is_cut_on_a_desk(chromium, tmp_path, models):
+    page = tmp_path / "page.html"
+    page.write_bytes(render_pages(made_up(40, models))["report.html"])
+    with opened(chromium, page) as found:
+        found.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert found.evaluate(CUT) == []
+        assert found.page.locator(".hint:visible").count() == 0
+
+
+def test_names_stay_visible_and_whole_on_a_phone(chromium, file):
+    with opened(chromium, file, NARROW, 844) as phone:
+        cut = [label for label, hinted in phone.evaluate(CUT) if label == "Layers" and hinted]
+        assert cut == ["Layers"], "a table that goes on is announced"
+        phone.evaluate("document.querySelector('#t-layers').parentElement.scrollLeft = 500")
+        boxes = phone.evaluate(
+            "[...document.querySelectorAll('#t-layers tbody th .name')].slice(0, 20)"
+            ".map((e) => e.getBoundingClientRect()).map((r) => [r.left, r.right, r.height])"
+        )
+        assert all(0 <= left < right <= 0.55 * NARROW for left, right, _ in boxes)
+        assert len({height for *_, height in boxes}) == 1, "a name takes one line"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("models", [2, 4])
+def test_axe_finds_nothing(chromium, tmp_path, models, scheme):
+    """The accessibility checks of axe-core, where it is installed."""
+    page = tmp_path / "page.html"
+    page.write_bytes(render_pages(made_up(12, models))["report.html"])
+    with opened(chromium, page, scheme=scheme, scripts=True) as found:
+        found.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert axe_violations(found) == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_phone(chromium, file, scheme):
     """Nothing sticks out sideways, and the verdict is on the first screen, readable."""
@@ -123,7 +185,7 @@ def test_phone(chromium, file, scheme):
         box = phone.page.locator(".verdict .card").nth(1).bounding_box()
         assert box["y"] + box["height"] <= 844
         assert phone.evaluate(
-            "parseFloat(getComputedStyle(document.querySelector('.why')).fontSize)"
+            "parseFloat(getComputedStyle(document.querySelector('#speed > p')).fontSize)"
         ) >= 14  # fmt: skip
         paper = phone.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(json.loads(paper.replace("rgb(", "[").replace(")", "]"))) > 380) == (

@@ -69,17 +69,20 @@ const short = (x) => (x === null ? "" : Number(x.toPrecision(3)).toString());
 
 function histogram(title, bars) {
   const width = 420, height = 150, left = 8, right = 412, floor = 118, top = 14;
-  const start = Math.min(bars.start, bars.low), stop = Math.max(bars.stop, bars.high);
+  const start = Math.min(bars.least, bars.low), stop = Math.max(bars.most, bars.high);
   const x = (v) => left + ((v - start) / (stop - start || 1)) * (right - left);
   const most = Math.max(...bars.counts.map((c) => Math.log1p(c)), 1e-9);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   svg.append(element("rect", { class: "range", x: x(bars.low), y: top, width: Math.max(1, x(bars.high) - x(bars.low)), height: floor - top }));
   const step = (bars.stop - bars.start) / bars.counts.length;
+  const half = (bars.high - bars.low) / 510; // of a quantization step: codes round up to there
   bars.counts.forEach((count, i) => {
     if (!count) return;
-    const from = bars.start + i * step, tall = (Math.log1p(count) / most) * (floor - top);
-    const lost = from + step <= bars.low || from >= bars.high;
-    svg.append(element("rect", { class: lost ? "lost" : "count", x: x(from), y: floor - tall, width: Math.max(0.7, x(from + step) - x(from) - 0.4), height: tall }));
+    // the outer bins are wider than the values in them
+    const from = Math.max(bars.start + i * step, bars.least), to = Math.max(from, Math.min(bars.start + (i + 1) * step, bars.most));
+    const tall = (Math.log1p(count) / most) * (floor - top);
+    const lost = to < bars.low - half || from > bars.high + half;
+    svg.append(element("rect", { class: lost ? "lost" : "count", x: x(from), y: floor - tall, width: Math.max(0.7, x(to) - x(from) - 0.4), height: tall }));
   });
   svg.append(element("line", { class: "axis", x1: left, x2: right, y1: floor, y2: floor }));
   for (const [v, anchor] of [[bars.low, "start"], [bars.high, "end"]]) {
@@ -118,9 +121,38 @@ function toggle(button) {
   button.setAttribute("aria-expanded", "true");
 }
 
+// --- rows that links lead to ------------------------------------------------------------------
+
+function show(id) {
+  const row = document.getElementById(id);
+  if (!row) return;
+  for (let each = row.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
+  if (row.hidden) {
+    const input = document.querySelector(`input[data-table="${row.closest("table").id}"]`);
+    input.value = "";
+    filter(input);
+  }
+  const button = row.querySelector(".open[aria-expanded=false]");
+  if (button) toggle(button);
+  const around = row.closest(".scroll");
+  if (around && row.matches("tr")) around.scrollLeft = 0;
+  row.scrollIntoView({ block: "center" });
+}
+
+// --- tables that are wider than the page ---------------------------------------------------------
+
+function hint() {
+  for (const table of document.querySelectorAll(".scroll > table")) {
+    const around = table.parentElement, text = around.previousElementSibling;
+    if (text && text.classList.contains("hint")) text.hidden = around.scrollWidth <= around.clientWidth;
+  }
+}
+
 // --- events -------------------------------------------------------------------
 
 document.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (link && link.hash && link.hash === location.hash) show(link.hash.slice(1));
   const button = event.target.closest("button");
   if (!button) return;
   if (button.classList.contains("open")) return toggle(button);
@@ -130,6 +162,11 @@ document.addEventListener("click", (event) => {
 document.addEventListener("input", (event) => {
   if (event.target.dataset.table) filter(event.target);
 });
+document.addEventListener("toggle", hint, true);
+window.addEventListener("resize", hint);
+window.addEventListener("hashchange", () => show(location.hash.slice(1)));
+hint();
+if (location.hash) show(location.hash.slice(1));
 window.addEventListener("beforeprint", () => {
   for (const each of document.querySelectorAll("details")) each.open = true;
 });
