@@ -193,7 +193,7 @@ def collect_statistics(
     prepared = insert_points(graph.module, replace(plan, points=static))
     modules = modules_to_observe(prepared, plan, probes)
     use_in_place_operators(prepared)
-    kept, split = CalibrationSamples(keep), _first_size(G.placeholders(prepared.graph)) is not None
+    kept, split = CalibrationSamples(keep), bool(keep) and graph.batches_are_samples
     specs = {name: observed.observer for name, observed in modules.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     buffer = OutputBuffer()

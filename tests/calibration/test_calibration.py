@@ -421,3 +421,30 @@ def test_samples_that_lie_channel_by_channel_are_saved(tmp_path: Path) -> None:
     assert len(found.kept_samples)
     found.save(tmp_path / "a.calib")
     assert Calibration.load(tmp_path / "a.calib").to_bytes() == found.to_bytes()
+
+
+class Unrelated(nn.Module):
+    """Two inputs whose numbers of samples are not compared anywhere in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), mask * 2
+
+
+def test_samples_are_counted_not_batches() -> None:
+    batches = [(torch.randn(16, 4), torch.randn(16, 3)) for _ in range(2)]
+    dynamic = {"x": {0: "batch"}, "mask": {0: "batch"}}
+    calibration = calibrate(Unrelated().eval(), batches, recover=["gptq"], dynamic=dynamic)
+    assert len(calibration.kept_samples) == 32
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_small_batches_are_samples_too(size: int) -> None:
+    """The captured example has two samples then, and each sample is used alone."""
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    calibration = calibrate(network, list(torch.randn(32, 4).split(size)), recover=["gptq"])
+    assert len(calibration.kept_samples) == 32
+    assert convert(network, calibration).changes[0].step == "gptq"

@@ -87,7 +87,9 @@ class FloatGraph:
         """Return at most `count` samples of a bound batch; all of it without `any_batch_size`."""
         if not self.any_batch_size:
             return batch
-        count = max(count, self.batch_size_range()[0])
+        return self._cut(batch, max(count, self.batch_size_range()[0]))
+
+    def _cut(self, batch: Batch, count: int) -> Batch:
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _has_dynamic_batch(i) else t for i, t in tensors])
 
@@ -95,11 +97,13 @@ class FloatGraph:
         """Return `head`, or the whole batch if the model does not run with less: one input may
         index the samples of another, as the edges of a graph its nodes."""
         few = self.head(batch, count)
-        if few.size >= batch.size:
-            return batch
+        return few if few.size < batch.size and self._runs_alone(few) else batch
+
+    def _runs_alone(self, few: Batch) -> bool:
+        """Return whether some samples of a batch run without the others."""
         all_dynamic = all(map(_has_dynamic_batch, self.inputs))
         to_check = [n for n in self.graph.nodes if not all_dynamic or _is_indexing(n)]
-        return few if not to_check or self._runs(to_check, few) else batch
+        return not to_check or self._runs(to_check, few)
 
     def _runs(self, nodes: Iterable[fx.Node], batch: Batch) -> bool:
         """Return whether these nodes, and those they need, run on a batch."""
@@ -121,10 +125,19 @@ class FloatGraph:
     def can_split_batches(self) -> bool:
         """True if a batch may be split: `any_batch_size`, and no input indexes the samples of
         another (see `smaller`)."""
-        example = Batch(*self.example)
-        return self.any_batch_size and (
-            example.size < MIN_SAMPLES or self.smaller(example, 1) is not example
-        )
+        if not self.any_batch_size:
+            return False
+        example, fewest = Batch(*self.example), self.batch_size_range()[0]
+        if example.size < 2:
+            return True
+        # torch may run one sample even where the graph is valid from two on
+        return self._runs_alone(self._cut(example, fewest if example.size > fewest else 1))
+
+    @property
+    def batches_are_samples(self) -> bool:
+        """True if a batch may be cut into samples: `can_split_batches`, and each input has one row
+        per sample."""
+        return self.can_split_batches and all(map(_has_dynamic_batch, self.inputs))
 
     def restrictions(self) -> tuple[str, ...]:
         """Return sentences on the batch sizes and other sizes that the file does not support."""
