@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 import click
-from qtool.cli.command import heading
+from qtool.cli.command import JSON, heading
 from qtool.cli.distributed import check_same_command, ignore_sigterm, run_on_all_ranks
 from qtool.cli.shutdown import clean_shutdown
 
@@ -27,7 +27,6 @@ __all__ = ["JSON", "SCHEMA", "envelope", "main"]
 SCHEMA = 1
 """Of the JSON documents, but for reports, which have a number of their own."""
 
-JSON = "qtool.json"  # key in a context's meta: True with --json
 
 GROUPS = {
     "Make a file": ("quantize", "calibrate", "merge", "convert", "blockwise"),
@@ -105,11 +104,11 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with clean_shutdown():  # also during the imports, which take seconds
-                from qtool.cli.output import progress
+                from qtool.cli.progress import show_stage
 
                 from qtool.core.progress import show_progress
 
-                with show_progress(progress):
+                with show_progress(show_stage):
                     return run_on_all_ranks(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-__all__ = ["LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
+__all__ = ["JSON", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
+JSON = "qtool.json"
 VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 """Keys in a context's meta."""
 
@@ -82,6 +83,12 @@ class Command(click.Command):
                 not parameter.metavar and parameter.name != "verbose"
             ):
                 parameter.metavar = "NUMBER"  # click writes "INTEGER RANGE"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from qtool.cli.progress import log_to_stderr
+
+        with log_to_stderr():
+            return super().invoke(ctx)
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Return heading -> options with a help text, in the order of `GROUPS`."""

@@ -11,8 +11,12 @@ import click
 from qtool.cli import options, output, sources
 from qtool.cli.command import Command
 
+from qtool.core import formats
+from qtool.core.summary import Summary
+
 if TYPE_CHECKING:
     from qtool import QuantizedModel
+    from qtool.evaluation.latency.speedup import Speedup
     from qtool.verification import Verification
 
 
@@ -129,18 +133,46 @@ def write(
         file = ModelFile(path, size, plan.target, plan.recipe.mode, speed, **met)
         output.show_json(file, replace(result, notes=(*quantized.notes, *result.notes)))
     else:
-        output.say(f"{path}: {size / 1024:.0f} KiB")
-        output.say(str(result))
-        if speed is not None:
-            output.say(str(speed))
-        for note in quantized.notes:
-            output.say(f"note: {note}")
-    if speed is not None and (warning := speed.warning()) is not None:
-        click.echo(warning, err=True)
+        details = [result.details(), *([] if speed is None else [str(speed)])]
+        output.show_summary(_summary(quantized, path, size, result, speed), "\n".join(details))
+    if speed is not None and not _for_size(quantized) and (warning := speed.warning()) is not None:
+        output.warn(warning)
     for sentence in filter(None, missed.values()):
-        click.echo(f"{sentence}; the file was written", err=True)
+        output.warn(f"{sentence}; the file was written")
     if any(missed.values()):
         raise SystemExit(1)
+
+
+MODES = {
+    "static": "8-bit weights and activations",
+    "dynamic": "8-bit weights, activations quantized at run time",
+    "weight-only": "8-bit weights, float activations",
+    "weight-only-int4": "4-bit weights, float activations",
+}
+
+
+def _for_size(quantized: QuantizedModel) -> bool:
+    """Return whether the mode is for small files, so that a slower run is no failure."""
+    return quantized.plan.recipe.mode.startswith("weight-only")
+
+
+def _summary(
+    quantized: QuantizedModel,
+    path: Path,
+    size: int,
+    result: Verification,
+    speed: Speedup | None,
+) -> Summary:
+    plan = quantized.plan
+    text = f"{MODES[plan.recipe.mode]}, for {plan.target}"
+    whole = quantized.float_bytes
+    part = f", {formats.share(size / whole)} of the float weights' {formats.size(whole)}"
+    rows = [("size", formats.size(size) + (part if whole > size else ""))]
+    if speed is not None:
+        rows.append(("speed", speed.row()))
+    summary = result.summary(str(path), text)
+    notes = (*quantized.notes, *summary.notes)
+    return replace(summary, rows=(*rows, *summary.rows), notes=notes)
 
 
 def _missed(

@@ -1,150 +1,115 @@
-"""Output of a command: progress while it runs, then its result as text or as JSON."""
+"""Output of a command: its result as text or as JSON, and warnings."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import click
-from qtool.cli import JSON, envelope
+from qtool.cli import envelope
+from qtool.cli.command import QUIET, VERBOSE
+from qtool.cli.progress import length_of, meta
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.text import Text
 
+from qtool.core.progress import track, track_task
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 
-EVENT_SECONDS = 1.0
-
-errors = Console(stderr=True)
+__all__ = [
+    "exit_if_missed",
+    "length_of",
+    "progress",
+    "say",
+    "show",
+    "show_json",
+    "show_summary",
+    "status",
+    "warn",
+]
 
 
 def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a function that iterates and shows a progress bar with the time left.
-
-    Nothing is shown if standard error is not a terminal. With --json, progress is written to
-    standard error as events, one line of JSON each.
+    """Return a function that iterates and shows the progress of a stage.
 
     Args:
-        title: name of the step.
+        title: name of the stage.
         total: number of items; None: the length of the iterable, if it has one.
     """
-
-    def iterate(items: Iterable[Any]) -> Iterator[Any]:
-        length = length_of(items) if total is None else total
-        show_progress = _events if _is_json() else _bar
-        with show_progress(title, length) as advance:
-            for item in items:
-                yield item
-                advance()
-
-    return iterate
+    return lambda items: iter(track(title, items, total))
 
 
-_tasks: list[tuple[Progress, TaskID]] = []  # outermost first
+def status(title: str) -> AbstractContextManager[None]:
+    """Show a stage of unknown length."""
+    return track_task(title)
 
 
-@contextmanager
-def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show one bar at a time: of nested steps, that of the innermost."""
-    if not errors.is_terminal:
-        yield lambda: None
-        return
-    bar = _tasks[-1][0] if _tasks else Progress(*_columns(), console=errors, transient=True)
-    if _tasks:
-        bar.update(_tasks[-1][1], visible=False)
-    else:
-        bar.start()
-    task = bar.add_task(title, total=total)
-    _tasks.append((bar, task))
-    try:
-        yield lambda: bar.advance(task)
-    finally:
-        _tasks.remove((bar, task))
-        if _tasks:
-            bar.remove_task(task)
-            bar.update(_tasks[-1][1], visible=True)
-        else:
-            bar.stop()
+def is_quiet() -> bool:
+    return bool(meta().get(QUIET))
 
 
-def _columns() -> tuple[ProgressColumn, ...]:
-    return (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-
-
-@contextmanager
-def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Write an event at the start, at the end, and at most every second in between."""
-    started = last = time.monotonic()
-    done = 0
-
-    def write() -> None:
-        nonlocal last
-        last = time.monotonic()
-        spent = last - started
-        left = spent / done * (total - done) if done and total is not None else None
-        event = {"event": "progress", "step": title, "done": done, "total": total}
-        numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
-        click.echo(json.dumps(event | numbers), err=True)
-
-    def advance() -> None:
-        nonlocal done
-        done += 1
-        if time.monotonic() - last >= EVENT_SECONDS and done != total:
-            write()
-
-    write()
-    yield advance
-    write()
-
-
-def _is_json() -> bool:
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(JSON))
-
-
-@contextmanager
-def status(text: str) -> Iterator[None]:
-    """Show progress of unknown length."""
-    for _ in progress(text, None)(iter((None,))):
-        yield
-
-
-def length_of(data: Any) -> int | None:
-    """Return the number of batches, or None if the data has no length."""
-    try:
-        return len(data)
-    except Exception:  # noqa: BLE001  # the user's code may raise anything
-        return None
+def is_verbose() -> bool:
+    return bool(meta().get(VERBOSE))
 
 
 def say(text: str) -> None:
-    click.echo(text)
+    """Print a line of the result; nothing with -q."""
+    if not is_quiet():
+        click.echo(text)
+
+
+def warn(text: str) -> None:
+    """Print a warning, also with -q and with --json."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        console.print(Text(text, style="yellow"), highlight=False, soft_wrap=True)
+    else:
+        click.echo(text, err=True)
 
 
 def show(result: Any, as_json: bool) -> None:
-    """Print a result of the library as text or as JSON."""
+    """Print a result of the library: as JSON, in a few lines, or with -v in full.
+
+    Args:
+        result: has `summary()` and `details()`, or prints as text.
+        as_json: print JSON.
+    """
     if as_json:
         show_json(result)
+    elif hasattr(result, "summary"):
+        show_summary(result.summary(), result.details())
     else:
         say(str(result))
+
+
+def show_summary(summary: Summary, details: str) -> None:
+    """Print a result in a few lines, and with -v in full; warnings go to standard error."""
+    for warning in summary.warnings:
+        warn(warning)
+    if is_quiet():
+        return
+    console = Console()
+    if console.is_terminal:
+        console.print(_styled(summary), highlight=False, soft_wrap=True)
+    else:
+        lines = [f"  {label}  {text}" for label, text in summary.lines()]
+        click.echo("\n".join([f"{summary.title}  {summary.text}".rstrip(), *lines]))
+    if is_verbose():
+        click.echo(f"\n{details}")
+        for note in summary.notes:
+            click.echo(f"note: {note}")
+    elif console.is_terminal:
+        console.print("  details: -v", style="dim", highlight=False)
+
+
+def _styled(summary: Summary) -> Text:
+    text = Text.assemble((summary.title, "bold green"), f"  {summary.text}".rstrip())
+    for label, figures in summary.lines():
+        text.append(f"\n  {label}  ", "yellow" if label == "note" else "dim")
+        text.append(figures)
+    return text
 
 
 def exit_if_missed(report: Any, fail_on: str | None = None) -> None:

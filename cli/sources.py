@@ -174,9 +174,11 @@ dynamic = click.option(
 
 def load_model(source: str, weights: Path | None) -> Any:
     """Load the model of MODEL, --weights and --task; `load_data` reads data for this model."""
+    from qtool.core.progress import track_task
     from qtool.frontends.load_model import load_model as load
 
-    model = load(source, weights, _context_value("task"))
+    with track_task("loading the model"):
+        model = load(source, weights, _context_value("task"))
     click.get_current_context().meta[f"{__name__}.model"] = (source, model)
     return model
 

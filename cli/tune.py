@@ -191,8 +191,8 @@ def command(
 
         output.show_json(TunedFile(output_), result)
     else:
-        output.say(f"{output_}: {result}")
+        output.show_summary(result.summary(str(output_)), result.details())
     if not result.reached:
         missed = "; ".join(result.missed)
-        click.echo(f"goal missed: {missed}; the best file was written", err=True)
+        output.warn(f"goal missed: {missed}; the best file was written")
         raise SystemExit(1)

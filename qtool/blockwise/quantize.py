@@ -39,6 +39,7 @@ from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
 from qtool.core.records import to_json
+from qtool.core.summary import Summary, group_names
 from qtool.core.types import Change
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
@@ -86,18 +87,32 @@ class BlockResult:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        size = formats.size(sum(f.stat().st_size for f in self.files))
-        rounded = sum(b.rounded for b in self.blocks)
-        blocks = "1 block" if len(self.blocks) == 1 else f"{len(self.blocks)} blocks"
-        sqnr = ", ".join(f"{k} {_decibels(v)}" for k, v in self.sqnr.items())
-        all_notes = (self.notes, *(b.notes for b in self.blocks))
-        notes = [f"note: {note}" for each in all_notes for note in each]
-        head = (
-            f"{self.files[0]}: {size}, {blocks}, each verified "
-            f"in ONNX Runtime; {rounded} layers rounded by GPTQ"
+    def summary(self) -> Summary:
+        """Return the result in a few lines."""
+        count, rounded = len(self.blocks), sum(b.rounded for b in self.blocks)
+        outputs = [f"{name} {_decibels(value)}" for name, value in self.sqnr.items()]
+        rows = (
+            ("size", formats.size(self.size_bytes)),
+            ("SQNR", f"{group_names(outputs)} (all calibration data)"),
+            ("blocks", f"{count}, each verified in ONNX Runtime; GPTQ rounded {rounded} layers"),
         )
-        return "\n".join([head, f"SQNR against the float model, on all data: {sqnr}", *notes])
+        all_notes = (*self.notes, *(note for b in self.blocks for note in b.notes))
+        return Summary(str(self.files[0]), "quantized block by block", rows, all_notes)
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def details(self) -> str:
+        """Return the SQNR of each block."""
+        rows = [
+            (
+                b.name,
+                str(b.rounded),
+                group_names([f"{k} {_decibels(v)}" for k, v in b.sqnr.items()]),
+            )
+            for b in self.blocks
+        ]
+        return formats.table(("block", "rounded", "SQNR of its results"), rows, align="lrl")
 
 
 @accepts_paths("folder", "path")

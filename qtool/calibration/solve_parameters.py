@@ -169,7 +169,7 @@ def _range_notes(
     channels = f" in {{}} of {scale.numel()} channels" if scale.dim() else ""
     empty = int((span == 0).sum())
     if empty:
-        where = "its weights are" if point.kind is Kind.WEIGHT else "on the calibration data it is"
+        where = "weights are" if point.kind is Kind.WEIGHT else "on the calibration data it is"
         yield f"{point.name}: {where} zero{channels.format(empty)}"
     raised = int(((span > 0) & (scale <= observers.MIN_SCALE) & (needed.cpu() < scale / 2)).sum())
     if raised:
@@ -189,7 +189,7 @@ def _zero_channel_notes(point: Point, weight: torch.Tensor) -> Iterator[str]:
     """Yield a note on the channels of a block-wise weight that are all zero."""
     channels = weight.flatten(1)
     if empty := int((channels == 0).all(1).sum()):
-        yield f"{point.name}: its weights are zero in {empty} of {len(channels)} channels"
+        yield f"{point.name}: weights are zero in {empty} of {len(channels)} channels"
 
 
 def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:

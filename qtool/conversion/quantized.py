@@ -38,6 +38,7 @@ from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.summary import Summary
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
@@ -291,6 +292,29 @@ class Quantized:
         chosen = target(self.plan.target)
         default = None if runs_here(chosen) else chosen.profile
         return lower(self._model(), profile or default)
+
+    @property
+    def float_bytes(self) -> int:
+        """Size of the float model's parameters and buffers, each tensor once."""
+        tensors = {t.data_ptr(): t for t in self.reference.module.state_dict().values()}
+        return sum(t.numel() * t.element_size() for t in tensors.values())
+
+    def __repr__(self) -> str:
+        planned = planned_coverage(self.plan)
+        label, figures = planned.row()
+        figures = figures.partition(" (as planned")[0]
+        mode, name = self.plan.recipe.mode, self.plan.target
+        return f"<{type(self).__name__}: {mode} for {name}, {label}: {figures}>"
+
+    def __str__(self) -> str:
+        """Return what the model is in a few lines: inputs, integer share, recovery steps."""
+        label, figures = planned_coverage(self.plan).row()
+        rows = [("inputs", "; ".join(map(str, self.graph.inputs)))]
+        rows.append((label, figures.replace("not audited on this machine", "see `coverage`")))
+        steps = dict.fromkeys(change.step for change in self.changes)
+        rows.append(("recovery", ", ".join(steps) or "none"))
+        text = f"{self.plan.recipe.mode}, for {self.plan.target}"
+        return str(Summary(type(self).__name__, text, tuple(rows), self.notes))
 
     @property
     def coverage(self) -> Coverage:

@@ -15,9 +15,26 @@ def percent(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{100 * value:.{digits}f} %"
 
 
+def share(value: float) -> str:
+    """A share of work, 0 to 1: "100 %" only if it is all, "0 %" only if it is nothing."""
+    if value in (0, 1):
+        return f"{100 * value:.0f} %"
+    return f"{min(max(100 * value, 0.1), 99.9):.3g} %"
+
+
 def size(value: int) -> str:
-    """A number of bytes."""
-    return f"{value / 1024:.0f} KiB" if value < 2**20 else f"{value / 2**20:.2f} MiB"
+    """A number of bytes, with three digits."""
+    if value < 1000:
+        return f"{value} bytes"
+    scaled, units = value / 1024, ["KiB", "MiB", "GiB"]
+    while scaled >= 999.5 and len(units) > 1:
+        scaled, units = scaled / 1024, units[1:]
+    return f"{_three_digits(scaled)} {units[0]}"
+
+
+def _three_digits(value: float) -> str:
+    """Without an exponent; further digits before the point stay."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def count(value: int) -> str:
@@ -34,7 +51,10 @@ def times(value: float) -> str:
 
 
 def milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+    """A duration with three digits, in seconds from 1000 ms on."""
+    if value >= 999.5:
+        return f"{_three_digits(value / 1000)} s"
+    return f"{_three_digits(value)} ms" if value >= 1 else f"{value:.3g} ms"
 
 
 def general(value: float | None) -> str:

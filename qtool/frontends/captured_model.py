@@ -23,6 +23,7 @@ from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.graph.process_lock import exclusive
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import track_task
 from qtool.core.types import ObserverSpec
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.example_inputs import check_dynamic
@@ -152,6 +153,11 @@ def capture_model(
         return model
     _check_torch_defaults()
     check_dynamic(dynamic)
+    with track_task("capturing the model"):
+        return _capture(model, example, dynamic)
+
+
+def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:

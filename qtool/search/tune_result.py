@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.formats import db, percent, size, table, times
+from qtool.core.formats import db, percent, share, size, table, times
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Trial
 from qtool.search.choices import SearchSpace
@@ -93,30 +94,36 @@ class TuneResult:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        parts = [self._verdict(), self._groups(), self._tried(), self._model()]
-        return "\n\n".join(filter(None, parts))
-
-    def _verdict(self) -> str:
+    def summary(self, title: str = "tuned") -> Summary:
+        """Return the best file in a few lines."""
         best = self.best
-        speeds = f"({best.speedup_low:.2f} to {best.speedup_high:.2f})"
-        sizes = f"{size(best.size)} of {size(self.float_size)}"
-        metric = f"; {best.score.text}" if best.score.text else ""
-        head = "all goals met" if self.reached else "goals missed; the best file:"
-        lines = [head, *self.missed]
-        lines.append(
-            f"speed-up {times(best.speedup)} {speeds}, {sizes}, "
-            f"{percent(best.share)} of the MACs in integer kernels"
-        )
+        interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
         exact = best.score.sqnr_db is None
-        sqnr = "no output error" if exact else f"output SQNR {db(best.score.sqnr_db)} dB"
-        lines.append(sqnr + metric)
+        rows = [
+            ("size", f"{size(best.size)}, float {size(self.float_size)}"),
+            ("speed", f"{times(best.speedup)} as fast as float (95 % interval {interval})"),
+            ("SQNR", "no output error" if exact else f"{db(best.score.sqnr_db)} dB"),
+            ("metric", best.score.text),
+            ("integer", f"{share(best.share)} of the MACs"),
+            ("search", self._effort()),
+            *(("missed", sentence) for sentence in self.missed),
+        ]
+        head = "all goals met" if self.reached else "goals missed; the best file"
         if self.in_float:
-            lines.append("the result is the float model: no quantized file met the goals")
-        if self.stopped:
-            lines.append(f"stopped: {self.stopped}")
-        lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+            head += "; the result is the float model: no quantized file met the goals"
+        stopped = (f"stopped: {self.stopped}",) if self.stopped else ()
+        return Summary(title, head, tuple(row for row in rows if row[1]), (*self.notes, *stopped))
+
+    def _effort(self) -> str:
+        layers = _count_choices(tuple(group.choice for group in self.groups))
+        return f"{len(self.evaluated)} files evaluated in {self.seconds:.0f} s; layers: {layers}"
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def details(self) -> str:
+        """Return the precision of each group of layers, and all evaluated files."""
+        return "\n\n".join(filter(None, [self._groups(), self._tried(), self._model()]))
 
     def _groups(self) -> str:
         rows = [

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
+from qtool.core import formats
 from qtool.core.records import to_json
 
 MIN_SQNR_DB = 20.0
@@ -122,6 +123,21 @@ class Fidelity:
         same = sorted(self.equal_shares, key=lambda each: each[1])
         shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:_SHOWN]]
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
+
+    def row(self) -> tuple[str, str]:
+        """Return (label, figures) for a summary: the SQNR on held-out samples if there are any."""
+        holdout, samples = bool(self.holdout), self.holdout_samples or self.samples
+        outputs = self.holdout if holdout else self.outputs
+        where = f"{samples} {'held-out' if holdout else 'calibration'} samples"
+        one = len(outputs) == 1
+        shown = _decibels(outputs[0].sqnr_db) if one else _shown(outputs)
+        same = sorted(self.equal_shares, key=lambda each: each[1])
+        equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
+        return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences for the user on weak points of the outputs."""
+        return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
         if self.not_finite:
@@ -245,9 +261,13 @@ def holdout_sqnr(
 def _shown(outputs: Outputs) -> str:
     """Describe the worst outputs."""
     ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
-    each = [f"{n} {'no noise' if db is None else f'{db:.1f} dB'}" for n, db in ordered]
+    each = [f"{n} {_decibels(db)}" for n, db in ordered]
     more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
     return f"{', '.join(each[:_SHOWN])}{more}"
+
+
+def _decibels(value: float | None) -> str:
+    return "no noise" if value is None else f"{value:.1f} dB"
 
 
 def _outputs(names: Sequence[str]) -> str:

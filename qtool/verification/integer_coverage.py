@@ -12,11 +12,13 @@ import onnx_ir as ir
 from qtool.backends.onnx.reading import graph_of, is_constant, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.runtime import ExecutedKernel, Runtime
+from qtool.core import formats
 from qtool.core.ops import OPS
 from qtool.core.records import to_json
 from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.verification.duplicate_nodes import find_duplicates
 
+_PLANNED = "as planned for"
 _AFFINE = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
 
 
@@ -82,12 +84,31 @@ class Coverage:
         return self.weight_share
 
     @property
+    def audited(self) -> bool:
+        """Whether the runtime was asked; False for the plan's word."""
+        return not self.runtime.startswith(_PLANNED)
+
+    @property
     def float_rows(self) -> tuple[AuditRow, ...]:
         return tuple(r for r in self.rows if not r.integer)
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
         return fields
+
+    def row(self) -> tuple[str, str]:
+        """Return (label, figures) for a summary."""
+        planned = "" if self.audited else " (as planned; not audited on this machine)"
+        layers = sum(r.weights_only for r in self.rows)
+        weights = f"{formats.share(self.weight_share)} of the compute"
+        if layers and not self.share:
+            return "weights", f"{layers} layers, {weights}; activations stay float{planned}"
+        done = len(self.rows) - len(self.float_rows)
+        text = f"{formats.share(self.share)} of {formats.count(self.macs)} MACs"
+        text += f", {done} of {len(self.rows)} operators"
+        if layers:
+            text += f"; {layers} more layers ({weights}) with integer weights only"
+        return "integer", f"{text}{planned}"
 
     def __str__(self) -> str:
         done = len(self.rows) - len(self.float_rows)
@@ -112,7 +133,7 @@ def planned_coverage(plan: QuantPlan) -> Coverage:
         AuditRow(d.node, d.op, "as planned", d.computes_on_codes, d.macs, d.reason)
         for d in _operators(plan)
     )
-    return Coverage(f"as planned for {plan.target}, not audited on this machine", rows)
+    return Coverage(f"{_PLANNED} {plan.target}, not audited on this machine", rows)
 
 
 def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:

@@ -79,6 +79,15 @@ class Portability:
         fields: dict[str, Any] = to_json(self)
         return fields
 
+    def row(self) -> tuple[str, str] | None:
+        """Return (label, figures) for a summary; None if nothing differs on other CPUs."""
+        other = [c for c in self.cpus if c.nodes]
+        if not other:
+            return None
+        lowest = min(other, key=lambda c: CLOSE if c.sqnr_db is None else c.sqnr_db)
+        advice = "" if self.portable or lowest.sqnr_db is None else f"; use --target {PORTABLE}"
+        return "other CPUs", f"{lowest}{advice}"
+
     def __str__(self) -> str:
         same = [c.cpu for c in self.cpus if not c.nodes]
         other = [c for c in self.cpus if c.nodes]

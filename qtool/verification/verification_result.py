@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 from qtool.verification.bit_exactness import Exactness
 from qtool.verification.fidelity import Fidelity
 from qtool.verification.file_parity import Parity
@@ -48,7 +49,32 @@ class Verification:
         fields: dict[str, Any] = to_json(self)
         return fields
 
+    def rows(self) -> tuple[tuple[str, str], ...]:
+        """Return (label, figures) for a summary."""
+        rows = [self.fidelity.row(), self.coverage.row(), ("verified", self._verified())]
+        other = None if self.portability is None else self.portability.row()
+        return tuple(rows if other is None else [*rows, other])
+
+    def _verified(self) -> str:
+        if self.exactness is None:
+            return self.missing_runtime or "the file computes what was planned"
+        where = f"{self.coverage.runtime}, {self.exactness.samples} samples"
+        if self.exactness.exact:
+            return f"identical to the integer engine, bit for bit ({where})"
+        return f"integer kernels identical to the integer engine; float nodes round apart ({where})"
+
+    def summary(self, title: str = "Verification", text: str = "") -> Summary:
+        """Return the result in a few lines."""
+        warning = self.fidelity.warning
+        notes = (*self.fidelity.notes(), *self.notes)
+        warnings = () if warning is None else (warning,)
+        return Summary(title, text, self.rows(), notes, warnings)
+
     def __str__(self) -> str:
+        return str(self.summary())
+
+    def details(self) -> str:
+        """Return every measurement, with a line per operator that is in float."""
         exactness = (
             self.exactness or "codes of the target's runtime: cannot be compared on this machine"
         )

@@ -233,7 +233,7 @@ def test_an_ordinary_network_has_nothing_strange() -> None:
         ({"scale": 1e-30}, "0.weight: values so small in 4 of 4 channels"),
         ({"scale": 1e-20}, "0: values so small that a scale of 2^-60"),
         ({"scale": 1, "data": 1e-30}, "input: values so small that"),
-        ({"scale": 1, "zero_channel": True}, "0.weight: its weights are zero in 1 of 4 channels"),
+        ({"scale": 1, "zero_channel": True}, "0.weight: weights are zero in 1 of 4 channels"),
         ({"scale": 1, "data": 0.0}, "input: on the calibration data it is zero"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from qtool.cli import output
+from qtool.cli import output, progress
 from rich.console import Console
 
 import qtool
+from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.latency.speedup import Speedup
@@ -39,7 +41,7 @@ def weights(cli: Cli) -> str:
 
 def test_a_goal_that_is_missed_exits_with_1(cli: Cli, weights: str) -> None:
     arguments = ("quantize", UP, "--weights", weights, "--data", f"{M}images", "-o", "up.onnx")
-    result = cli(*arguments, "--min-coverage", "1.0", code=1)
+    result = cli(*arguments, "--min-coverage", "1.0", "-v", code=1)
     assert (cli.folder / "up.onnx").is_file()
     assert "below --min-coverage 1" in result.stderr
     assert "weights only: 1 (ConvTranspose -> ConvTranspose)" in result.stdout
@@ -164,7 +166,7 @@ def test_inspect_shows_what_a_file_holds(sample: Cli) -> None:
 # --- progress ------------------------------------------------------------------------------------
 
 
-def test_progress_is_silent_without_a_terminal(tmp_path: Path) -> None:
+def test_progress_is_a_line_per_stage_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "qtool", "calibrate", f"{M}seeded", "--data", f"{M}images"),
@@ -175,7 +177,8 @@ def test_progress_is_silent_without_a_terminal(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert re.sub(r"[\d.]+ s\b", "", done.stderr).splitlines()[-1] == "calibrating:  (3 steps)"
     assert done.stdout.count("\n") == 1
     assert "24 samples" in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["up.calib"]
@@ -183,10 +186,11 @@ def test_progress_is_silent_without_a_terminal(tmp_path: Path) -> None:
 
 def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(output, "errors", terminal)
-    assert list(output.progress("calibrating", 3)(range(3))) == [0, 1, 2]
-    with output.status("verifying"):
-        pass
+    monkeypatch.setattr(progress, "errors", terminal)
+    with show_progress(progress.show_stage):
+        assert list(output.progress("calibrating", 3)(range(3))) == [0, 1, 2]
+        with output.status("verifying"):
+            pass
     shown = terminal.file.getvalue()
     assert "calibrating" in shown
     assert "3/3" in shown

@@ -40,7 +40,7 @@ SAYS = {
     "evaluate": "450 samples: int8 is",
     "inspect": "100.00 % of",
     "merge": "400 samples from 2 calibrations",
-    "quantize": "100.00 % of",
+    "quantize": "100 % of 10.4 M MACs, 15 of 15 operators",
     "verify": "200 samples",
 }
 
@@ -104,7 +104,7 @@ def test_neither_help_nor_a_misspelled_name_waits_for_torch() -> None:
 
 def test_names_of_imported_modules_are_left_to_the_library(cli: Cli) -> None:
     words = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "x.onnx", "--target", "its")
-    sentence = cli.refuses("--import", "tests.cli.registers", *words)
+    sentence = cli.refuses("--import", "tests.cli.models", *words)
     assert sentence.startswith("unknown target 'its'; there are: onnxruntime")
 
 

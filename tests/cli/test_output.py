@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import click
 import pytest
-from qtool.cli import JSON, output
+from qtool.cli import output, progress
+from qtool.cli.command import JSON, QUIET, VERBOSE
 from rich.console import Console
 
+from qtool.core.summary import Summary
 from tests.cli.conftest import DIGITS, Cli
 
 DATA = ("--data", "calib_data/digits")
 
 
 def nested() -> None:
-    for item in output.progress("outer", None)([1, 2]):
-        for _ in output.progress("inner", 3)(iter(range(3))):
+    for item in progress.show_stage("outer", None)([1, 2]):
+        for _ in progress.show_stage("inner", 3)(iter(range(3))):
             assert item
-            if output._tasks:
-                bar = output._tasks[0][0]
+            if progress._tasks:
+                bar = progress._tasks[0][0]
                 shown.append([t.description for t in bar.tasks if t.visible])
-    assert output._tasks == []
+    assert progress._tasks == []
 
 
 shown: list[Any] = []
@@ -31,27 +35,80 @@ shown: list[Any] = []
 
 def test_on_a_terminal_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
-    monkeypatch.setattr(output, "errors", Console(file=text, force_terminal=True, width=100))
+    monkeypatch.setattr(progress, "errors", Console(file=text, force_terminal=True, width=100))
     shown.clear()
     nested()
     assert shown == [["inner"]] * 6
     assert "left" in text.getvalue()
 
 
-def test_elsewhere_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_elsewhere_long_stages_tell_how_far_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown.clear()
     nested()
     assert (capsys.readouterr().err, shown) == ("", [])
+    monkeypatch.setattr(progress, "FIRST_LINE", 0)
+    list(progress.show_stage("work", 3)(iter(range(3))))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"work: 1 of 3 after .*s, .*s left", line)
+
+
+def test_every_stage_is_a_line_and_q_prints_nothing(cli: Cli) -> None:
+    call = ("calibrate", *DIGITS, *DATA, "-o", "a.calib")
+    plain = cli(*call)
+    stages = ["loading the model", "capturing the model", "calibrating"]
+    assert [line.partition(":")[0] for line in plain.stderr.splitlines()] == stages
+    assert plain.stdout.startswith("a.calib: ")
+    quiet = cli(*call, "-q")
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+    assert "capturing" not in cli(*call, "--log-level", "warning").stderr
+    assert cli(*call, "-vv").stderr.count("\n") >= len(stages)
+
+
+@dataclass(frozen=True)
+class Result:
+    def summary(self) -> Summary:
+        return Summary("a.onnx", "int8", (("size", "1 KiB"),), ("zero",), ("warning: low",))
+
+    def details(self) -> str:
+        return "every node"
+
+
+def test_a_result_is_a_few_lines_with_details_on_demand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for settings, out in (
+        ({}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n"),
+        ({VERBOSE: 1}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n\nevery node\nnote: zero\n"),
+        ({QUIET: True}, ""),
+    ):
+        with click.Context(click.Command("any")) as context:
+            context.meta.update(settings)
+            output.show(Result(), as_json=False)
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == (out, "warning: low\n")
+
+
+def test_colour_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for no_color, bold in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=True, width=100)
+        monkeypatch.setattr(output, "Console", lambda c=console, **_: c)
+        output.show(Result(), as_json=False)
+        assert "size" in file.getvalue()
+        assert ("\x1b[32m" in file.getvalue() or "32m" in file.getvalue()) is bold
 
 
 def test_with_json_there_are_events(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "EVENT_SECONDS", 0)
+    monkeypatch.setattr(progress, "EVENT_SECONDS", 0)
     with click.Context(click.Command("any")) as context:
         context.meta[JSON] = True
-        list(output.progress("work", 3)(iter(range(3))))
-        list(output.progress("more", None)(iter(range(1))))
+        list(progress.show_stage("work", 3)(iter(range(3))))
+        list(progress.show_stage("more", None)(iter(range(1))))
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(e["step"], e["done"], e["total"]) for e in events] == [
         *(("work", n, 3) for n in range(4)),

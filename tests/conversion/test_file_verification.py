@@ -26,7 +26,7 @@ def test_an_export_verifies(name: str, tmp_path: Path) -> None:
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert told["coverage"]["macs"] == NETWORKS[name].macs
     assert told["parity"]["passed"] is True
-    assert "MACs run in integer kernels" in str(found)
+    assert "MACs run in integer kernels" in found.details()
 
 
 def test_verification_without_a_path_makes_a_file_of_its_own() -> None:

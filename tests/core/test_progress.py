@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -9,11 +10,16 @@ import pytest
 from qtool.core.progress import show_progress, track, track_task
 
 
-def test_nobody_asks() -> None:
-    items = [1, 2]
-    assert track("work", items) is items
-    with track_task("work"):
+def test_stages_are_logged_whether_or_not_they_are_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="qtool")
+    with track_task("all"):
+        assert list(track("part", [1, 2])) == [1, 2]
+    with pytest.raises(ValueError, match="bad"), track_task("fails"):
+        raise ValueError("bad")
+    with track_task("next"):
         pass
+    logged = [(r.levelname, re.sub(r"\d\.\d s", "", r.getMessage())) for r in caplog.records]
+    assert logged == [("DEBUG", "part:  (2 steps)"), ("INFO", "all: "), ("INFO", "next: ")]
 
 
 def test_work_in_work_is_shown() -> None:

@@ -103,5 +103,5 @@ def test_the_float_model_is_the_last_candidate(tmp_path: Path) -> None:
 
 
 def test_an_unknown_choice_is_refused() -> None:
-    with pytest.raises(qtool.PlanError, match="'int3' is unknown; known are static,"):
+    with pytest.raises(qtool.PlanError, match=r"unknown choice 'int3'; .*static"):
         _tuned(qtool.TuneGoals(), choices=("int3",))

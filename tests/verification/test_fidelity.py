@@ -63,7 +63,7 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
     assert found.fidelity.worst < 5
     worst = [name for name, _ in found.fidelity.costliest]
     assert set(worst[:2]) == {"relu", "last"}  # the wide tensor, and the weights that undo it
-    assert found.fidelity.warning in str(found)
+    assert found.fidelity.warning in found.details()
     assert "output 'scores' below 20 dB" in found.fidelity.warning
     assert found.to_json()["fidelity"]["warning"] == found.fidelity.warning
 

@@ -112,4 +112,4 @@ def test_a_conversion_says_it(tmp_path: Path) -> None:
     assert result is not None
     assert result.portability is not None
     assert result.to_json()["portability"]["portable"] is True
-    assert "identical codes" in str(result)
+    assert "identical codes" in result.details()

@@ -15,6 +15,7 @@ from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
+from qtool.core.formats import milliseconds, times
 from qtool.core.graph import FloatGraph
 from qtool.core.records import to_json
 from qtool.evaluation.latency.interleaved_timing import Timing, time_files
@@ -61,6 +62,12 @@ class Speedup:
             f"{plain:.3f} ms in float, {integer:.3f} ms in int8, {self._samples}, one thread: "
             f"{ratio.median:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
+
+    def row(self) -> str:
+        """Return the figures for a summary."""
+        plain, integer = (milliseconds(s.median) for s in self.timing.models)
+        ratio = f"{times(self.ratio)} as fast as float"
+        return f"{integer}, {ratio} ({plain}; {self._samples}, one thread)"
 
     @property
     def _samples(self) -> str:

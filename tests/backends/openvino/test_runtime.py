@@ -37,7 +37,7 @@ def test_export_verifies_in_openvino(tmp_path: Path) -> None:
     assert result.passed
     assert result.parity.optimised is not None
     assert result.parity.runtime == f"openvino {OPENVINO.version()}"
-    assert f"quantization in openvino {OPENVINO.version()} (16 samples): max " in str(result)
+    assert f"quantization in openvino {OPENVINO.version()} (16 samples): max " in result.details()
     assert result.missing_runtime == ""
 
 

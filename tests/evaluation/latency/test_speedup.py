@@ -81,7 +81,7 @@ def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
     assert found is not None
     speed, warning = found.notes
     assert "0.50x" in speed
-    assert str(found).endswith(f"{speed}\n{warning}")
+    assert found.details().endswith(f"{speed}\n{warning}")
     assert found.to_json()["notes"] == [speed, warning]
     untimed = quantized().export(tmp_path / "m.onnx", timing=0)
     assert untimed is not None

@@ -1,0 +1,197 @@
+"""Progress on standard error: a bar on a terminal, elsewhere a line per stage, events with --json.
+
+The lines are the log of the library, see `qtool.core.progress`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import click
+from qtool.cli.command import JSON, LOG_LEVEL, QUIET, VERBOSE
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from qtool.core import formats
+from qtool.core.progress import LOGGER
+
+EVENT_SECONDS = 1.0
+FIRST_LINE, NEXT_LINES = 10.0, 30.0  # seconds until a stage without end tells how far it is
+
+errors = Console(stderr=True)
+
+
+def show_stage(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a function that iterates and shows the progress of a stage.
+
+    Args:
+        title: name of the stage.
+        total: number of items; None: the length of the iterable, if it has one.
+    """
+
+    def iterate(items: Iterable[Any]) -> Iterator[Any]:
+        length = length_of(items) if total is None else total
+        with _style()(title, length) as advance:
+            for item in items:
+                yield item
+                advance()
+
+    return iterate
+
+
+def _style() -> Callable[[str, int | None], AbstractContextManager[Callable[[], None]]]:
+    if meta().get(JSON):
+        return _events
+    if meta().get(QUIET):
+        return lambda title, total: nullcontext(lambda: None)  # noqa: ARG005  # a style's signature
+    return _bar if errors.is_terminal else _lines
+
+
+def meta() -> dict[str, Any]:
+    """Return the settings of the command that runs; an empty dict if there is none."""
+    context = click.get_current_context(silent=True)
+    return {} if context is None else context.meta
+
+
+def length_of(data: Any) -> int | None:
+    """Return the number of batches, or None if the data has no length."""
+    try:
+        return len(data)
+    except Exception:  # noqa: BLE001  # the user's code may raise anything
+        return None
+
+
+_tasks: list[tuple[Progress, TaskID]] = []  # outermost first
+
+
+@contextmanager
+def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Show one bar at a time: of nested steps, that of the innermost."""
+    bar = _tasks[-1][0] if _tasks else Progress(*_columns(), console=errors, transient=True)
+    if _tasks:
+        bar.update(_tasks[-1][1], visible=False)
+    else:
+        bar.start()
+    task = bar.add_task(title, total=total)
+    _tasks.append((bar, task))
+    try:
+        yield lambda: bar.advance(task)
+    finally:
+        _tasks.remove((bar, task))
+        if _tasks:
+            bar.remove_task(task)
+            bar.update(_tasks[-1][1], visible=True)
+        else:
+            bar.stop()
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+
+
+@contextmanager
+def _lines(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Print how far a stage is, after ten seconds and then every half minute."""
+    started, done = time.monotonic(), 0
+    due = started + FIRST_LINE
+
+    def advance() -> None:
+        nonlocal done, due
+        done += 1
+        now = time.monotonic()
+        if now < due or done == (total or 1):
+            return
+        due = now + NEXT_LINES
+        of = "" if total is None else f" of {total}"
+        spent = now - started
+        left = "" if total is None else f", {_seconds(spent / done * (total - done))} left"
+        click.echo(f"{title}: {done}{of} after {_seconds(spent)}{left}", err=True)
+
+    yield advance
+
+
+def _seconds(value: float) -> str:
+    return formats.milliseconds(1000 * value)
+
+
+@contextmanager
+def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """Write an event at the start, at the end, and at most every second in between."""
+    started = last = time.monotonic()
+    done = 0
+
+    def write() -> None:
+        nonlocal last
+        last = time.monotonic()
+        spent = last - started
+        left = spent / done * (total - done) if done and total is not None else None
+        event = {"event": "progress", "step": title, "done": done, "total": total}
+        numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
+        click.echo(json.dumps(event | numbers), err=True)
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if time.monotonic() - last >= EVENT_SECONDS and done != total:
+            write()
+
+    write()
+    yield advance
+    write()
+
+
+class _Handler(logging.Handler):
+    """Prints the log of qtool to standard error, above a bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if _tasks:
+            errors.print(f"[dim]{escape(text)}[/dim]", highlight=False)
+        else:
+            click.echo(text, err=True)
+
+
+@contextmanager
+def log_to_stderr() -> Iterator[None]:
+    """Print the log of qtool, from the level that the options and the terminal select."""
+    handler, before = _Handler(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(_log_level())
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+
+
+def _log_level() -> int:
+    settings = meta()
+    if settings.get(LOG_LEVEL):
+        return int(logging.getLevelName(settings[LOG_LEVEL].upper()))
+    if settings.get(QUIET):
+        return logging.WARNING
+    if settings.get(VERBOSE):
+        return logging.DEBUG if settings[VERBOSE] > 1 else logging.INFO
+    return logging.WARNING if errors.is_terminal or settings.get(JSON) else logging.INFO

@@ -1,0 +1,32 @@
+"""Results in a few lines: aligned rows, grouped notes."""
+
+from __future__ import annotations
+
+from qtool.core.summary import Summary, group_notes
+
+
+def test_rows_are_aligned_and_notes_counted() -> None:
+    notes = tuple(f"sentence {word}" for word in ("one", "two", "three", "four", "five"))
+    text = str(Summary("a.onnx", "int8", (("size", "1 KiB"), ("integer", "100 %")), notes))
+    assert text.splitlines() == [
+        "a.onnx  int8",
+        "  size     1 KiB",
+        "  integer  100 %",
+        "  note  sentence one",
+        "  note  sentence two",
+        "  note  sentence three",
+        "  note  and 2 more notes",
+    ]
+
+
+def test_notes_on_one_fact_are_one_note() -> None:
+    zero = [
+        f"layer{i}.bn: weights are zero in {n} of 64 channels" for i, n in enumerate((8, 64, 9))
+    ]
+    other = ["calibration has not settled; use more samples", "gptq: skipped, since it failed"]
+    assert group_notes([*zero[:1], *other, *zero[1:]]) == [
+        "layer0.bn, layer1.bn, layer2.bn: weights are zero in 8 to 64 of 64 channels",
+        *other,
+    ]
+    many = [f"l{i}: too small for a scale of 2^-60" for i in range(8)]
+    assert group_notes(many) == ["l0, l1, l2 and 5 more: too small for a scale of 2^-60"]
