@@ -40,7 +40,6 @@ NAME = "learned-scales"
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
 NO_GRADIENT = "skipped, since this network has no gradient ({})"
 NOT_FINITE = "stopped after {} of {} steps, since the loss was not finite"
-INTERRUPTED = "interrupted after {} of {} steps; the values learned until then are kept"
 
 SAMPLES = 1024
 BATCH = 32
@@ -106,7 +105,7 @@ def _holdout_batches(state: ConversionState) -> list[Batch]:
 def _train(
     state: ConversionState, graph: TrainableGraph, groups: Sequence[Batch]
 ) -> tuple[str, ...]:
-    """Train in place; return notes. An interrupt ends the training with the current values.
+    """Train in place; return notes.
 
     Raises:
         RuntimeError: an operator of the network has no gradient.
@@ -120,26 +119,20 @@ def _train(
         ],
         betas=(0.9, 0.99),
     )
-    done, batches = 0, _sample_batches(state, groups)
-    try:
-        for i in track("learning", range(count), count):
-            for group in optimizer.param_groups:
-                part = min(i / group["until"], 1.0)
-                group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
-            batch = next(batches)
-            with torch.no_grad():
-                targets = float_outputs(exact, batch)
-            loss = relative_error(targets, float_outputs(graph.module, batch))
-            optimizer.zero_grad()
-            loss.backward()
-            if not _has_finite_gradients(graph):
-                return (f"{NAME}: {NOT_FINITE.format(done, count)}",)
-            optimizer.step()
-            done += 1
-    except KeyboardInterrupt as ended:
-        if type(ended) is not KeyboardInterrupt or not done:  # another signal ends the command
-            raise
-        return (f"{NAME}: {INTERRUPTED.format(done, count)}",)
+    batches = _sample_batches(state, groups)
+    for i in track("learning", range(count), count):
+        for group in optimizer.param_groups:
+            part = min(i / group["until"], 1.0)
+            group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
+        batch = next(batches)
+        with torch.no_grad():
+            targets = float_outputs(exact, batch)
+        loss = relative_error(targets, float_outputs(graph.module, batch))
+        optimizer.zero_grad()
+        loss.backward()
+        if not _has_finite_gradients(graph):
+            return (f"{NAME}: {NOT_FINITE.format(i, count)}",)
+        optimizer.step()
     return ()
 
 

@@ -130,20 +130,14 @@ def raising(error: type[BaseException], after: int) -> Any:
     return bars
 
 
-def test_who_interrupts_it_keeps_what_was_reached() -> None:
-    with show_progress(raising(KeyboardInterrupt, FEW_ROUNDS // 2)):
-        model = made(FOUR_BITS, "learned-scales")
-    assert (
-        f"learned-scales: {training.INTERRUPTED.format(FEW_ROUNDS // 2, FEW_ROUNDS)}" in model.notes
-    )
-    assert sqnr(model) > sqnr(made(FOUR_BITS))
+class Ended(KeyboardInterrupt):
+    """As the command line makes one of SIGTERM."""
 
 
-def test_another_signal_ends_everything() -> None:
-    class Ended(KeyboardInterrupt):
-        """As the command line makes one of SIGTERM."""
-
-    with pytest.raises(Ended), show_progress(raising(Ended, 2)):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Ended])
+def test_an_interrupt_ends_the_conversion(error: type[BaseException]) -> None:
+    """Who presses Ctrl-C wants no model that learned half of what it was asked to."""
+    with pytest.raises(error), show_progress(raising(error, 2)):
         made(None, "learned-scales")
 
 
