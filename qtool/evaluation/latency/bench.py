@@ -13,15 +13,18 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.types import Array
-from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.restored_model import read_onnx
 from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
+PHASE = "phase"
 COLUMNS = (
     "file",
+    PHASE,
     "batch",
     "thr.",
     "median",
@@ -61,7 +64,10 @@ class Bench:
         return fields
 
     def __str__(self) -> str:
-        return table(COLUMNS, (row for timing in self.timings for row in self._rows(timing)))
+        rows = [row for timing in self.timings for row in self._rows(timing)]
+        if all(timing.phase == "" for timing in self.timings):
+            return table([c for c in COLUMNS if c != PHASE], [(*r[:1], *r[2:]) for r in rows])
+        return table(COLUMNS, rows)
 
     def _rows(self, timing: Timing) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -70,6 +76,7 @@ class Bench:
             rows.append(
                 (
                     Path(file).name,
+                    _phase(timing),
                     str(timing.batch),
                     str(timing.threads),
                     f"{spread.median:.3f} ms",
@@ -80,6 +87,14 @@ class Bench:
                 )
             )
         return rows
+
+
+def _phase(timing: Timing) -> str:
+    """Return "prompt of 92" or "step after 95", in tokens."""
+    if not timing.phase:
+        return ""
+    count = f"after {timing.cached}" if timing.phase == STEP else f"of {timing.tokens}"
+    return f"{timing.phase} {count}"
 
 
 @accepts_paths("files")
@@ -93,7 +108,7 @@ def bench(
     precision: float = 0.01,
     bars: ProgressBars = no_bars,
 ) -> Bench:
-    """Time ONNX files in turns in one process.
+    """Time ONNX files in turns in one process; decoders with a prompt and, with a KV cache, a step.
 
     Args:
         files: models with the same inputs; the first is the reference.
@@ -124,9 +139,10 @@ def bench(
             raise DataError(
                 f"{paths[0].name} does not accept batch size {size}; change --batch-sizes"
             )
-        timings.append(
-            time_files(paths, inputs, threads=count, seconds=seconds, precision=precision)
-        )
+        timings += [
+            phase.time(paths, threads=count, seconds=seconds, precision=precision)
+            for phase in phases(paths[0], inputs)
+        ]
     return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision)
 
 
