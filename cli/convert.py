@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     options.target,
     options.format_,
     options.external_data,
+    options.layout,
+    options.interface,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -52,6 +54,8 @@ def command(
     target: str | None,
     format_: str,
     external_data: bool,
+    layout: str,
+    interface: str | None,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -72,11 +76,12 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
-    from qtool.core.option_names import MODEL_SUFFIXES
+    from qtool.core.option_names import file_format, suffixes_of
     from qtool.planning.targets import check_format
 
-    check_writable(output_, model, weights, calibration, suffixes=MODEL_SUFFIXES)
-    check_format(target or qtool.Calibration.load(calibration).target, format_)
+    kind = file_format(output_, format_)
+    check_writable(output_, model, weights, calibration, suffixes=suffixes_of(format_))
+    check_format(target or qtool.Calibration.load(calibration).target, kind)
     loaded = sources.load_model(model, weights)
     quantized = qtool.convert(
         loaded,
@@ -89,7 +94,8 @@ def command(
         dynamic=sources.parse_dynamic(dynamic),
     )
     goals = (min_coverage, min_sqnr)
-    write(quantized, output_, goals, timing, as_json, format_, external_data)
+    ports = (layout, interface)
+    write(quantized, output_, goals, timing, as_json, format_, external_data, None, ports)
 
 
 def write(
@@ -101,6 +107,7 @@ def write(
     format_: str = "qdq",
     external_data: bool = False,
     write_extra: Callable[[Path], object] | None = None,
+    ports: tuple[str, str | None] = ("nhwc", None),
 ) -> None:
     """Export, verify and time a model, and print the results.
 
@@ -109,22 +116,34 @@ def write(
             no goal.
         timing: seconds for the speed comparison; 0 skips it.
         write_extra: writes files that go with the model, for a given path of the model.
+        ports: layout and interface of a TFLite file.
 
     Raises:
         SystemExit: with 1, a goal is missed.
     """
     from qtool.backends.onnx.storage import model_files
+    from qtool.conversion.tflite_export import FORMATS
+    from qtool.core.option_names import file_format
     from qtool.evaluation.latency.speedup import measure_speedup
 
     with output.status("exporting and verifying"):
-        result = quantized.export(path, format=format_, external_data=external_data, timing=0)
+        result = quantized.export(
+            path,
+            format=format_,
+            external_data=external_data,
+            layout=ports[0],
+            interface=ports[1],
+            timing=0,
+        )
     assert result is not None
     if write_extra is not None:
         write_extra(path)
+    is_tflite = file_format(path, format_) in FORMATS
     with output.status("timing"):
-        speed = measure_speedup(quantized, path, seconds=timing) if timing else None
+        timed = timing and not is_tflite
+        speed = measure_speedup(quantized, path, seconds=timing) if timed else None
     missed = _missed(result, *goals)
-    size = sum(f.stat().st_size for f in model_files(path))
+    size = sum(f.stat().st_size for f in ([path] if is_tflite else model_files(path)))
     if as_json:
         from qtool.cli.documents import ModelFile
 

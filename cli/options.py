@@ -54,7 +54,20 @@ format_ = click.option(
     default="qdq",
     show_default=True,
     help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
-    "operators such as QLinearConv.",
+    "operators such as QLinearConv. A name in .tflite asks for tflite; c-array: that as C source.",
+)
+layout = click.option(
+    "--layout",
+    type=OneOf(lambda: ("nhwc", "nchw")),
+    default="nhwc",
+    show_default=True,
+    help="Layout of images at the interface of a .tflite file; nchw is PyTorch's.",
+)
+interface = click.option(
+    "--interface",
+    type=OneOf(lambda: ("float", "int8")),
+    default=None,
+    help="Inputs and outputs of a .tflite file; by default int8 on microcontrollers, else float.",
 )
 recipe = click.option(
     "--recipe",

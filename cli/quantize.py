@@ -22,6 +22,8 @@ from qtool.cli.convert import write
     options.target,
     options.format_,
     options.external_data,
+    options.layout,
+    options.interface,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -43,6 +45,8 @@ def command(
     target: str | None,
     format_: str,
     external_data: bool,
+    layout: str,
+    interface: str | None,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -65,12 +69,12 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
-    from qtool.core.option_names import MODEL_SUFFIXES
+    from qtool.core.option_names import file_format, suffixes_of
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, check_format
 
-    check_writable(output_, model, weights, data, suffixes=MODEL_SUFFIXES)
-    check_format(target or DEFAULT, format_)
+    check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
+    check_format(target or DEFAULT, file_format(output_, format_))
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     quantized = qtool.quantize(
@@ -87,4 +91,5 @@ def command(
     )
     goals = (min_coverage, min_sqnr)
     extra = sources.genai_config_writer(model, loaded)
-    write(quantized, output_, goals, timing, as_json, format_, external_data, extra)
+    ports = (layout, interface)
+    write(quantized, output_, goals, timing, as_json, format_, external_data, extra, ports)

@@ -36,25 +36,34 @@ class QuantizedModel(Quantized):
         *,
         format: str = "qdq",  # noqa: A002  # the usual name
         external_data: bool = False,
+        layout: str = "nhwc",
+        interface: str | None = None,
         timing: float | None = None,
     ) -> Verification | None:
         """Verify the integer model and write it; see `Quantized.export`.
 
         Args:
-            path, verify, format, external_data: as for `Quantized.export`.
+            path, verify, format, external_data, layout, interface: as for `Quantized.export`.
             timing: seconds to spend on the speed comparison with the float model (see `speed`); 0
                 skips it. The notes contain its result, and the slowest operators where int8 is
                 slower. By default only small models are timed, briefly, and there is a note only
                 if int8 is slower.
         """
-        result = super().export(path, verify, format=format, external_data=external_data)
+        result = super().export(
+            path,
+            verify,
+            format=format,
+            external_data=external_data,
+            layout=layout,
+            interface=interface,
+        )
         if result is None:
             return result
         if timing is None:
-            return replace(result, notes=self._slower(path, result.coverage.macs))
+            return replace(result, notes=(*result.notes, *self._slower(path, result.coverage.macs)))
         speedup = self.speed(path, timing) if timing else None
         notes = () if speedup is None else (str(speedup), speedup.warning())
-        return replace(result, notes=tuple(filter(None, notes)))
+        return replace(result, notes=(*result.notes, *filter(None, notes)))
 
     def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
         """Return a warning if int8 is clearly slower.

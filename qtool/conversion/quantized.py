@@ -19,6 +19,8 @@ from qtool.backends.onnx.self_test_format import SelfTest, attach
 from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.tflite.export import Layout, Written
+from qtool.conversion import tflite_export
 from qtool.conversion.fake_quantized import FakeQuantized
 from qtool.conversion.fidelity_measurement import (
     find_near_zero_divisions,
@@ -37,6 +39,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
+from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.summary import Summary
 from qtool.core.versions import own_version
@@ -184,6 +187,8 @@ class Quantized:
         *,
         format: str = "qdq",  # noqa: A002  # the word of the field
         external_data: bool = False,
+        layout: str = "nhwc",
+        interface: str | None = None,
     ) -> Verification | None:
         """Write the integer model after verifying it.
 
@@ -196,14 +201,22 @@ class Quantized:
             path: the file to write.
             verify: False skips the check.
             format: "qdq", float operators between Q and DQ that the runtime fuses, or "qoperator",
-                the runtime's integer operators themselves.
+                the runtime's integer operators themselves. A path that ends in .tflite is written
+                as "tflite"; "c-array" is that file as C source.
             external_data: write the second file for a smaller model, too.
+            layout: of images at the interface of a TFLite file: "nhwc", or "nchw" as in PyTorch.
+            interface: "float" or "int8" inputs and outputs of a TFLite file; by default int8 on
+                microcontrollers, float elsewhere.
 
         Raises:
             ExportError: an operator cannot be written, or the target has no such format.
             FileError: the file cannot be written.
             VerificationError: the file does not compute what the plan says.
         """
+        if (kind := file_format(path, format)) in tflite_export.FORMATS:
+            check_format(self.plan.target, kind)
+            ports = tflite_export.layout_of(self.plan.target, layout, interface)
+            return self._export_tflite(Path(path), verify, kind, ports)
         self._model(format)
         self._simulation.trim_memory()  # intermediate graphs hold all codes twice
         with atomic_save(self._formatted(format), path, external_data) as temporary:
@@ -222,6 +235,39 @@ class Quantized:
         if result is not None and format == "qdq":
             self._stored.coverage = result.coverage
         return result
+
+    def _export_tflite(
+        self, path: Path, verify: bool, kind: str, layout: Layout
+    ) -> Verification | None:
+        """Write a TFLite file, or its C source, after verifying it in a temporary file."""
+        simulation = self._simulation
+        written = tflite_export.write(simulation, self.qdq, layout)
+        with scratch_folder() as folder:
+            temporary = folder / "model.tflite"
+            tflite_export.save(written, temporary)
+            result = self._verify_tflite(written, temporary) if verify else None
+            if result is not None and not result.passed:
+                why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
+                raise VerificationError(
+                    f"the exported model does not compute what was planned ({why}); "
+                    f"{path} was not written"
+                )
+            tflite_export.publish(temporary, path, kind)
+        return result
+
+    def _verify_tflite(self, written: Written, file: Path) -> Verification:
+        simulation, batch = self._simulation, self.sample
+        divisions = find_near_zero_divisions(simulation, batch)
+        checked = tflite_export.check(simulation, written, file, batch)
+        fidelity = self._measure_fidelity(batch, divisions, checked.outputs)
+        return Verification(
+            checked.parity,
+            checked.exactness,
+            checked.coverage,
+            fidelity,
+            missing_runtime=checked.missing,
+            notes=checked.remarks,
+        )
 
     def _self_test(self, file: ExportedFile) -> SelfTest:
         file.close()

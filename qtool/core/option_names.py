@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 from qtool.core.step_names import FORMER_NAMES, current_step_name
 
@@ -18,12 +19,15 @@ TARGETS = (
     "openvino",
     "tensorrt",
     "tflite",
+    "tflite-micro",
     "qnn",
 )
 FORMER_TARGETS = ("onnxruntime-x86", "onnxruntime-x86-novnni")
-FORMATS = ("qdq", "qoperator")
+FORMATS = ("qdq", "qoperator", "tflite", "c-array")
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes that the files of models are written with, the usual one first."""
+TFLITE_SUFFIX = ".tflite"
+C_SUFFIXES = (".cc", ".cpp", ".c")
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
 ACCURACIES = ("fast", "balanced", "best")
@@ -32,6 +36,20 @@ FORMER_STEPS = tuple(FORMER_NAMES)
 CHOICES = ("static", "static-16", "dynamic", "int8-weights", "int4-weights", "float")
 
 _SIMILAR = 0.6  # of 1, for a suggestion
+
+
+def file_format(path: str | Path, requested: str) -> str:
+    """Return the format of a file to write: "qdq", the default, is "tflite" for a .tflite file."""
+    is_tflite = requested == "qdq" and Path(path).suffix.lower() == TFLITE_SUFFIX
+    return "tflite" if is_tflite else requested
+
+
+def suffixes_of(requested: str) -> tuple[str, ...]:
+    """Return the suffixes that a file may have when a format is requested."""
+    if requested == "c-array":
+        return C_SUFFIXES
+    others = {"qdq": (*MODEL_SUFFIXES, TFLITE_SUFFIX), "tflite": (TFLITE_SUFFIX,)}
+    return others.get(requested, MODEL_SUFFIXES)
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:

@@ -37,6 +37,7 @@ class Exactness:
         wrong: differences that no float node explains: outputs that depend on none, and integer
             kernels that give other codes than the runtime for the runtime's own inputs.
         profile: the numerics profile of the engine.
+        runtime: the runtime that the engine is compared with.
     """
 
     JSON_PROPERTIES: ClassVar = ("share", "exact", "passed")
@@ -49,11 +50,12 @@ class Exactness:
     float_steps: int
     wrong: tuple[str, ...] = ()
     profile: str = ""
+    runtime: str = "ONNX Runtime"
 
     @property
     def passed(self) -> bool:
         """Whether every integer kernel is exact: differences come from float nodes only."""
-        return self.exact or (self.float_steps > 0 and not self.wrong)
+        return not self.wrong and (self.exact or self.float_steps > 0)
 
     @property
     def share(self) -> float:
@@ -71,7 +73,7 @@ class Exactness:
 
     def __str__(self) -> str:
         text = (
-            f"integer engine vs ONNX Runtime ({self.samples} samples): "
+            f"integer engine vs {self.runtime} ({self.samples} samples): "
             f"{self.identical} of {self.elements} output values identical"
         )
         if not self.exact:
@@ -80,7 +82,7 @@ class Exactness:
             if self.wrong:
                 text += f"; not explained by float nodes: {', '.join(self.wrong[:3])}"
         if self.float_steps:
-            text += f"; float nodes run by ONNX Runtime on both sides: {self.float_steps}"
+            text += f"; float nodes run by {self.runtime} on both sides: {self.float_steps}"
         if self.profile:
             text += f"\narithmetic: {PROFILES[self.profile]}"
         return text

@@ -123,14 +123,21 @@ def check_parity(
     samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
     return Parity(
         samples,
-        _difference(reference, as_written, steps),
-        None if optimised is None else _difference(expected, optimised, steps),
+        difference(reference, as_written, steps),
+        None if optimised is None else difference(expected, optimised, steps),
         TOLERANCE,
         "" if runtime is None or runtime is ONNXRUNTIME else str(runtime),
     )
 
 
-def _difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) -> Difference:
+def difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) -> Difference:
+    """Return the difference of float outputs in codes.
+
+    Args:
+        expected: the outputs to compare with.
+        actual: the other outputs.
+        steps: for each output the size of a code, or None for 1/255 of its range.
+    """
     differences = [np.zeros(1)]
     for a, b, step in zip(expected, actual, steps, strict=True):
         if a.dtype.kind == "f" and a.size:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.openvino import subprocess_runner
+from qtool.backends import subprocess_runner
 from qtool.backends.runtime import Arrays, ExecutedKernel, Runtime
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of

@@ -9,7 +9,7 @@ from qtool.planning.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.openvino import OPENVINO
 from qtool.planning.targets.qnn import QNN
 from qtool.planning.targets.tensorrt import TENSORRT
-from qtool.planning.targets.tflite import TFLITE
+from qtool.planning.targets.tflite import TFLITE, TFLITE_MICRO
 
 __all__ = [
     "DEFAULT",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM)
-_ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, QNN)
+_ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME.name
 FORMER_NAMES = {

@@ -77,7 +77,7 @@ class FileForm:
     Attributes:
         opset: ONNX opset.
         ir_version: ONNX IR version.
-        formats: Supported formats: "qdq", "qoperator".
+        formats: Supported formats: "qdq", "qoperator", "tflite", "c-array".
         contrib: The file may hold operators of ONNX Runtime's own domain.
         passthrough_on_codes: Keys of pass-through operators that must be written on codes, between
             QuantizeLinear and DequantizeLinear.

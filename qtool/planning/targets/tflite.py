@@ -3,11 +3,14 @@
 Activations int8, any zero point; weights int8, zero point 0, per output channel; biases int32. The
 outputs of LOGISTIC and SOFTMAX have scale 1/256 and zero point -128, of TANH 1/128 and 0; pools
 have the parameters of their input; inputs of a concat have those of its output, by sharing or by a
-QUANTIZE in front (tensorflow: lite/g3doc/performance/quantization_spec.md). qtool writes a QDQ
-model in ONNX, not a TFLite file; its integer program computes the codes of the profile.
+QUANTIZE in front (tensorflow: lite/g3doc/performance/quantization_spec.md). A name that ends in
+.tflite is a TFLite file, any other a QDQ model in ONNX.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -36,38 +39,95 @@ def _planar(node: fx.Node) -> str | None:
     return rules.constant_weights(node)
 
 
+def _transposed(node: fx.Node) -> str | None:
+    """Require a transposed convolution without groups and dilation, which TFLite lacks."""
+    args: tuple[Any, ...] = node.args
+    if args[6] != 1 or any(d != 1 for d in args[7]):
+        return "TFLite's transposed convolution has no groups and no dilation"
+    return _planar(node)
+
+
+def _average_pool(node: fx.Node) -> str | None:
+    """Require padding that counts in the mean, or that of TFLite's SAME, which does not."""
+    args: tuple[Any, ...] = node.args
+    source, kernel, stride, padding, ceil_mode, counted, _ = args
+    sizes = G.shape(source)[2:]
+    if ceil_mode:
+        return "ceil_mode has no integer kernel"
+    if G.rank(node) > 4:
+        return "TFLite has no pool over three dimensions"
+    if any(padding) and not counted:
+        if not all(isinstance(s, int) for s in sizes):
+            return "padding that is left out of the mean needs fixed sizes"
+        for size, k, s, p in zip(sizes, kernel, stride, padding, strict=True):
+            total = max((-(-size // s) - 1) * s + k - size, 0)
+            if (total // 2, total - total // 2) != (p, p):
+                return "TFLite's average pool cannot leave this padding out of the mean"
+    return rules.average_pool(node)
+
+
+def _max_pool(node: fx.Node) -> str | None:
+    args: tuple[Any, ...] = node.args
+    if any(d != 1 for d in args[4]):
+        return "TFLite has no max pool with dilation"
+    if G.rank(node) > 4:
+        return "TFLite has no pool over three dimensions"
+    return rules.float32(node)
+
+
+def _stored_slopes(node: fx.Node) -> str | None:
+    slope = node.args[1]
+    if not isinstance(slope, fx.Node) or slope.op != "get_attr":
+        return "its slopes are computed at run time"
+    return rules.float32(node)
+
+
+def _activations(node: fx.Node) -> str | None:
+    """Require a product of two activations of equal rank, without a sum."""
+    operands: Any = node.args[:2]
+    if len(node.args) > 2 or any(n.op == "get_attr" for n in operands):
+        return "TFLite multiplies two activations only"
+    if G.rank(operands[0]) != G.rank(operands[1]) or G.rank(operands[0]) < 2:
+        return "the operands have different ranks"
+    return rules.float32(node)
+
+
+_KERNELS = {
+    "conv": KernelRule(_planar),
+    "conv_transpose": KernelRule(_transposed),
+    "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES)),
+    "add": KernelRule(rules.tensors_only, opportunistic=True),
+    "mul": KernelRule(rules.tensors_only, opportunistic=True),
+    "matmul": KernelRule(_activations, opportunistic=True),
+    "concat": KernelRule(rules.float32, opportunistic=True),
+    "sigmoid": KernelRule(rules.float32, opportunistic=True),
+    "softmax": KernelRule(rules.float32, opportunistic=True),
+    "tanh": KernelRule(rules.float32, opportunistic=True),
+    "hard_swish": KernelRule(rules.float32, opportunistic=True),
+    "leaky_relu": KernelRule(rules.float32, opportunistic=True),
+    "prelu": KernelRule(_stored_slopes, opportunistic=True),
+    "global_average_pool": KernelRule(rules.float32, opportunistic=True),
+    "average_pool": KernelRule(_average_pool, opportunistic=True),
+    "max_pool": KernelRule(_max_pool),
+    "pad": KernelRule(rules.zero_fill),
+    "pass": KernelRule(rules.float32_data),
+}
+
 TFLITE = Target(
     name="tflite",
     description="TFLite (LiteRT), reference kernels",
     types=Types(INT8),
-    kernels={
-        "conv": KernelRule(_planar),
-        "linear": KernelRule(
-            rules.constant_weights, schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES)
-        ),
-        "add": KernelRule(rules.tensors_only, opportunistic=True),
-        "mul": KernelRule(rules.tensors_only, opportunistic=True),
-        "concat": KernelRule(rules.float32, opportunistic=True),
-        "sigmoid": KernelRule(rules.float32, opportunistic=True),
-        "softmax": KernelRule(rules.float32, opportunistic=True),
-        "tanh": KernelRule(rules.float32, opportunistic=True),
-        "leaky_relu": KernelRule(rules.float32, opportunistic=True),
-        "global_average_pool": KernelRule(rules.float32, opportunistic=True),
-        "average_pool": KernelRule(rules.average_pool_inside, opportunistic=True),
-        "max_pool": KernelRule(rules.float32),
-        "pad": KernelRule(rules.zero_fill),
-        "pass": KernelRule(rules.float32_data),
-    },
+    kernels={**_KERNELS, "gelu": KernelRule(rules.float32, opportunistic=True)},
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
-        "conv_transpose": "left in float: not supported on this target yet",
-        "gelu": "left in float: not supported on this target yet",
-        "hard_swish": "left in float: not supported on this target yet",
-        **dict.fromkeys(rules.PRODUCTS, "left in float: not supported on this target yet"),
+        **dict.fromkeys(
+            (p for p in rules.PRODUCTS if p != "matmul"),
+            "left in float: not supported on this target yet",
+        ),
         "silu": "TFLite has no such operator; write x * sigmoid(x)",
     },
     rewrites=("batch_norm_as_conv",),
-    file=FileForm(passthrough_on_codes=frozenset({"pad"})),
+    file=FileForm(formats=("qdq", "tflite", "c-array"), passthrough_on_codes=frozenset({"pad"})),
     fixed_outputs={
         "sigmoid": _fixed(1 / 256, -128),
         "softmax": _fixed(1 / 256, -128),
@@ -75,4 +135,12 @@ TFLITE = Target(
     },
     same_parameters=frozenset({"average_pool"}),
     profile="tflite",
+)
+
+TFLITE_MICRO = replace(
+    TFLITE,
+    name="tflite-micro",
+    description="TensorFlow Lite Micro, for microcontrollers and Ethos-U",
+    kernels=_KERNELS,
+    no_kernel={**TFLITE.no_kernel, "gelu": "TensorFlow Lite Micro has no such operator"},
 )

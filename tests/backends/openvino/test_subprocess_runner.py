@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qtool.backends.openvino.subprocess_runner import SubprocessRunner
+from qtool.backends.subprocess_runner import SubprocessRunner
 from qtool.core.errors import VerificationError
 
 SERVER = """
 import os, signal, time
 import numpy as np
 from qtool.core.errors import VerificationError
-from qtool.backends.openvino import subprocess_runner
+from qtool.backends import subprocess_runner
 
 def double(path, arrays):
     print("what a runtime prints")

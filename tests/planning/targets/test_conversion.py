@@ -30,6 +30,7 @@ FACTS = {  # activation, symmetric, integer bias, own operators, judged on this 
     "openvino": ("uint8", False, False, False, False),
     "tensorrt": ("int8", True, False, False, False),
     "tflite": ("int8", False, True, False, False),
+    "tflite-micro": ("int8", False, True, False, False),
     "qnn": ("uint8", False, True, False, False),
 }
 

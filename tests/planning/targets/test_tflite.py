@@ -70,21 +70,29 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
     assert [s.name for s in wrong.instructions if s.kind == "float"] == ["sigmoid", "relu"]
 
 
-def test_average_pools_that_the_kernel_does_not_know_stay_in_float() -> None:
+POOLS = {
+    "padding in the mean": ({"stride": 1}, ""),
+    "padding of SAME": ({"stride": 1, "count_include_pad": False}, ""),
+    "other padding": (
+        {"stride": 2, "count_include_pad": False},
+        "TFLite's average pool cannot leave this padding out of the mean",
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "reason"), POOLS.values(), ids=POOLS.keys())
+def test_average_pools_that_the_kernel_does_not_know_stay_in_float(
+    options: dict[str, Any], reason: str
+) -> None:
     from qtool.frontends.captured_model import capture_model
 
-    class Counted(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = torch.nn.Conv2d(3, 4, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.avg_pool2d(self.conv(x), 3, 1, 1)
-
-    plan = capture_model(Counted().eval(), torch.randn(2, 3, 5, 5)).plan("tflite")
-    assert plan.decision("avg_pool2d").reason == (
-        "its mean includes the padding, that of the kernel does not"
+    pool = Function(
+        lambda x, conv: F.avg_pool2d(conv(x), 3, padding=1, **options), nn.Conv2d(3, 4, 1)
     )
+    plan = capture_model(pool.eval(), torch.randn(2, 3, 6, 6)).plan("tflite")
+    decision = plan.decision("avg_pool2d")
+    assert decision is not None
+    assert decision.reason == reason
 
 
 LEFT = {

@@ -41,21 +41,24 @@ def average_pool(
         stride: one per spatial dimension.
         pads: one number, or all begins, then all ends.
         bounds: real bounds of the fused activation.
-        count_include_pad: must be False.
+        count_include_pad: the padding is written as a PAD with the zero point in front, since
+            the operator itself averages only elements inside the image.
 
     Raises:
-        KernelError: types differ, or `count_include_pad`, which the operator lacks.
+        KernelError: types differ.
     """
-    if count_include_pad:
-        raise KernelError("TFLite averages only the elements inside the image; pad explicitly")
     _check_types(x, out)
     limits = code_bounds(out, bounds)
     edges = spatial(pads, 2 * len(kernel), "pads")
+    before = edges if count_include_pad else (0,) * len(edges)
+    inside = (0,) * len(edges) if count_include_pad else edges
+    zero = int(x.zero_point) if count_include_pad else 0
 
     def run(codes: Tensor) -> Tensor:
-        padded = pad_spatial(codes.to(torch.float64), edges)
+        image = pad_spatial(codes.to(torch.float64), before, zero)
+        padded = pad_spatial(image, inside)
         sums = window_sum(padded, kernel, stride).to(torch.int64)
-        counts = window_counts(codes.shape[2:], kernel, stride, edges)
+        counts = window_counts(image.shape[2:], kernel, stride, inside)
         return finish(fp.divide_half_away(sums, counts), out, limits)
 
     return run

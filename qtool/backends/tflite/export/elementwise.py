@@ -1,0 +1,162 @@
+"""Sums, products, activation functions and softmax on codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.graph_builder import quantization
+from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.moves import concat as write_concat
+from qtool.backends.tflite.export.values import Order, Stored, Value, identity
+from qtool.backends.tflite.export.writer import Writer, activation
+from qtool.core import graph as G
+from qtool.core.types import Bounds, QuantParams
+
+
+def aligned(w: Writer, arguments: Sequence[Value | Stored], rank: int) -> tuple[list[Value], Order]:
+    """Return operands of an elementwise operator in one layout, and that layout.
+
+    The layout is that of the largest operand of the result's rank. Others of a lower rank get axes
+    of size 1 in front.
+    """
+    values = [a for a in arguments if isinstance(a, Value)]
+    full = [v for v in values if len(v.sizes) == rank and not v.columns]
+    order = max(full, key=lambda v: int(np.prod(v.spread))).order if full else identity(rank)
+    return [_lifted(w, a, rank, order) for a in arguments], order
+
+
+def _lifted(w: Writer, argument: Value | Stored, rank: int, order: Order) -> Value:
+    if isinstance(argument, Stored):
+        missing = rank - argument.data.dim()
+        if not argument.data.dim():  # a number broadcasts as it is
+            return w.stored(argument, ())
+        data = argument.data.reshape((1,) * missing + tuple(argument.data.shape))
+        return w.stored(replace(argument, data=data), order)
+    missing = rank - len(argument.sizes)
+    if missing <= 0:
+        return w.in_order(argument, order) if rank else argument
+    if not argument.sizes:
+        return argument
+    title = f"{w.builder.tensors[argument.index].name}.rank"
+    plain = w.in_order(argument, identity(len(argument.sizes)))
+    sizes, dynamic = (1,) * missing + plain.sizes, (False,) * missing + plain.dynamic
+    lifted = w.add(title, sizes, dynamic, identity(rank), plain.params, plain.dtype)
+    w.reshape(plain, lifted)
+    return w.in_order(lifted, order)
+
+
+def binary(kind: str) -> Any:
+    """Return the writer of ADD, SUB or MUL on codes."""
+
+    def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+        (a, b), order = aligned(w, [w.argument(n) for n in node.args[:2]], G.rank(node))
+        result = w.new(name(node), node, order, out)
+        options = {"fused_activation_function": activation(bounds)}
+        return w.emit(kind, [a, b], result, 2, **options)
+
+    return write
+
+
+def unary(kind: str, version: int, **options: Any) -> Any:
+    """Return the writer of an operator of one operand; an option may be a function of the call."""
+
+    def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+        x = w.computed(node.args[0])
+        x = w.in_order(x, x.order)
+        result = w.new(name(node), node, x.order, out)
+        values = {k: v(node) if callable(v) else v for k, v in options.items()}
+        return w.emit(kind, [x], result, version, **values)
+
+    return write
+
+
+def softmax(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+    x = last_axis(w, w.computed(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
+    result = w.new(name(node), node, x.order, out)
+    return w.emit("SOFTMAX", [x], result, 2, beta=1.0)
+
+
+def last_axis(w: Writer, x: Value, axis: int) -> Value:
+    """Return a value in a layout whose last axis is the given one of the graph."""
+    axis = axis % len(x.sizes)
+    order = tuple(i for i in x.order if i != axis)
+    return w.in_order(x, (*order, axis))
+
+
+def prelu(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+    """Write PRELU; the slopes get one scale for the tensor."""
+    x = w.computed(node.args[0])
+    x = w.in_order(x, x.order)
+    slope = w.argument(node.args[1])
+    assert isinstance(slope, Stored)
+    result = w.new(name(node), node, x.order, out)
+    index, _ = slopes(w, slope, x)
+    return w.emit("PRELU", [x, index], result, 1)
+
+
+def slopes(w: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
+    """Store the slopes of a PRELU as int8, without the batch and broadcast over the image."""
+    assert x.params is not None
+    real = slope.real().detach().float().reshape(-1)
+    largest = float(real.abs().max()) or 1.0
+    scale = torch.tensor(largest / x.params.qtype.qmax)
+    params = QuantParams(x.params.qtype, scale, torch.tensor(0))
+    shape = [1] * len(x.sizes)
+    shape[1 if len(x.sizes) > 1 else 0] = len(real)
+    codes = params.quantize(real).reshape(shape).permute(*x.order)
+    data = np.ascontiguousarray(codes.numpy())[0]
+    return w.builder.constant(f"{slope.name}.codes", data, quantization(params)), params
+
+
+def concat(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+    """Write CONCATENATION, with a QUANTIZE in front of inputs of other parameters."""
+    parts = [
+        requantized(w, w.computed(n), out, f"{name(node)}.{i}.requantize")
+        for i, n in enumerate(node.args[0])  # type: ignore[arg-type]  # a list
+    ]
+    result = write_concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
+    return replace(result, params=out)
+
+
+def requantized(w: Writer, x: Value, out: QuantParams, title: str) -> Value:
+    """Return codes with other parameters: the same where they are equal."""
+    assert x.params is not None
+    if equal(x.params, out):
+        return x
+    new = w.add(title, x.sizes, x.dynamic, x.order, out)
+    return w.emit("QUANTIZE", [x], replace(new, columns=x.columns), 2)
+
+
+def equal(a: QuantParams, b: QuantParams) -> bool:
+    """Return whether codes of both mean the same."""
+    same = a.qtype.torch_dtype == b.qtype.torch_dtype and a.scale.shape == b.scale.shape
+    return same and bool((a.scale == b.scale).all()) and bool((a.zero_point == b.zero_point).all())
+
+
+def matmul(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+    """Write BATCH_MATMUL; a transposed operand is read as it lies."""
+    a, b = (w.computed(n) for n in node.args[:2])
+    return write_matmul(w, node, a, b, out)
+
+
+def write_matmul(w: Writer, node: fx.Node, a: Value, b: Value, out: QuantParams | None) -> Value:
+    a, _ = _product_operand(w, a)
+    b, transposed = _product_operand(w, b, may_be_transposed=True)
+    result = w.new(name(node), node, params=out)
+    options = {"adj_x": False, "adj_y": transposed}
+    return w.emit("BATCH_MATMUL", [a, b], result, 1 if out is None else 2, **options)
+
+
+def _product_operand(w: Writer, x: Value, may_be_transposed: bool = False) -> tuple[Value, bool]:
+    rank = len(x.sizes)
+    plain = identity(rank)
+    swapped = (*plain[:-2], rank - 1, rank - 2)
+    if may_be_transposed and x.order == swapped and not x.columns:
+        return x, True
+    return w.in_order(x, plain), False

@@ -1,0 +1,340 @@
+"""Convolutions, linear layers and pools on codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.graph_builder import quantization
+from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
+from qtool.backends.tflite.export.writer import Writer, activation
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+from qtool.core.ops.pools import last_pad
+from qtool.core.types import Bounds, QuantParams
+
+SAME, VALID = 0, 1
+
+
+def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    """Write CONV_2D or DEPTHWISE_CONV_2D; a signal is an image of height 1."""
+    x, weight, bias = _layer(w, node, out)
+    args: tuple[Any, ...] = node.args
+    stride, pads, dilation = (list(map(int, a)) for a in args[3:6])
+    groups = int(args[6])
+    codes = weight.data
+    if codes.dim() == 3:
+        stride, dilation, codes = [1, *stride], [1, *dilation], codes.unsqueeze(2)
+        pads = [0, pads[0], 0, pads[1]]
+    image = _image(w, x)
+    depthwise = groups > 1 and codes.shape[1] == 1 and groups == image.sizes[1]
+    image, padding = _padded(w, image, codes.shape[2:], stride, dilation, pads, name(node))
+    kernel = codes[:, 0].permute(1, 2, 0)[None] if depthwise else codes.permute(0, 2, 3, 1)
+    result = _image_result(w, node, out)
+    options = {
+        "padding": padding,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "dilation_h_factor": dilation[0],
+        "dilation_w_factor": dilation[1],
+        "fused_activation_function": activation(bounds),
+    }
+    if depthwise:
+        options["depth_multiplier"] = codes.shape[0] // groups
+    inputs: list[Value | int] = [
+        image,
+        _weight(w, weight, kernel, 3 if depthwise else 0),
+        _bias(w, bias, weight, x),
+    ]
+    kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
+    w.emit(kind, inputs, result, 1 if out is None else 3, **options)
+    return _signal(w, node, result)
+
+
+def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    """Write TRANSPOSE_CONV over the whole result, and a STRIDED_SLICE that crops the padding."""
+    x, weight, bias = _layer(w, node, out)
+    args: tuple[Any, ...] = node.args
+    stride, padding, extra = (list(map(int, a)) for a in args[3:6])
+    codes = weight.data
+    if codes.dim() == 3:
+        stride, padding, extra = [1, *stride], [0, *padding], [0, *extra]
+        codes = codes.unsqueeze(2)
+    image = _image(w, x)
+    result = _image_result(w, node, out)
+    sizes = [
+        max((n - 1) * s + k, p + size)
+        for n, s, k, p, size in zip(
+            image.sizes[2:], stride, codes.shape[2:], padding, result.sizes[2:], strict=True
+        )
+    ]
+    whole = result
+    if tuple(sizes) != result.sizes[2:]:
+        wide = (*result.sizes[:2], *sizes)
+        whole = w.add(f"{name(node)}.uncropped", wide, result.dynamic, result.order, out)
+    shape = w.run_time_sizes(image, whole.physical)
+    kernel = _weight(w, weight, codes.permute(1, 2, 3, 0), 0)
+    options = {
+        "padding": VALID,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "fused_activation_function": activation(bounds),
+    }
+    inputs: list[Value | int] = [shape, kernel, image, _bias(w, bias, weight, x)]
+    version = 4 if options["fused_activation_function"] else 3
+    w.emit("TRANSPOSE_CONV", inputs, whole, version, **options)
+    if whole is not result:
+        ends = [p + size for p, size in zip(padding, result.sizes[2:], strict=True)]
+        begins, stops = [0, *padding, 0], [0, *ends, 0]
+        slices = [w.integers(n) for n in (begins, stops, [1] * 4)]
+        w.emit("STRIDED_SLICE", [whole, *slices], result, 2, begin_mask=9, end_mask=9)
+    return _signal(w, node, result)
+
+
+def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight."""
+    x, weight, bias = _layer(w, node, out)
+    codes, columns = weight.data, x.columns
+    if columns:
+        codes = codes[:, torch.tensor(columns)]
+    elif x.order != identity(len(x.sizes)):
+        x = w.in_order(x, identity(len(x.sizes)))
+    result = w.new(name(node), node, params=out)
+    many = len(x.sizes) > 2
+    version = 1 if out is None else 12 if weight.params and weight.params.axis is not None else 4
+    inputs: list[Value | int] = [x, _weight(w, weight, codes, 0), _bias(w, bias, weight, x)]
+    options = {"fused_activation_function": activation(bounds), "keep_num_dims": many}
+    return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
+
+
+def max_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    x, (kernel, stride, padding, dilation) = _pool(w, node, 4)
+    if any(d != 1 for d in dilation):
+        raise ExportError(f"{name(node)}: TFLite has no max pool with dilation")
+    pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[5]))
+    image, same = _padded(w, x, kernel, stride, dilation, pads, name(node), lowest=True)
+    return _write_pool(w, node, "MAX_POOL_2D", image, same, kernel, stride, out, bounds)
+
+
+def average_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    """Write AVERAGE_POOL_2D; padding that counts in the mean is written as PAD."""
+    x, (kernel, stride, padding) = _pool(w, node, 3)
+    ones = [1] * len(kernel)
+    pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[4]))
+    if node.args[6] is not None:
+        raise ExportError(f"{name(node)}: TFLite has no average pool with a divisor")
+    if any(pads) and not node.args[5]:
+        image, same = x, SAME
+        if pads != same_pads(x.sizes[2:], kernel, stride, ones):
+            raise ExportError(
+                f"{name(node)}: TFLite's average pool cannot leave this padding out of the mean; "
+                "use count_include_pad=True or no padding"
+            )
+    else:
+        image, same = _padded(w, x, kernel, stride, ones, pads, name(node), explicit=True)
+    return _write_pool(w, node, "AVERAGE_POOL_2D", image, same, kernel, stride, out, bounds)
+
+
+def global_average_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    x = _operand(w, node.args[0], out)
+    order = x.order if len(x.sizes) != 4 else channels_last(4)
+    x = w.in_order(x, order)
+    result = w.new(name(node), node, order, out)
+    axes = w.integers([x.axis(i) for i in range(2, len(x.sizes))])
+    return w.emit("MEAN", [x, axes], result, 1 if out is None else 2, keep_dims=True)
+
+
+def name(node: fx.Node) -> str:
+    return G.name_of(node)
+
+
+def same_pads(
+    sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
+    """Return all begins, then all ends, of TFLite's padding SAME."""
+    begins, ends = [], []
+    for size, k, s, d in zip(sizes, kernel, stride, dilation, strict=True):
+        count = -(-size // s)
+        total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
+        begins.append(total // 2)
+        ends.append(total - total // 2)
+    return [*begins, *ends]
+
+
+def _layer(
+    w: Writer, node: fx.Node, out: QuantParams | None
+) -> tuple[Value, Stored, Stored | None]:
+    x = _operand(w, node.args[0], out)
+    weight, bias = w.argument(node.args[1]), G.argument(node, 2, "bias")
+    stored = None if bias is None else w.argument(bias)
+    if not isinstance(weight, Stored) or isinstance(stored, Value):
+        raise ExportError(f"{name(node)}: TFLite needs a stored weight and bias")
+    return x, weight, stored
+
+
+def _operand(w: Writer, argument: Any, out: QuantParams | None) -> Value:
+    """Return an operand in codes, or in float where the result is float."""
+    return w.floats(argument) if out is None else w.computed(argument)
+
+
+def _image(w: Writer, x: Value) -> Value:
+    """Return an image [N, C, H, W] in TFLite's layout; of a signal one of height 1."""
+    if len(x.sizes) == 4:
+        return w.in_order(x, channels_last(4))
+    x = w.in_order(x, channels_last(3))
+    key = x.index, channels_last(4)
+    if key not in w.cache.orders:
+        sizes, dynamic = (*x.sizes[:2], 1, x.sizes[2]), (*x.dynamic[:2], False, x.dynamic[2])
+        title = f"{w.builder.tensors[x.index].name}.image"
+        image = w.add(title, sizes, dynamic, channels_last(4), x.params, x.dtype)
+        w.reshape(x, image)
+        w.cache.orders[key] = image
+    return w.cache.orders[key]
+
+
+def _image_result(w: Writer, node: fx.Node, out: QuantParams | None) -> Value:
+    fake = G.value(node)
+    sizes, dynamic = [w.size(s) for s in fake.shape], [w.is_dynamic(s) for s in fake.shape]
+    signal = len(sizes) == 3
+    if signal:
+        sizes.insert(2, 1)
+        dynamic.insert(2, False)
+    title = f"{name(node)}.image" if signal else name(node)
+    return w.add(title, sizes, dynamic, channels_last(4), out)
+
+
+def _signal(w: Writer, node: fx.Node, image: Value) -> Value:
+    """Return the result of a layer: of a signal without the height."""
+    if G.rank(node) == 4:
+        return image
+    result = w.new(name(node), node, channels_last(3), image.params)
+    w.reshape(image, result)
+    w.cache.orders[result.index, channels_last(4)] = image
+    return result
+
+
+def _padded(
+    w: Writer,
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    title: str,
+    lowest: bool = False,
+    explicit: bool = False,
+) -> tuple[Value, int]:
+    """Return the image, padded where SAME and VALID do not fit, and the padding of the operator.
+
+    Args:
+        lowest: pad with the lowest value instead of zero.
+        explicit: padding SAME would be something else.
+    """
+    if not any(pads):
+        return x, VALID
+    if not explicit and list(pads) == same_pads(x.sizes[2:], kernel, stride, dilation):
+        return x, SAME
+    rank = len(pads) // 2
+    around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+    sizes = [s + a + b for s, (a, b) in zip(x.sizes, around, strict=True)]
+    padded = w.add(f"{title}.pad", sizes, x.dynamic, x.order, x.params)
+    widths = w.builder.constant("pads", np.array([around[i] for i in x.order], np.int32))
+    zero_is_lowest = x.params is not None and int(x.params.zero_point) == x.params.qtype.qmin
+    if lowest and not zero_is_lowest:
+        fill = _lowest(w, x)
+        return w.emit("PADV2", [x, widths, fill], padded, 1 if x.params is None else 2), VALID
+    return w.emit("PAD", [x, widths], padded, 1 if x.params is None else 2), VALID
+
+
+def _lowest(w: Writer, x: Value) -> int:
+    if x.params is None:
+        lowest = np.array([np.finfo(np.float32).min], np.float32)
+        return w.builder.constant("lowest", lowest)
+    code = np.array([x.params.qtype.qmin], x.params.qtype.numpy_dtype)
+    return w.builder.constant("lowest", code, quantization(x.params))
+
+
+def _weight(w: Writer, weight: Stored, laid_out: torch.Tensor, axis: int) -> int:
+    array = np.ascontiguousarray(laid_out.detach().numpy())
+    if weight.params is None:
+        return w.builder.constant(weight.name, array)
+    return w.builder.constant(weight.name, array, quantization(weight.params, axis))
+
+
+def _bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
+    """Store the bias; the kernels on codes need one, of zeros if there is none."""
+    if weight.params is None or x.params is None:
+        channels = 0 if bias is not None else _channels(weight)
+        values = torch.zeros(channels) if bias is None else bias.real()
+        return w.builder.constant("bias", values.detach().numpy())
+    if bias is not None and bias.params is not None:
+        return w.builder.constant(
+            bias.name, bias.data.detach().numpy(), quantization(bias.params, 0)
+        )
+    scale = (x.params.scale * weight.params.scale).reshape(-1)
+    zero = torch.zeros_like(scale, dtype=torch.int64)
+    params = replace(weight.params, scale=scale, zero_point=zero)
+    zeros = np.zeros(_channels(weight), np.int32)
+    return w.builder.constant(f"{weight.name}.bias", zeros, quantization(params, 0))
+
+
+def _channels(weight: Stored) -> int:
+    axis = 0 if weight.params is None or weight.params.axis is None else weight.params.axis
+    return int(weight.data.shape[axis])
+
+
+def _pool(w: Writer, node: fx.Node, lists: int) -> tuple[Value, list[list[int]]]:
+    args: tuple[Any, ...] = node.args
+    numbers = [list(map(int, a)) for a in args[1 : 1 + lists]]
+    x = w.argument(node.args[0])
+    assert isinstance(x, Value)
+    if len(x.sizes) == 3:
+        numbers = [[0 if i == 2 else 1, *n] for i, n in enumerate(numbers)]
+    return _image(w, x), numbers
+
+
+def _pool_pads(
+    w: Writer,
+    node: fx.Node,
+    x: Value,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+) -> list[int]:
+    """Return all begins, then all ends; only as much at the end as a window covers."""
+    ends = []
+    for size, k, s, p in zip(x.sizes[2:], kernel, stride, padding, strict=True):
+        count = (size + 2 * p - k) // s + 1
+        used = max((count - 1) * s + k - size - p, 0)
+        ends.append(last_pad(size, k, s, p, p) if ceil_mode else used)
+    return [*padding, *ends]
+
+
+def _write_pool(
+    w: Writer,
+    node: fx.Node,
+    kind: str,
+    image: Value,
+    padding: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    out: QuantParams | None,
+    bounds: Bounds,
+) -> Value:
+    result = _image_result(w, node, out if out is not None else image.params)
+    options = {
+        "padding": padding,
+        "stride_h": stride[0],
+        "stride_w": stride[1],
+        "filter_height": kernel[0],
+        "filter_width": kernel[1],
+        "fused_activation_function": activation(bounds),
+    }
+    w.emit(kind, [image], result, 1 if result.params is None else 2, **options)
+    return _signal(w, node, result)

@@ -1,0 +1,310 @@
+"""Operators that move, repeat or pick elements: the same on codes and on floats."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.values import (
+    Order,
+    Stored,
+    Value,
+    channels_last,
+    identity,
+    regroup,
+)
+from qtool.backends.tflite.export.writer import Writer, moves_data
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+from qtool.core.graph import torch_ops
+
+aten = torch.ops.aten
+
+_LINEAR = (aten.linear.default, torch_ops.gemm)
+_END = sys.maxsize
+_INT32_END = 2**31 - 1
+
+
+def reshape(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Write a RESHAPE in the layout of the value where that joins and splits whole axes."""
+    fake = G.value(node)
+    sizes = tuple(map(w.size, fake.shape))
+    dynamic = tuple(map(w.is_dynamic, fake.shape))
+    flat = replace(x, sizes=sizes, dynamic=dynamic, order=identity(len(sizes)), columns=())
+    groups = regroup(x.spread, flat.spread)
+    if sum(len(a) for a, _ in groups) != len(x.sizes) or sum(len(b) for _, b in groups) != len(
+        sizes
+    ):
+        groups = [([*range(len(x.sizes))], [*range(len(sizes))])]
+    if _flattens_for_layers(node, x, groups):
+        result = w.new(name(node), node, params=x.params)
+        w.reshape(x, result)
+        columns = torch.arange(int(np.prod(x.sizes[1:]))).reshape(x.sizes[1:])
+        moved = columns.permute(*(i - 1 for i in x.order[1:])).flatten()
+        return replace(result, columns=tuple(moved.tolist()))
+    first = {min(x.axis(i) for i in before): (before, after) for before, after in groups}
+    ordered = [first[at] for at in sorted(first)]
+    order = tuple(i for before, _ in ordered for i in before)
+    if x.columns or moves_data(x, order):
+        x = w.in_order(x, order)
+    result = w.new(name(node), node, tuple(i for _, after in ordered for i in after), x.params)
+    w.reshape(x, result)
+    return result
+
+
+def _flattens_for_layers(
+    node: fx.Node, x: Value, groups: list[tuple[list[int], list[int]]]
+) -> bool:
+    """Return whether an image [N, ...] becomes [N, columns] that only linear layers read."""
+    rank = len(x.sizes)
+    flat = [before for before, _ in groups] == [[0], [*range(1, rank)]]
+    if G.rank(node) != 2 or not flat or x.order[:1] != (0,) or x.columns:
+        return False
+    if not moves_data(x, identity(rank)):
+        return False
+    readers = list(node.users)
+    while readers:
+        reader = readers.pop()
+        if reader.target in (torch_ops.quantize, torch_ops.dequantize):
+            readers += reader.users
+        elif reader.target not in _LINEAR:
+            return False
+    return True
+
+
+def permute(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Change the order only: nothing is written."""
+    args: tuple[Any, ...] = node.args
+    rank = len(x.sizes)
+    if node.target is aten.permute.default:
+        axes = [int(a) % rank for a in args[1]]
+    else:
+        axes = list(range(rank))
+        a, b = (int(i) % rank for i in args[1:3])
+        axes[a], axes[b] = axes[b], axes[a]
+    x = w.in_order(x, x.order)
+    return replace(
+        x,
+        sizes=tuple(x.sizes[a] for a in axes),
+        dynamic=tuple(x.dynamic[a] for a in axes),
+        order=tuple(axes.index(i) for i in x.order),
+    )
+
+
+def slice_(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Write STRIDED_SLICE along one axis."""
+    axis = int(G.argument(node, 1, "dim", 0)) % len(x.sizes)
+    ends = [w.number(G.argument(node, i, n)) for i, n in ((2, "start"), (3, "end"))]
+    step = int(G.argument(node, 4, "step", 1))
+    start, end = 0 if ends[0] is None else int(ends[0]), _END if ends[1] is None else int(ends[1])
+    size = x.sizes[axis]
+    if x.dynamic[axis]:
+        if (start, step) == (0, 1) and end >= _INT32_END:
+            return x
+        raise ExportError(f"{name(node)}: a slice of a dynamic batch cannot be written to TFLite")
+    start, end, step = slice(start, end, step).indices(size)
+    if (start, end, step) == (0, size, 1):
+        return x
+    return _strided(w, node, x, {axis: (start, end, step)})
+
+
+def _strided(
+    w: Writer, node: fx.Node, x: Value, ranges: Mapping[int, tuple[int, int, int]]
+) -> Value:
+    x = w.in_order(x, x.order)
+    result = w.new(name(node), node, x.order, x.params)
+    whole = [(0, 0, 1)] * len(x.sizes)
+    chosen = [ranges.get(i, whole[0]) for i in x.order]
+    mask = sum(1 << at for at, i in enumerate(x.order) if i not in ranges)
+    ends = [w.integers(n) for n in zip(*chosen, strict=True)]
+    options = {"begin_mask": mask, "end_mask": mask}
+    return w.emit("STRIDED_SLICE", [x, *ends], result, 2, **options)
+
+
+def select(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Write STRIDED_SLICE that drops an axis."""
+    axis = int(node.args[1]) % len(x.sizes)  # type: ignore[arg-type]  # a number
+    at = int(w.number(node.args[2]))
+    if x.dynamic[axis]:
+        raise ExportError(f"{name(node)}: one sample of a dynamic batch cannot be written")
+    at = at % x.sizes[axis]
+    x = w.in_order(x, x.order)
+    order = tuple(i - (i > axis) for i in x.order if i != axis)
+    result = w.new(name(node), node, order, x.params)
+    place = x.axis(axis)
+    mask = sum(1 << i for i in range(len(x.sizes)) if i != place)
+    numbers = [
+        [v if i == place else e for i in range(len(x.sizes))]
+        for v, e in ((at, 0), (at + 1, 0), (1, 1))
+    ]
+    ends = [w.integers(n) for n in numbers]
+    options = {"begin_mask": mask, "end_mask": mask, "shrink_axis_mask": 1 << place}
+    return w.emit("STRIDED_SLICE", [x, *ends], result, 2, **options)
+
+
+def flip(w: Writer, node: fx.Node, x: Value) -> Value:
+    x = w.in_order(x, x.order)
+    args: tuple[Any, ...] = node.args
+    for axis in args[1]:
+        if x.dynamic[int(axis) % len(x.sizes)]:
+            raise ExportError(f"{name(node)}: flipping a dynamic batch cannot be written")
+        result = w.new(name(node), node, x.order, x.params)
+        x = w.emit("REVERSE_V2", [x, w.integers([x.axis(int(axis))])], result, 3)
+    return x
+
+
+def expand(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Repeat axes of size 1 with TILE; the batch is read at run time."""
+    fake = G.value(node)
+    x = w.in_order(x, identity(len(x.sizes)))
+    rank = len(fake.shape)
+    if rank > len(x.sizes):
+        lead = rank - len(x.sizes)
+        sizes, moves = (1,) * lead + x.sizes, (False,) * lead + x.dynamic
+        lifted = w.add(f"{name(node)}.rank", sizes, moves, identity(rank), x.params, x.dtype)
+        w.reshape(x, lifted)
+        x = lifted
+    result = w.new(name(node), node, params=x.params)
+    times = [b if a == 1 else b // a for a, b in zip(x.sizes, result.sizes, strict=True)]
+    follows = [b and not a for a, b in zip(x.dynamic, result.dynamic, strict=True)]
+    if times == [1] * rank and not any(follows):
+        return x
+    if not any(follows):
+        return w.emit("TILE", [x, w.integers(times)], result, 2)
+    if follows[0] and not any(follows[1:]):
+        source = next(v for v in w.values.values() if isinstance(v, Value) and any(v.dynamic))
+        return w.emit("TILE", [x, w.run_time_sizes(source, times)], result, 2)
+    raise ExportError(f"{name(node)}: repeats along a dynamic axis cannot be written to TFLite")
+
+
+def repeat(w: Writer, node: fx.Node, x: Value) -> Value:
+    times = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
+    x = w.in_order(x, identity(len(x.sizes)))
+    lead = len(times) - len(x.sizes)
+    if lead:
+        sizes, moves = (1,) * lead + x.sizes, (False,) * lead + x.dynamic
+        lifted = w.add(f"{name(node)}.rank", sizes, moves, identity(len(times)), x.params, x.dtype)
+        w.reshape(x, lifted)
+        x = lifted
+    result = w.new(name(node), node, params=x.params)
+    return w.emit("TILE", [x, w.integers(times)], result, 2)
+
+
+def index_select(w: Writer, node: fx.Node, x: Value) -> Value:
+    axis = int(node.args[1]) % len(x.sizes)  # type: ignore[arg-type]  # a number
+    index = w.argument(node.args[2])
+    x = w.in_order(x, x.order)
+    if isinstance(index, Stored):
+        numbers = index.data.to(torch.int64) % x.sizes[axis]
+        at: int | Value = w.integers(numbers.flatten().tolist())
+    else:
+        at = w.in_order(index, identity(1))
+    result = w.new(name(node), node, x.order, x.params)
+    return w.emit("GATHER", [x, at], result, 2, axis=x.axis(axis))
+
+
+def nearest(w: Writer, node: fx.Node, x: Value) -> Value:
+    x = w.in_order(x, channels_last(4))
+    result = w.new(name(node), node, channels_last(4), x.params)
+    exact = node.target is aten._upsample_nearest_exact2d.vec
+    options = {"half_pixel_centers": exact}
+    size = w.integers(result.sizes[2:])
+    return w.emit("RESIZE_NEAREST_NEIGHBOR", [x, size], result, 3 if exact else 2, **options)
+
+
+def pixel_shuffle(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Write DEPTH_TO_SPACE, which splits channels as [r, r, C], on channels brought there."""
+    factor = int(node.args[1])  # type: ignore[arg-type]  # a number
+    x = w.in_order(x, channels_last(4))
+    channels = torch.arange(x.sizes[1]).reshape(-1, factor, factor)
+    order = channels.permute(1, 2, 0).flatten().tolist()
+    if order != sorted(order):
+        moved = w.new(f"{name(node)}.channels", x)
+        x = w.emit("GATHER", [x, w.integers(order)], replace(moved, params=x.params), 2, axis=3)
+    result = w.new(name(node), node, channels_last(4), x.params)
+    return w.emit("DEPTH_TO_SPACE", [x], result, 2, block_size=factor)
+
+
+def pad(w: Writer, node: fx.Node, x: Value) -> Value:
+    """Write PAD of zeros, or PADV2 with another value; negative widths slice."""
+    widths = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
+    rank = len(x.sizes)
+    around = [(0, 0)] * rank
+    for i in range(len(widths) // 2):
+        around[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
+    cut = {
+        i: (max(-a, 0), x.sizes[i] - max(-b, 0), 1)
+        for i, (a, b) in enumerate(around)
+        if a < 0 or b < 0
+    }
+    if any(x.dynamic[i] for i, ends in enumerate(around) if any(ends)):
+        raise ExportError(f"{name(node)}: padding a dynamic batch cannot be written to TFLite")
+    if cut:
+        raise ExportError(f"{name(node)}: a pad that crops cannot be written to TFLite; slice")
+    x = w.in_order(x, x.order)
+    on_codes = node.target is torch_ops.pad_codes
+    fill = G.argument(node, 2, "value", 0)
+    result = w.new(name(node), node, x.order, x.params)
+    table = w.builder.constant("pads", np.array([around[i] for i in x.order], np.int32))
+    zero = int(x.params.zero_point) if x.params is not None and on_codes else 0
+    if fill == zero:
+        return w.emit("PAD", [x, table], result, 1 if x.params is None else 2)
+    if x.params is not None:
+        raise ExportError(f"{name(node)}: codes are padded with zero only")
+    constant = w.builder.constant("fill", np.array([fill], result.dtype))
+    return w.emit("PADV2", [x, table, constant], result)
+
+
+def concat(w: Writer, node: fx.Node, parts: Sequence[Value], axis: int) -> Value:
+    """Write CONCATENATION of tensors with equal parameters."""
+    order: Order = max(parts, key=lambda p: (len(p.sizes), int(np.prod(p.sizes)))).order
+    laid_out = [w.in_order(p, order) for p in parts]
+    result = w.new(name(node), node, order, parts[0].params)
+    version = 1 if result.params is None else 2
+    return w.emit("CONCATENATION", laid_out, result, version, axis=result.axis(axis))
+
+
+def _same(w: Writer, node: fx.Node, x: Value) -> Value:
+    return x
+
+
+Move = Callable[[Writer, fx.Node, Value], Value]
+
+MOVES: Mapping[Any, Move] = {
+    **dict.fromkeys(
+        (
+            aten.reshape.default,
+            torch_ops.reshape,
+            aten.flatten.using_ints,
+            aten.squeeze.default,
+            aten.squeeze.dim,
+            aten.squeeze.dims,
+            aten.unsqueeze.default,
+        ),
+        reshape,
+    ),
+    aten.permute.default: permute,
+    aten.transpose.int: permute,
+    aten.slice.Tensor: slice_,
+    aten.select.int: select,
+    aten.flip.default: flip,
+    aten.expand.default: expand,
+    aten.repeat.default: repeat,
+    aten.tile.default: repeat,
+    aten.index_select.default: index_select,
+    aten.upsample_nearest2d.vec: nearest,
+    aten._upsample_nearest_exact2d.vec: nearest,
+    aten.pixel_shuffle.default: pixel_shuffle,
+    aten.constant_pad_nd.default: pad,
+    torch_ops.pad_codes: pad,
+    torch_ops.idle: _same,
+    aten.clone.default: _same,
+    aten.contiguous.default: _same,
+}

@@ -1,0 +1,252 @@
+"""The state of a model while it is written, and what every operator needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import sympy  # type: ignore[import-untyped]  # it ships no type information
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.graph_builder import GraphBuilder, quantization
+from qtool.backends.tflite.export.values import Cache, Order, Stored, Value, identity
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+from qtool.core.types import Bounds, QuantParams
+from qtool.planning.plan import QuantPlan
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.float32: "float32",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.bool: "bool",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+}
+_ACTIVATION_NUMBERS: Mapping[Bounds, int] = {
+    (None, None): 0,
+    (0.0, None): 1,
+    (-1.0, 1.0): 2,
+    (0.0, 6.0): 3,
+}
+
+
+@dataclass
+class Writer:
+    """A model while it is written.
+
+    Attributes:
+        module: the QDQ graph.
+        plan: of the graph.
+        batch: the symbols of the batch, which may be dynamic.
+        fixed: the batch is 1 and no size is dynamic.
+        builder: tensors and operators so far.
+        values: node -> its value.
+        cache: copies of values.
+    """
+
+    module: fx.GraphModule
+    plan: QuantPlan
+    batch: frozenset[Any]
+    fixed: bool = False
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    values: dict[fx.Node, Value | Stored] = field(default_factory=dict)
+    cache: Cache = field(default_factory=Cache)
+
+    # --- sizes ---------------------------------------------------------------------------------
+
+    def size(self, size: Any) -> int:
+        """Return a size as a number: 1 for the batch, that of the example for others."""
+        if not isinstance(size, torch.SymInt) or size.node.maybe_as_int() is not None:
+            return int(size)
+        expression = size.node.expr.xreplace(dict.fromkeys(self.batch, sympy.Integer(1)))
+        known = dict(getattr(size.node.shape_env, "backed_var_to_val", {}))
+        expression = expression.xreplace(known)
+        return G.hint(size) if expression.free_symbols else int(expression)
+
+    def is_dynamic(self, size: Any) -> bool:
+        """Return whether a size follows the batch."""
+        if self.fixed or not isinstance(size, torch.SymInt):
+            return False
+        return bool(size.node.expr.free_symbols & self.batch)
+
+    def number(self, value: Any) -> Any:
+        """Return a size or number among the arguments of a call, which may be a node."""
+        return self.size(G.value(value)) if isinstance(value, fx.Node) else value
+
+    # --- values --------------------------------------------------------------------------------
+
+    def new(
+        self,
+        name: str,
+        node: fx.Node | Value,
+        order: Order | None = None,
+        params: QuantParams | None = None,
+    ) -> Value:
+        """Add a tensor with the sizes and the type of a node or value."""
+        if isinstance(node, Value):
+            sizes, dynamic, dtype = node.sizes, node.dynamic, node.dtype
+            order = node.order if order is None else order
+        else:
+            fake = G.value(node)
+            sizes = tuple(map(self.size, fake.shape))
+            dynamic = tuple(map(self.is_dynamic, fake.shape))
+            dtype = DTYPES.get(fake.dtype, "")
+            if not dtype:
+                raise ExportError(
+                    f"{G.name_of(node)} is {str(fake.dtype).removeprefix('torch.')}, which qtool "
+                    "does not write to TFLite files; use float32, int32, int64 or bool"
+                )
+        return self.add(name, sizes, dynamic, order or identity(len(sizes)), params, dtype)
+
+    def add(
+        self,
+        name: str,
+        sizes: Sequence[int],
+        dynamic: Sequence[bool],
+        order: Order,
+        params: QuantParams | None = None,
+        dtype: str = "float32",
+    ) -> Value:
+        """Add a tensor; sizes are those of the graph's axes."""
+        shape, moves = [sizes[i] for i in order], [dynamic[i] for i in order]
+        index = self.builder.tensor(name, shape, moves, params, dtype)
+        kind = self.builder.tensors[index].type
+        return Value(index, tuple(sizes), tuple(dynamic), order, params, kind)
+
+    def argument(self, argument: Any) -> Value | Stored:
+        """Return the value of an argument of a call; numbers become constants."""
+        if isinstance(argument, fx.Node):
+            value = self.values.get(argument)
+            if value is not None:
+                return value
+            argument = self.number(argument)
+        number = torch.tensor(
+            argument, dtype=torch.float32 if isinstance(argument, float) else None
+        )
+        return Stored("number", number)
+
+    def computed(self, argument: Any) -> Value:
+        """Return an argument as a value: a constant becomes a stored tensor."""
+        value = self.argument(argument)
+        return value if isinstance(value, Value) else self.stored(value, identity(value.data.dim()))
+
+    def stored(self, constant: Stored, order: Order) -> Value:
+        """Store a constant in a layout."""
+        data = constant.data.detach()
+        sizes = tuple(data.shape)
+        array = np.ascontiguousarray(data.permute(*order).numpy() if order else data.numpy())
+        quantized = None if constant.params is None else quantization(constant.params)
+        index = self.builder.constant(constant.name, array, quantized)
+        dynamic = (False,) * len(sizes)
+        return Value(index, sizes, dynamic, order, constant.params, str(array.dtype))
+
+    def integers(self, numbers: Sequence[int], name: str = "sizes") -> int:
+        """Store int32 numbers, as operators take sizes and axes."""
+        return self.builder.constant(name, np.array(numbers, np.int32))
+
+    def floats(self, argument: Any) -> Value:
+        """Return an argument in float; codes are dequantized once."""
+        value = self.argument(argument)
+        if isinstance(value, Stored):
+            real = value.real()
+            real = real.float() if real.dtype == torch.float64 else real
+            return self.stored(Stored(value.name, real), identity(real.dim()))
+        if value.params is None:
+            return value
+        known = self.cache.floats.get(value.index)
+        if known is None:
+            name = f"{self.builder.tensors[value.index].name}.dequantize"
+            known = self.add(name, value.sizes, value.dynamic, value.order)
+            known = replace(known, columns=value.columns)
+            self.emit("DEQUANTIZE", [value], known, version=2)
+            self.cache.floats[value.index] = known
+        return known
+
+    def in_order(self, value: Value, order: Order) -> Value:
+        """Return a value in another layout: itself, reshaped where only sizes of 1 move, or
+        transposed."""
+        if value.columns:
+            value = self._without_columns(value)
+        if value.order == order:
+            return value
+        key = value.index, order
+        if key not in self.cache.orders:
+            name = f"{self.builder.tensors[value.index].name}.transpose"
+            new = self.add(name, value.sizes, value.dynamic, order, value.params, value.dtype)
+            if not moves_data(value, order):
+                self.reshape(value, new)
+            else:
+                axes = self.integers([value.order.index(i) for i in order])
+                self.builder.operator("TRANSPOSE", [value.index, axes], [new.index], version=2)
+            self.cache.orders[key] = new
+        return self.cache.orders[key]
+
+    def reshape(self, value: Value, new: Value) -> None:
+        """Write a RESHAPE from one tensor to another; at most one size is dynamic."""
+        tensor = self.builder.tensors[new.index]
+        sizes = list(tensor.signature or tensor.shape)
+        if sizes.count(-1) > 1:
+            raise ExportError(
+                f"'{tensor.name}' has several sizes that follow the batch; convert it for a fixed "
+                "batch, with --target tflite-micro or a model captured for one sample"
+            )
+        index = self.integers(sizes)
+        options = {"new_shape": np.array(sizes, np.int32)}
+        self.builder.operator("RESHAPE", [value.index, index], [new.index], options)
+
+    def _without_columns(self, value: Value) -> Value:
+        """Return a flattened image with its columns in the order of the graph."""
+        name = f"{self.builder.tensors[value.index].name}.columns"
+        new = self.add(name, value.sizes, value.dynamic, value.order, value.params, value.dtype)
+        columns = torch.tensor(value.columns).argsort()
+        options = {"axis": len(value.sizes) - 1}
+        inputs = [value.index, self.integers(columns.tolist())]
+        self.builder.operator("GATHER", inputs, [new.index], options, 2)
+        return new
+
+    def emit(
+        self,
+        name: str,
+        inputs: Sequence[Value | int],
+        output: Value,
+        version: int = 1,
+        **options: Any,
+    ) -> Value:
+        """Write an operator and return its output."""
+        indices = [i if isinstance(i, int) else i.index for i in inputs]
+        self.builder.operator(name, indices, [output.index], options, version)
+        return output
+
+    def batch_size(self, value: Value) -> int:
+        """Return the index of an int32 tensor [1] with the batch of a value at run time."""
+        at = value.order.index(value.dynamic.index(True))
+        rank = len(value.sizes)
+        sizes = self.add(f"shape.{value.index}", [rank], [False], (0,), dtype="int32")
+        self.emit("SHAPE", [value], sizes, out_type=2)
+        batch = self.add(f"batch.{value.index}", [1], [False], (0,), dtype="int32")
+        ends = [self.integers([n]) for n in (at, at + 1, 1)]
+        self.emit("STRIDED_SLICE", [sizes, *ends], batch)
+        return batch.index
+
+    def run_time_sizes(self, value: Value, sizes: Sequence[int]) -> int:
+        """Return the index of int32 sizes whose first is the batch of a value."""
+        if not any(value.dynamic):
+            return self.integers(sizes)
+        joined = self.add(f"sizes.{value.index}", [len(sizes)], [False], (0,), dtype="int32")
+        parts = [self.batch_size(value), self.integers(sizes[1:])]
+        return self.emit("CONCATENATION", parts, joined, axis=0).index
+
+
+def activation(bounds: Bounds) -> int:
+    """Return the number of a fused activation; 0 for bounds that no operator fuses."""
+    return _ACTIVATION_NUMBERS.get(bounds, 0)
+
+
+def moves_data(value: Value, order: Order) -> bool:
+    """Return whether a layout differs in more than the places of sizes of 1."""
+    large = [size != 1 for size in value.spread]
+    return [i for i in value.order if large[i]] != [i for i in order if large[i]]

@@ -1,0 +1,208 @@
+"""LiteRT, the runtime of TFLite files.
+
+It runs in a process of its own: it ends the process on some malformed files, and on parameters that
+its kernels cannot represent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends import subprocess_runner
+from qtool.backends.runtime import Arrays
+from qtool.core.errors import VerificationError
+from qtool.core.versions import version_of
+
+PACKAGE = "ai-edge-litert"
+TITLE = "LiteRT"
+
+_RUNNER = subprocess_runner.SubprocessRunner(__name__, TITLE)
+_DOUBLE_LINEAR = (1, 4)
+"""The first version whose reference FULLY_CONNECTED scales in float64 (docs/numerics.md)."""
+
+
+def version() -> str | None:
+    """Return the installed version, None if it is not installed."""
+    return version_of(PACKAGE) or None
+
+
+def reference_profile() -> str:
+    """Return the numerics profile of the reference kernels of the installed version."""
+    parts = (version() or "").split(".")[:2]
+    known = tuple(int(p) for p in parts if p.isdigit())
+    return "tflite" if known and known < _DOUBLE_LINEAR else "tflite-2"
+
+
+def run_reference(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs with the reference kernels; arrays as the file takes them.
+
+    Raises:
+        VerificationError: LiteRT refuses the file or the inputs, or crashes on them.
+    """
+    return list(_RUNNER.call("reference", str(path), arrays)[1])
+
+
+def run_default(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of an interpreter as applications make it, with XNNPACK."""
+    return list(_RUNNER.call("default", str(path), arrays)[1])
+
+
+def trace(path: str | Path, arrays: Arrays) -> dict[int, np.ndarray[Any, Any]]:
+    """Return the values of all tensors that operators compute, with the reference kernels."""
+    message, values = _RUNNER.call("trace", str(path), arrays)
+    return dict(zip(message["indices"], values, strict=True))
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """How XNNPACK, the default delegate, divides a file.
+
+    Attributes:
+        partitions: number of parts that it runs.
+        remaining: the outputs of each operator that it leaves to LiteRT's own kernels.
+    """
+
+    partitions: int
+    remaining: frozenset[int]
+
+
+def partitioning(path: str | Path) -> Partitioning:
+    """Return how the default delegate divides a file, as it reports it."""
+    message, _ = _RUNNER.call("delegated", str(path))
+    remaining = frozenset(i for outputs in message["remaining"] for i in outputs)
+    return Partitioning(int(message["partitions"]), remaining)
+
+
+def time_default(path: str | Path, arrays: Arrays, seconds: float, threads: int) -> list[float]:
+    """Return the milliseconds of runs in turns of at most `seconds` altogether."""
+    numbers = np.array([seconds, threads], np.float64)
+    return list(map(float, _RUNNER.call("time", str(path), [*arrays, numbers])[0]["times"]))
+
+
+# --- in the subprocess -------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """Answer calls in the subprocess."""
+    subprocess_runner.serve(
+        {
+            "reference": _handle_reference,
+            "default": _handle_default,
+            "trace": _handle_trace,
+            "delegated": _handle_delegated,
+            "time": _handle_time,
+        }
+    )
+
+
+def _interpreter(path: str, kernels: str, *, keep: bool = False, threads: int = 1) -> Any:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType  # an extra
+
+    try:
+        return Interpreter(
+            path,
+            experimental_op_resolver_type=OpResolverType[kernels],
+            experimental_preserve_all_tensors=keep,
+            num_threads=threads,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise VerificationError(f"{path}: LiteRT does not load it: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _filled(interpreter: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Give an interpreter its inputs, resized to them."""
+    details = interpreter.get_input_details()
+    if len(details) != len(arrays):
+        raise VerificationError(f"{path} takes {len(details)} inputs, not {len(arrays)}")
+    try:
+        for detail, array in zip(details, arrays, strict=True):
+            if tuple(detail["shape"]) != array.shape:
+                interpreter.resize_tensor_input(detail["index"], array.shape)
+        interpreter.allocate_tensors()
+        for detail, array in zip(details, arrays, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+    except (ValueError, RuntimeError) as error:
+        raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
+
+
+def _invoked(interpreter: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    _filled(interpreter, path, arrays)
+    try:
+        interpreter.invoke()
+    except (ValueError, RuntimeError) as error:
+        raise VerificationError(f"{path}: LiteRT fails on it: {_short(error)}") from error
+    return interpreter
+
+
+def _outputs(interpreter: Any) -> list[np.ndarray[Any, Any]]:
+    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+
+
+def _handle_reference(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    return {}, _outputs(_invoked(_interpreter(path, "BUILTIN_REF"), path, arrays))
+
+
+def _handle_default(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    return {}, _outputs(_invoked(_interpreter(path, "AUTO"), path, arrays))
+
+
+def _handle_trace(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    interpreter = _invoked(_interpreter(path, "BUILTIN_REF", keep=True), path, arrays)
+    indices, values = [], []
+    for operator in interpreter._get_ops_details():
+        for index in map(int, operator["outputs"]):
+            with suppress(ValueError):  # text, which has no array
+                values.append(interpreter.get_tensor(index))
+                indices.append(index)
+    return {"indices": indices}, values
+
+
+def _handle_delegated(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    interpreter = _interpreter(path, "AUTO")
+    try:
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
+    operators = interpreter._get_ops_details()
+    partitions = [o for o in operators if o["op_name"] == "DELEGATE"]
+    known = [o for o in operators if o["op_name"] != "DELEGATE"]
+    inside = {i for partition in partitions for i in _members(partition, known)}
+    remaining = [list(map(int, o["outputs"])) for o in known if int(o["index"]) not in inside]
+    return {"remaining": remaining, "partitions": len(partitions)}, ()
+
+
+def _members(partition: Any, operators: Sequence[Any]) -> set[int]:
+    """Return the operators between the inputs and the outputs of a partition."""
+    maker = {int(i): o for o in operators for i in o["outputs"]}
+    ends, queue = set(map(int, partition["inputs"])), list(map(int, partition["outputs"]))
+    members: set[int] = set()
+    while queue:
+        operator = maker.get(queue.pop())
+        if operator is not None and int(operator["index"]) not in members:
+            members.add(int(operator["index"]))
+            queue += [int(i) for i in operator["inputs"] if int(i) not in ends]
+    return members
+
+
+def _handle_time(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    from time import perf_counter
+
+    *inputs, numbers = arrays
+    interpreter = _interpreter(path, "AUTO", threads=int(numbers[1]))
+    _invoked(interpreter, path, inputs)  # the first run prepares
+    times, end = list[float](), perf_counter() + float(numbers[0])
+    while not times or perf_counter() < end:
+        start = perf_counter()
+        interpreter.invoke()
+        times.append(1e3 * (perf_counter() - start))
+    return {"times": times}, ()

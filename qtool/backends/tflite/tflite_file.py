@@ -1,0 +1,205 @@
+"""A TFLite file with what can be computed from it, in the layout of the network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.runtime import Arrays
+from qtool.backends.tflite import litert
+from qtool.backends.tflite.engine import lower, tensor_names
+from qtool.backends.tflite.engine.call import is_codes, params_of
+from qtool.backends.tflite.export import METADATA
+from qtool.backends.tflite.file import Model, Operator, load, to_bytes
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import DataError
+from qtool.core.types import QuantParams
+
+
+@dataclass(frozen=True, eq=False)
+class Port:
+    """An input or an output of a file.
+
+    Attributes:
+        name: of the network.
+        dtype: of the tensor in the file.
+        shape: in the layout of the network; -1 for a dynamic size.
+        order: axis of the network that each axis of the tensor holds.
+        params: of codes; None for floats and other values.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    params: QuantParams | None
+
+    def into(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return values of the network as the file takes them."""
+        if self.params is not None and array.dtype.kind == "f":
+            array = self.params.quantize(torch.from_numpy(np.ascontiguousarray(array))).numpy()
+        if array.ndim != len(self.order):
+            raise DataError(
+                f"input '{self.name}' has {array.ndim} dimensions, the file takes "
+                f"{len(self.order)}: {list(self.shape)}"
+            )
+        return np.ascontiguousarray(array.transpose(self.order)).astype(self.dtype, copy=False)
+
+    def back(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return values of the file in the layout of the network, codes dequantized."""
+        array = array.transpose(np.argsort(self.order)) if self.order else array
+        if self.params is None:
+            return array
+        return self.params.dequantize(torch.from_numpy(np.ascontiguousarray(array))).numpy()
+
+
+class TfliteFile:
+    """A file on disk that does not change. Its properties are computed when first used.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileError: not a TFLite file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.model: Model = load(path)
+        self._programs: dict[str, Program] = {}
+
+    @cached_property
+    def metadata(self) -> Mapping[str, Any]:
+        """What qtool wrote into the file; empty for files of other tools."""
+        try:
+            values = json.loads(self.model.metadata.get(METADATA, b"{}"))
+        except ValueError:
+            return {}
+        return values if isinstance(values, dict) else {}
+
+    @cached_property
+    def inputs(self) -> list[Port]:
+        return self._ports("inputs", self.model.inputs, self.model.input_names)
+
+    @cached_property
+    def outputs(self) -> list[Port]:
+        return self._ports("outputs", self.model.outputs, self.model.output_names)
+
+    def _ports(self, kind: str, indices: Sequence[int], names: Sequence[str]) -> list[Port]:
+        layout = self.metadata.get("layout")
+        orders = layout.get(kind) if isinstance(layout, dict) else None
+        ports = []
+        for at, (index, name) in enumerate(zip(indices, names, strict=True)):
+            tensor = self.model.tensors[index]
+            rank = len(tensor.shape)
+            order = tuple(range(rank))
+            if isinstance(orders, list) and at < len(orders) and isinstance(orders[at], list):
+                written = tuple(orders[at])
+                order = written if sorted(map(str, written)) == sorted(map(str, order)) else order
+            sizes = tensor.signature or tensor.shape
+            shape = tuple(sizes[order.index(i)] for i in range(rank))
+            params = params_of(tensor) if is_codes(tensor) else None
+            ports.append(Port(name, tensor.type, shape, order, params))
+        return ports
+
+    def arrays(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Return the inputs of the network as the file takes them."""
+        if len(batch) != len(self.inputs):
+            names = ", ".join(p.name for p in self.inputs)
+            raise DataError(
+                f"{self.path.name} takes {len(self.inputs)} inputs ({names}), not {len(batch)}"
+            )
+        return [port.into(np.asarray(a)) for port, a in zip(self.inputs, batch, strict=True)]
+
+    def run(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs in the layout of the network, in float.
+
+        Args:
+            batch: inputs in the layout of the network.
+            default: with XNNPACK, as applications run it, instead of the reference kernels.
+        """
+        run = litert.run_default if default else litert.run_reference
+        results = self._split(batch, lambda arrays: run(self.path, arrays))
+        return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
+
+    def codes(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs of the reference kernels as the file has them."""
+        return self._split(batch, lambda arrays: litert.run_reference(self.path, arrays))
+
+    def engine_codes(self, program: Program, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs of the file's program as the file has them."""
+
+        def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
+            return [o.numpy() for o in program(*map(torch.from_numpy, arrays))]
+
+        return self._split(batch, run)
+
+    def _split(self, batch: Arrays, run: Any) -> list[np.ndarray[Any, Any]]:
+        """Run a batch; sample by sample where the file has a fixed batch of 1."""
+        arrays = self.arrays(batch)
+        if not self.is_fixed or not arrays or not arrays[0].ndim or len(arrays[0]) == 1:
+            return list(run(arrays))
+        each = [run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
+        return [np.concatenate(parts) for parts in zip(*each, strict=True)]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the batch is fixed to 1."""
+        return bool(self.inputs) and all(p.shape[:1] == (1,) for p in self.inputs)
+
+    def trace(self, batch: Arrays) -> dict[str, torch.Tensor]:
+        """Return the inputs and every computed tensor by its name, as the file has them."""
+        arrays = self.arrays(batch)
+        if self.is_fixed:
+            arrays = [a[:1] for a in arrays]
+        names = tensor_names(self.model)
+        values = litert.trace(self.path, arrays)
+        tensors = {names[i]: torch.from_numpy(v.copy()) for i, v in values.items()}
+        ports = zip(self.model.inputs, arrays, strict=True)
+        return {**tensors, **{names[i]: torch.from_numpy(a.copy()) for i, a in ports}}
+
+    def program(self, profile: str | None = None) -> Program:
+        """Return the integer program; its float operators run in LiteRT.
+
+        Args:
+            profile: numerics profile; by default that of LiteRT's reference kernels.
+        """
+        profile = profile or litert.reference_profile()
+        if profile not in self._programs:
+            run = self._run_operator if litert.version() is not None else None
+            self._programs[profile] = lower(self.model, profile, run)
+        return self._programs[profile]
+
+    def _run_operator(self, op: Operator, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run one operator as a model of its own."""
+        used = dict.fromkeys(i for i in (*op.inputs, *op.outputs) if i >= 0)
+        place = {index: at for at, index in enumerate(used)}
+        tensors = tuple(self.model.tensors[i] for i in used)
+        present = [i for i in op.inputs if i >= 0]
+        operands = dict(zip(present, inputs, strict=True))
+        computed = [i for i in operands if self.model.tensors[i].data is None]
+        moved = Operator(
+            op.name,
+            tuple(place.get(i, i) for i in op.inputs),
+            tuple(place[i] for i in op.outputs),
+            op.options,
+            op.version,
+            op.custom,
+        )
+        ends = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
+        names = tuple(str(i) for i in ends[0]), tuple(str(i) for i in ends[1])
+        part = Model(tensors, (moved,), *ends, input_names=names[0], output_names=names[1])
+        with scratch_folder() as folder:
+            path = folder / "operator.tflite"
+            path.write_bytes(to_bytes(part))
+            arrays = [operands[i].numpy() for i in computed]
+            results = litert.run_reference(path, arrays)
+        return [torch.from_numpy(r.copy()) for r in results]

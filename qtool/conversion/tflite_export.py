@@ -1,0 +1,229 @@
+"""Writing and verification of the TFLite file of a quantized model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from qtool.backends.onnx.file_info import own_version
+from qtool.backends.tflite import c_source, litert, microcontroller, tflm
+from qtool.backends.tflite.export import Layout, Written, to_tflite
+from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
+from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.core.atomic import atomic_path
+from qtool.core.data import Batch
+from qtool.core.errors import ExportError, OptionError
+from qtool.core.option_names import TFLITE_SUFFIX
+from qtool.core.types import Array
+from qtool.planning.targets import target
+from qtool.verification import Coverage, Exactness, NodeParity, Parity
+from qtool.verification.file_parity import difference
+from qtool.verification.simulation_parity import compare_points
+from qtool.verification.tflite import compare_litert_codes, tflite_coverage
+
+FAMILY = "tflite"
+"""Numerics profile of the targets that TFLite files are written for."""
+_FEW = 4
+"""Samples on which every tensor is compared with the plan."""
+_SLACK = 1.0
+"""Codes that an integer kernel may be off beyond rounding: it rounds twice in places."""
+_MISSING = (
+    f"{litert.TITLE} is not installed: the file was compared with the plan in qtool's integer "
+    f"engine only; pip install {litert.PACKAGE} has it verified where it will run"
+)
+
+
+FORMATS = (TFLITE, c_source.FORMAT)
+"""Formats of files that are written here."""
+
+_LAYOUTS = {"nhwc": True, "nchw": False}
+_INTERFACES = {"int8": True, "float": False}
+
+
+def layout_of(target_name: str, layout: str, interface: str | None) -> Layout:
+    """Return the layouts of inputs and outputs from their options.
+
+    Raises:
+        OptionError: an unknown layout or interface.
+    """
+    if layout not in _LAYOUTS:
+        raise OptionError(f"unknown layout '{layout}'; choose {' or '.join(_LAYOUTS)}")
+    if interface is None:
+        return Layout(_LAYOUTS[layout], target_name == microcontroller.TARGET)
+    if interface not in _INTERFACES:
+        raise OptionError(f"unknown interface '{interface}'; choose {' or '.join(_INTERFACES)}")
+    return Layout(_LAYOUTS[layout], _INTERFACES[interface])
+
+
+def save(written: Written, path: Path) -> None:
+    """Write the bytes of a file."""
+    path.write_bytes(to_bytes(written.model))
+
+
+def publish(verified: Path, path: Path, kind: str) -> None:
+    """Copy a verified file into place, or write its C source.
+
+    Raises:
+        FileError: the place cannot be written.
+    """
+    data = verified.read_bytes()
+    if kind == c_source.FORMAT:
+        size = _arena(verified, data)
+        c_source.write_c_source(from_bytes(data), data, path, size)
+        return
+    with atomic_path(path, (TFLITE_SUFFIX,)) as temporary:
+        temporary.write_bytes(data)
+
+
+def _arena(path: Path, data: bytes) -> int:
+    """Return the bytes of the arena; a generous guess where they cannot be measured."""
+    if tflm.version() is None:
+        return 4 * len(data)
+    return tflm.arena(path).total
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Results of the checks of a TFLite file.
+
+    Attributes:
+        parity: compared with the fake-quantized model.
+        exactness: compared with the integer engine; None without LiteRT.
+        coverage: what runs in integers.
+        outputs: on the batch, in the layout of the network.
+        missing: a sentence if LiteRT is not installed.
+        remarks: sentences on the file.
+    """
+
+    parity: Parity
+    exactness: Exactness | None
+    coverage: Coverage
+    outputs: list[Array] | None
+    missing: str
+    remarks: tuple[str, ...]
+
+
+def write(model: FakeQuantized, qdq: torch.fx.GraphModule, layout: Layout) -> Written:
+    """Return the TFLite model of a quantized model.
+
+    Args:
+        model: the quantized model.
+        qdq: its QDQ graph.
+        layout: of inputs and outputs.
+
+    Raises:
+        ExportError: the target has no TFLite files, or an operator cannot be written.
+    """
+    chosen = target(model.plan.target)
+    if chosen.profile != FAMILY:
+        raise ExportError(
+            f"target {chosen.name} writes ONNX files; for a TFLite file use --target tflite or "
+            f"--target {microcontroller.TARGET}"
+        )
+    small = chosen.name == microcontroller.TARGET
+    metadata = {
+        "version": own_version(),
+        "target": chosen.name,
+        "plan": model.plan.digest,
+    }
+    written = to_tflite(qdq, model.graph, model.plan, metadata, layout, small)
+    if small:
+        microcontroller.check(written.model)
+    return written
+
+
+def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> Checked:
+    """Check whether a written file computes what the plan says.
+
+    Args:
+        model: the model that the file was written from.
+        written: the file as it was written.
+        path: the file.
+        batch: the samples.
+    """
+    file = TfliteFile(path)
+    installed = litert.version() is not None
+    few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
+    program = file.program(None if installed else FAMILY)
+    if installed:
+        values = file.trace(few.arrays())
+    elif program.float_nodes:
+        raise ExportError(
+            f"the file computes in float in places, which only {litert.TITLE} can verify; "
+            f"pip install {litert.PACKAGE}, or export with verify=False"
+        )
+    else:
+        values = program.values(*map(torch.from_numpy, file.arrays(few.arrays())))
+    steps, few_outputs = _compare_points(model, written, file, few, values)
+    expected_few = model.run(few)
+    scales = model.output_scales()
+    as_written = difference(expected_few, few_outputs, scales)
+    if not installed:
+        parity = Parity(batch.size, as_written, None, None, "", steps)
+        return Checked(parity, None, tflite_coverage(file), None, _MISSING, _remarks(file))
+    arrays = batch.arrays()
+    outputs, default = file.run(arrays), file.run(arrays, default=True)
+    parity = Parity(
+        batch.size,
+        as_written,
+        difference(model.run(batch), default, scales),
+        None,
+        f"{litert.TITLE} {litert.version()} with XNNPACK",
+        steps,
+    )
+    exactness = compare_litert_codes(file, [arrays])
+    remarks = _remarks(file)
+    if file.metadata.get("target") == microcontroller.TARGET and tflm.version() is not None:
+        remarks = (*remarks, microcontroller.compare(file, arrays))
+    reasons = {d.node: d.reason for d in model.plan.nodes}
+    coverage = tflite_coverage(file, reasons)
+    return Checked(parity, exactness, coverage, outputs, "", remarks)
+
+
+def _first(model: FakeQuantized, batch: Batch) -> Batch:
+    """Return the first sample, which is all that a file for one sample takes at a time."""
+    return model.graph.call_of([t[:1] if t.dim() else t for t in model.graph.tensors_of(batch)])
+
+
+def _compare_points(
+    model: FakeQuantized,
+    written: Written,
+    file: TfliteFile,
+    few: Batch,
+    values: Mapping[str, torch.Tensor],
+) -> tuple[NodeParity, Sequence[Array]]:
+    """Compare every quantized tensor with the plan, on the file's own values before it."""
+    names = [t.name for t in written.model.tensors]
+    points = {
+        name: value.to_graph(values[names[value.index]])
+        for name, value in written.points.items()
+        if names[value.index] in values
+    }
+    results = [values[names[i]].numpy() for i in written.model.outputs]
+    outputs = [port.back(r) for port, r in zip(file.outputs, results, strict=True)]
+    named = dict(zip(model.graph.outputs, outputs, strict=True))
+    compared, wrong = compare_points(
+        model.module, model.to_device(few), named, points, written.discontinuous, _SLACK
+    )
+    return NodeParity(few.size, compared, tuple(wrong)), outputs
+
+
+def _remarks(file: TfliteFile) -> tuple[str, ...]:
+    """Describe the interface of the file."""
+    ports = [*file.inputs, *file.outputs]
+    images = [p for p in ports if len(p.order) == 4]
+    last = [p for p in images if p.order == (0, 2, 3, 1)]
+    text = []
+    if last:
+        names = ", ".join(f"'{p.name}'" for p in last)
+        text.append(f"layout: {names} in [N, H, W, C] (--layout nchw keeps PyTorch's)")
+    elif images:
+        text.append("layout: as in PyTorch")
+    remarks = ["; ".join(text)] if text else []
+    if file.metadata.get("target") == microcontroller.TARGET:
+        remarks.append(microcontroller.describe(file))
+    return tuple(remarks)
