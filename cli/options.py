@@ -40,7 +40,7 @@ observer = click.option(
 target = click.option(
     "--target",
     type=name_types.TARGET,
-    help="Runtime to quantize for. The file is always ONNX.",
+    help="Runtime to quantize for. The file is ONNX unless its name ends in .tflite.",
 )
 external_data = click.option(
     "--external-data",
@@ -58,14 +58,14 @@ format_ = click.option(
 )
 layout = click.option(
     "--layout",
-    type=OneOf(lambda: ("nhwc", "nchw")),
+    type=click.Choice(("nhwc", "nchw")),
     default="nhwc",
     show_default=True,
     help="Layout of images at the interface of a .tflite file; nchw is PyTorch's.",
 )
 interface = click.option(
     "--interface",
-    type=OneOf(lambda: ("float", "int8")),
+    type=click.Choice(("float", "int8")),
     default=None,
     help="Inputs and outputs of a .tflite file; by default int8 on microcontrollers, else float.",
 )

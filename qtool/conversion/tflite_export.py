@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from qtool.backends.onnx.file_info import own_version
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
@@ -19,6 +18,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError
 from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.types import Array
+from qtool.core.versions import own_version
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, NodeParity, Parity
 from qtool.verification.file_parity import difference

@@ -46,7 +46,7 @@ def write_c_source(model: Model, data: bytes, path: Path, arena: int) -> tuple[P
         main: _main(model, stem, header.name, arena + _ARENA_MARGIN),
     }
     for place, text in texts.items():
-        with atomic_path(place, (*C_SUFFIXES, ".h")) as temporary:
+        with atomic_path(place, C_SUFFIXES if place == path else ()) as temporary:
             temporary.write_text(text)
     return tuple(texts)
 
