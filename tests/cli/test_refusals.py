@@ -53,8 +53,12 @@ CASES: dict[str, tuple[list[str], str]] = {
     "data of another model": (quantize(data="calib_data/digits"), "does not run on the given"),
     "output below a file": (quantize(output="data.txt/out.onnx"), "data.txt is not a directory"),
     "output of another suffix": (
+        quantize(output="out.pb"),
+        "every target's model is written as .onnx or .tflite; name the file out.onnx",
+    ),
+    "a TFLite file of another target": (
         quantize(output="out.tflite"),
-        "every target's model is written as .onnx; name the file out.onnx",
+        "target onnxruntime does not support format 'tflite'; it supports: qdq, qoperator",
     ),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
     "unknown observer": ([*quantize(), "--observer", "median"], "unknown observer 'median'"),
