@@ -125,7 +125,7 @@ class Checkpoint:
         file = self.folder / f"{what}.txt"
         if not file.is_file():
             write_atomic(file, value.encode())
-        elif file.read_text() != value:
+        elif file.read_text("utf-8") != value:
             raise FileError(
                 f"{self.folder} is the checkpoint of a conversion with other {what}; "
                 f"resume it with the same {what}, or delete it to start again"

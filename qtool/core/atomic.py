@@ -2,7 +2,8 @@
 
 Missing folders of an output are made with it, and removed again if it fails. Data is written to a
 temporary file next to the target, locked while its process lives. A killed process releases the
-lock, and the next writer in that folder removes the file.
+lock, and the next writer in that folder removes the file. Windows has no such locks, and it neither
+renames nor removes open files: there, nothing is kept open.
 """
 
 from __future__ import annotations
@@ -161,9 +162,9 @@ def _publish(temporary: Path, target: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask
-    temporary.chmod(mode)  # mkstemp makes it private
-    with temporary.open("rb") as file:
+    with temporary.open("r+b") as file:  # Windows syncs files only that are open for writing
         os.fsync(file.fileno())
+    temporary.chmod(mode)  # mkstemp makes it private
     temporary.replace(target)
 
 
@@ -221,8 +222,8 @@ def sibling_folder(target: Path) -> Iterator[Path]:
         yield folder
 
 
-Maker = Callable[[Path, str, str], tuple[int, Path]]
-"""(folder, prefix, suffix) -> handle and path of a new file or folder."""
+Maker = Callable[[Path, str, str], Path]
+"""(folder, prefix, suffix) -> path of a new file or folder."""
 
 
 @contextmanager
@@ -233,7 +234,7 @@ def _temporary(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[P
     during the removal, would leave it.
     """
     _sweep(place, prefix, suffix)
-    created: list[tuple[int, Path]] = []
+    created: list[tuple[int | None, Path]] = []
     try:
         with defer_signals():
             created.append(_locked(lambda: make(place, prefix, suffix)))
@@ -242,19 +243,18 @@ def _temporary(place: Path, prefix: str, suffix: str, make: Maker) -> Iterator[P
         with defer_signals():
             for handle, path in created:
                 _remove(path)
-                os.close(handle)
+                if handle is not None:
+                    os.close(handle)
 
 
-def _new_file(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
+def _new_file(place: Path, prefix: str, suffix: str) -> Path:
     handle, name = tempfile.mkstemp(dir=place, prefix=prefix, suffix=suffix)
-    return handle, Path(name)
+    os.close(handle)
+    return Path(name)
 
 
-def _new_folder(place: Path, prefix: str, suffix: str) -> tuple[int, Path]:
-    while True:
-        folder = Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
-        with suppress(FileNotFoundError):  # another process swept it in between
-            return os.open(folder, os.O_RDONLY), folder
+def _new_folder(place: Path, prefix: str, suffix: str) -> Path:
+    return Path(tempfile.mkdtemp(dir=place, prefix=prefix, suffix=suffix))
 
 
 def _remove(path: Path) -> None:
@@ -264,11 +264,21 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _locked(make: Callable[[], tuple[int, Path]]) -> tuple[int, Path]:
-    """Make a file or folder and lock it; again if another process swept it before."""
+def _locked(make: Callable[[], Path]) -> tuple[int | None, Path]:
+    """Make a file or folder and lock it; again if another process swept it before.
+
+    Returns:
+        The handle with the lock, None on a system without locks; the path.
+    """
     while True:
-        handle, path = make()
-        with suppress(OSError, AttributeError):  # a file system, or a system, without locks
+        path = make()
+        if fcntl is None:
+            return None, path
+        try:
+            handle = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        with suppress(OSError):  # a file system without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         if path.exists():
             return handle, path

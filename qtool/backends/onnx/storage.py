@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
         places, before = _places(model, external), _data_of(path)
         data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
         try:
-            if places:
+            if places and not _has_weights(model, places, data):
                 with atomic_path(data) as part:
                     _write_weights(model, places, part)
             _write_message(model, places, temporary, data.name)
@@ -161,8 +161,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
             if isinstance(error, OSError):
                 raise FileError(f"cannot write {path}: {error.strerror or error}") from error
             raise
-    for old in before - ({data} if places else set()):
-        old.unlink(missing_ok=True)
+    _remove_data(before - ({data} if places else set()))
 
 
 def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
@@ -211,8 +210,7 @@ def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest
         temporary.write_bytes(model.SerializeToString())
         if data.exists():
             data.replace(final)
-    for old in before - {final}:
-        old.unlink(missing_ok=True)
+    _remove_data(before - {final})
 
 
 def model_files(path: str | Path) -> list[Path]:
@@ -285,6 +283,28 @@ def _write_weights(model: onnx.ModelProto, places: Places, path: Path) -> None:
             if tensor.name in places:
                 file.seek(places[tensor.name][0])
                 file.write(tensor.raw_data)
+
+
+def _has_weights(model: onnx.ModelProto, places: Places, path: Path) -> bool:
+    """Return whether a data file has these weights: it may be in use, which Windows does not
+    replace."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        for tensor in model.graph.initializer:
+            if tensor.name in places:
+                offset, length = places[tensor.name]
+                file.seek(offset)
+                if file.read(length) != tensor.raw_data:
+                    return False
+    return True
+
+
+def _remove_data(files: Iterable[Path]) -> None:
+    """Remove data files; one that a runtime has open on Windows stays until the next export."""
+    for file in files:
+        with suppress(PermissionError):
+            file.unlink(missing_ok=True)
 
 
 def _write_message(model: onnx.ModelProto, places: Places, path: Path, data: str) -> None:

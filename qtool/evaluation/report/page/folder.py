@@ -89,7 +89,10 @@ def _write(path: Path, data: bytes | Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows does not open folders
+        return
     try:
         os.fsync(handle)
     finally:
@@ -116,7 +119,7 @@ def _exchange(a: Path, b: Path) -> bool:
     """Exchange two paths atomically; return False if the system does not support it."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # TypeError: Windows
         return False
     if call(_HERE, os.fsencode(a), _HERE, os.fsencode(b), _EXCHANGE) == 0:
         return True
