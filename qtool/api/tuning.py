@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
 from torch import nn
 
 from qtool.algorithms.registry import samples_to_keep
@@ -21,10 +23,12 @@ from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.types import Array, Observed, Progress
+from qtool.core.types import Observed, Progress
 from qtool.distributed import current
+from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.sensitivity import split_batch
+from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.restored_model import read_onnx
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
@@ -54,7 +58,7 @@ def tune(
     model: Model | Captured,
     data: Iterable[Any],
     eval_data: Iterable[Any],
-    labels: Array | None = None,
+    labels: ArrayLike | None = None,
     *,
     goals: TuneGoals | None = None,
     options: SearchOptions | None = None,
@@ -70,16 +74,20 @@ def tune(
     archive: str | Path | None = None,
     progress: Progress = lambda x: x,
 ) -> TunedModel:
-    """Find the fastest (or smallest) int8 model within an accuracy budget.
+    """Find the fastest (or smallest) quantized model within an accuracy budget.
 
     An additive model of errors and times proposes candidates; a few of them are converted and
-    measured. Ctrl-C or the end of the time budget ends the search with the best model so far.
+    measured. The time of a decoder with a KV cache is that of a step. Ctrl-C or the end of the time
+    budget ends the search with the best model so far.
 
     Args:
         model: as for `quantize`.
         data: batches to calibrate on; read several times.
         eval_data, labels: to measure the accuracy on, as for `evaluate`; read several times.
-        goals: what the model has to meet; by default a loss of at most 0.01 of the metric.
+            Without labels a causal language model is judged by its perplexity, any other by the
+            agreement with the float model.
+        goals: what the model has to meet; by default a loss of at most one point of a share, of 1 %
+            of another metric.
         options: the precisions to choose from, and the limits of the search.
         function, where, lower_is_better: your own metric, see `ReportOptions`; the first metric
             that it returns is the one of the goals.
@@ -99,7 +107,10 @@ def tune(
         KeyboardInterrupt: interrupted before the first evaluation.
     """
     current().continue_on_rank_zero()
-    goals, options = (goals or TuneGoals()).bounded, options or SearchOptions()
+    numbers = None if labels is None else np.asarray(labels)
+    goals, options = goals or TuneGoals(), options or SearchOptions()
+    if labels is not None and function is None:
+        check_drop(goals.max_drop, percent=True)
     if not runs_here(targets.target(target)):
         raise PlanError(
             f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
@@ -114,7 +125,7 @@ def tune(
     identity = {
         "model": captured.fingerprint,
         "calibration data": data_digest(data),
-        "evaluation data": data_digest(eval_data, labels),
+        "evaluation data": data_digest(eval_data, numbers),
         "metric": where if function is not None else "built in",
         "confidence": f"{goals.confidence:g}",
         "target": target,
@@ -132,11 +143,13 @@ def tune(
     with scratch_folder() as folder:
         float_file = captured.export_float(folder / "float.onnx", target)
         named = _NamedBatches(captured.graph, eval_data)
-        judge = Judge(float_file, named, labels, function, where, lower_is_better, goals.confidence)
+        judge = Judge(
+            float_file, named, numbers, function, where, lower_is_better, goals.confidence
+        )
         search = Search(
             float_file,
             target,
-            _one_sample(captured.graph, first),
+            phases(float_file, _one_sample(captured.graph, first))[-1].inputs,
             recipes,
             converted,
             _sensitivity_samples(captured, data, target),

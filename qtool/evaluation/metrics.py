@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.types import Array
 from qtool.evaluation.onnx_function import OnnxFunction
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+DEFAULT_DROP = 0.01
+"""Largest loss without a goal: of a share one point, of another metric 1 % of the reference."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,29 @@ class Metric:
 
     def _signed(self, value: float) -> str:
         return f"{100 * value + 0.0:+.2f}" if self.percent else f"{value + 0.0:+.3g}"
+
+
+def default_drop(percent: bool, reference: float | None) -> float:
+    """Return the largest loss of a metric without a goal.
+
+    Args:
+        percent: True if the metric is a share.
+        reference: its value for the float model.
+    """
+    return DEFAULT_DROP if percent or reference is None else DEFAULT_DROP * abs(reference)
+
+
+def check_drop(max_drop: float | None, percent: bool) -> None:
+    """Check that a goal for the loss of a metric can be missed.
+
+    Raises:
+        OptionError: the metric is a share, and 100 points or more may be lost.
+    """
+    if percent and max_drop is not None and max_drop >= 1:
+        raise OptionError(
+            f"a drop of {max_drop:g} allows {100 * max_drop:g} points of a share, so that every "
+            "file meets it; 0.01 is one point"
+        )
 
 
 def make_metric(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qtool.core.limits import Range, check_fields
-from qtool.evaluation.metrics import CONFIDENCE
+from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
 from qtool.search.archive import Trial
 from qtool.search.judge import Score
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
-DEFAULT_DROP = 0.01
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 RANGES = {
@@ -28,7 +27,8 @@ RANGES = {
 class TuneGoals:
     """Goals of a search. Of the files that meet them, the fastest (or smallest) is delivered.
 
-    Without max_drop and min_sqnr, max_drop is 0.01: one point of a metric that is a share.
+    Without max_drop and min_sqnr, a metric that is a share may lose one point, any other 1 % of the
+    float model's value.
 
     Attributes:
         max_drop: largest loss of the metric, in its unit (0.01 of top-1 is one point). For
@@ -53,12 +53,18 @@ class TuneGoals:
     def __post_init__(self) -> None:
         check_fields(self, RANGES)
 
-    @property
-    def bounded(self) -> TuneGoals:
-        """These goals; with max_drop = 0.01 if neither max_drop nor min_sqnr is set."""
-        if self.max_drop is None and self.min_sqnr is None:
-            return replace(self, max_drop=DEFAULT_DROP)
-        return self
+    def drop_limit(self, score: Score) -> float | None:
+        """Return the largest loss of the metric of a score; None if there is no such goal.
+
+        Raises:
+            OptionError: max_drop allows every loss of a share.
+        """
+        if self.max_drop is not None:
+            check_drop(self.max_drop, score.percent)
+            return self.max_drop
+        if self.min_sqnr is not None:
+            return None
+        return default_drop(score.percent, score.reference)
 
     def meets_accuracy(self, trial: Trial) -> bool:
         """Return True if a file meets max_drop and min_sqnr."""
@@ -80,10 +86,10 @@ class TuneGoals:
 
     def _accuracy_misses(self, trial: Trial) -> dict[str, float]:
         worst, sqnr = trial.score.worst_case_drop, trial.score.sqnr_db
-        drop = 0.0
-        if self.max_drop is not None:
-            over = NO_METRIC if worst is None else worst - self.max_drop
-            drop = max(0.0, over / max(abs(self.max_drop), 1e-6))
+        limit, drop = self.drop_limit(trial.score), 0.0
+        if limit is not None:
+            over = NO_METRIC if worst is None else worst - limit
+            drop = max(0.0, over / max(abs(limit), 1e-6))
         short = 0.0
         if self.min_sqnr is not None and sqnr is not None:
             short = max(0.0, (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0))
@@ -127,13 +133,14 @@ class TuneGoals:
         return sentences
 
     def _drop_sentence(self, score: Score) -> str:
-        drop, worst = score.drop, score.worst_case_drop
-        if drop is None or worst is None or self.max_drop is None:
+        drop, worst, limit = score.drop, score.worst_case_drop, self.drop_limit(score)
+        if drop is None or worst is None or limit is None:
             return "no metric was measured; pass labels or an evaluation function"
         unit, mark = (100.0, " points") if score.percent else (1.0, "")
-        change = f"{'loses' if drop >= 0 else 'gains'} {unit * abs(drop):.3g}{mark}"
-        goal = f"goal is a loss of at most {unit * self.max_drop:.3g}{mark}"
-        if drop > self.max_drop:
+        word = ("loses", "gains") if score.higher_is_better else ("rises by", "falls by")
+        change = f"{word[drop < 0]} {unit * abs(drop):.3g}{mark}"
+        goal = f"goal is a loss of at most {unit * limit:.3g}{mark}"
+        if drop > limit:
             return f"{score.metric} {change}, {goal}"
         return (
             f"{score.metric} {change}, but {score.samples} samples do not rule out a loss of "

@@ -7,24 +7,31 @@ run again for each file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.types import Array
-from qtool.evaluation.measure.accuracy import check_labels
+from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
+from qtool.evaluation.measure.sample_statistics import (
+    CLASSES,
+    OutputReader,
+    SampleStatistics,
+    check_finite,
+)
 from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
 from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
-from qtool.verification.strip_padding import Padding
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
+MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Score:
         value, reference: metric of the file and of the float model.
         drop: loss of the metric (positive: worse).
         low, high: confidence interval of the drop; None if the metric is a single number.
+        higher_is_better: False for an error, a loss or perplexity.
     """
 
     samples: int
@@ -52,6 +60,7 @@ class Score:
     drop: float | None = None
     low: float | None = None
     high: float | None = None
+    higher_is_better: bool = True
 
     @property
     def worst_case_drop(self) -> float | None:
@@ -67,7 +76,9 @@ class Score:
         change = f"{self.metric} {unit * self.reference:.4g} -> {unit * self.value:.4g}"
         if self.low is None or self.high is None:
             return change
-        ends = (f"{0.0 - unit * end:+.3g}" for end in (self.high, self.low))
+        sign = -1.0 if self.higher_is_better else 1.0
+        both = (self.high, self.low) if self.higher_is_better else (self.low, self.high)
+        ends = (f"{0.0 + sign * unit * end:+.3g}" for end in both)
         return f"{change} ({' to '.join(ends)}{mark})"
 
 
@@ -75,22 +86,25 @@ class Judge:
     """Runs files on the evaluation data.
 
     The metric is the user's function if there is one, else top-1 if there are labels, else the
-    share of samples with the top-1 of the float model if the first output holds scores.
+    perplexity of a causal language model, else the share of samples (or of tokens) with the best
+    class of the float model if the first output holds scores.
     """
 
     def __init__(
         self,
         float_file: Path,
         data: Iterable[Any],
-        labels: Array | None = None,
+        labels: ArrayLike | None = None,
         function: Callable[[Any], Any] | None = None,
         where: str = "the evaluation function",
         lower_is_better: Sequence[str] = (),
         confidence: float = CONFIDENCE,
     ) -> None:
-        self.file, self.data, self.labels = float_file, data, labels
+        self.file, self.data = float_file, data
+        self.labels = None if labels is None else np.asarray(labels)
         self.function, self.where, self.lower = function, where, lower_is_better
         self.confidence = confidence
+        self._reader: OutputReader | None = None
         self._kept: list[list[Array]] = []
         self._bytes = 0
 
@@ -98,53 +112,47 @@ class Judge:
         """Evaluate a file on all of the data.
 
         Raises:
-            DataError: no data, or data, labels or the function cannot be used.
+            DataError: no data, or data, labels or the function cannot be used; or the float model
+                outputs NaN or Inf on every sample.
             VerificationError: the file does not run.
         """
-        signal = noise = 0.0
-        answers: list[tuple[Array, Array]] = []
-        samples = 0
+        parts = []
         opened, feeder = session(file), Feeder(self.file)
         for index, item in enumerate(track("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
-            before = self._float_outputs(index, arrays)
-            after = self._padding.strip(arrays, run(opened, arrays))
-            samples += len(before[0]) if before[0].ndim else 1
-            for a, b in zip(before, after, strict=True):
-                if a.dtype.kind == "f":
-                    wide = a.astype(np.float64).ravel()
-                    signal += float(wide @ wide)
-                    error = wide - b.astype(np.float64).ravel()
-                    noise += float(error @ error)
-            if _is_class_scores(before[0]):
-                answers.append((before[0].argmax(1), after[0].argmax(1)))
-        if not samples:
+            reader = self._reader = self._reader or OutputReader(self._session, arrays)
+            before = self._float_outputs(reader, index, arrays)
+            after = reader.padding.strip(arrays, run(opened, arrays))
+            parts.append(reader.read(arrays, [before, after]))
+        if not parts:
             raise DataError("the evaluation data is empty; give at least one batch")
-        share = noise / signal if signal else 0.0
-        measured = self._metric(file, answers, samples)
-        base = Score(samples, decibels(signal, noise), share)
-        if measured is None:
+        measured = SampleStatistics.joined(parts)
+        check_finite(measured)
+        signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
+        share = min(noise / signal, MAX_NOISE) if signal else 0.0
+        base = Score(measured.samples, decibels(signal, noise), share)
+        metric = self._metric(file, measured)
+        if metric is None:
             return base
-        interval = measured.intervals[1]
+        interval = metric.intervals[1]
         if interval is not None and not noise:  # the float model itself: nothing left to chance
             interval = Interval(0.0, 0.0, 0.0)
-        return Score(
-            samples,
-            base.sqnr_db,
-            share,
-            measured.name,
-            measured.percent,
-            measured.values[1],
-            measured.values[0],
-            measured.drops[1],
-            None if interval is None else interval.low,
-            None if interval is None else interval.high,
+        return replace(
+            base,
+            metric=metric.name,
+            percent=metric.percent,
+            value=metric.values[1],
+            reference=metric.values[0],
+            drop=metric.drops[1],
+            low=None if interval is None else interval.low,
+            high=None if interval is None else interval.high,
+            higher_is_better=metric.higher_is_better,
         )
 
-    def _float_outputs(self, index: int, arrays: list[Array]) -> list[Array]:
+    def _float_outputs(self, reader: OutputReader, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        outputs = self._padding.strip(arrays, run(self._session, arrays))
+        outputs = reader.padding.strip(arrays, run(self._session, arrays))
         self._bytes += sum(a.nbytes for a in outputs)
         if index == len(self._kept) and self._bytes <= MAX_KEPT:
             self._kept.append(outputs)
@@ -154,13 +162,7 @@ class Judge:
     def _session(self) -> Any:
         return session(self.file)
 
-    @cached_property
-    def _padding(self) -> Padding:
-        return Padding.of_session(self._session)
-
-    def _metric(
-        self, file: Path, answers: list[tuple[Array, Array]], samples: int
-    ) -> Metric | None:
+    def _metric(self, file: Path, measured: SampleStatistics) -> Metric | None:
         if self.function is not None:
             values = call_metrics(self.function, file, self.where)
             name = next(iter(values))
@@ -171,26 +173,25 @@ class Judge:
             return make_metric(
                 name, rows, "user", higher_is_better=higher, confidence=self.confidence
             )
-        if self.labels is not None:
-            check_labels(self.labels, samples)
-        if not answers:
-            if self.labels is not None:
-                raise DataError(
-                    "labels need [samples, classes] scores as the first output; use --eval instead"
-                )
+        if metrics := built_in_metrics(measured, self.labels, self.confidence):
+            return metrics[0]
+        return self._agreement(measured)
+
+    def _agreement(self, measured: SampleStatistics) -> Metric | None:
+        """Return the agreement with the float model, None if the outputs are no scores."""
+        name = "agreement with float"
+        if measured.scores == CLASSES:
+            same = measured.classes[0, :, 0] == measured.classes[1, :, 0]
+            hits = [np.ones(len(same)), same]
+            return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
+        share = agreement_with_reference(measured, 1, self.confidence)
+        if share is None:
             return None
-        expected, actual = (np.concatenate(column) for column in zip(*answers, strict=True))
-        if self.labels is None:
-            hits, name = [np.ones(len(actual)), actual == expected], "agreement with float"
-        else:
-            hits, name = [expected == self.labels, actual == self.labels], "top-1"
-        return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
+        drop = Interval(1 - share.value, 1 - share.high, 1 - share.low)
+        values, drops = (1.0, share.value), (0.0, drop.value)
+        return Metric(name, True, True, "built in", values, drops, (None, drop))
 
     @cached_property
     def _reference(self) -> dict[str, Array]:
         assert self.function is not None
         return call_metrics(self.function, self.file, self.where)
-
-
-def _is_class_scores(output: Array) -> bool:
-    return output.ndim == 2 and output.shape[1] > 1 and output.dtype.kind == "f"

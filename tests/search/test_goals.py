@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -52,9 +53,15 @@ def test_goals_that_mean_something_are_taken() -> None:
 
 
 def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
-    assert qtool.TuneGoals(min_speedup=2.0).bounded.max_drop == 0.01
+    share, other = (
+        trial(drop=0.0).score,
+        replace(trial(drop=0.0).score, percent=False, reference=20),
+    )
+    assert qtool.TuneGoals(min_speedup=2.0).drop_limit(share) == 0.01
+    assert qtool.TuneGoals().drop_limit(other) == pytest.approx(0.2)
+    assert qtool.TuneGoals(max_drop=0.5).drop_limit(other) == 0.5
     goals = qtool.TuneGoals(min_sqnr=30.0)
-    assert goals.bounded is goals
+    assert goals.drop_limit(share) is None
     assert goals.max_noise == pytest.approx(1e-3)
     assert qtool.TuneGoals().max_noise is None
 
@@ -65,8 +72,8 @@ def test_without_a_bound_on_the_loss_it_is_one_point() -> None:
         ({"max_drop": 0.02}, []),
         ({"max_drop": 0.01}, ["max_drop"]),
         ({"min_sqnr": 50.0}, ["min_sqnr"]),
-        ({"min_speedup": 3.0}, ["min_speedup"]),
-        ({"max_size": 900}, ["max_size"]),
+        ({"min_speedup": 3.0, "min_sqnr": 1.0}, ["min_speedup"]),
+        ({"max_size": 900, "min_sqnr": 1.0}, ["max_size"]),
         ({"max_drop": 0.01, "max_size": 900, "min_sqnr": 30.0}, ["max_drop", "max_size"]),
     ],
 )
@@ -91,6 +98,11 @@ def test_a_missed_goal_is_described_by_value_and_goal() -> None:
     assert qtool.TuneGoals(max_drop=0.01).describe_misses(trial()) == [
         "no metric was measured; pass labels or an evaluation function"
     ]
+
+
+def test_a_goal_that_every_share_meets_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"1 allows 100 points of a share.*0\.01 is one point"):
+        qtool.TuneGoals(max_drop=1).is_met(trial(drop=0.0))
 
 
 def test_the_fastest_or_smallest_of_the_files_that_meet_the_goals_is_best() -> None:

@@ -11,8 +11,10 @@ import torch
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
+from qtool.evaluation.measure.accuracy import measure_outputs, summarize
 from qtool.search import judge as module
 from qtool.search.judge import Judge, Score
+from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 
 COUNT = 32
@@ -110,3 +112,28 @@ def test_a_score_as_text() -> None:
     assert score.text == "top-1 90 -> 88 (-3 to -1 points)"
     assert Score(100, 40.0, 1e-4).text == ""
     assert Score(100, 40.0, 1e-4, "loss", False, 1.5, 1.25, 0.25).text == "loss 1.25 -> 1.5"
+
+
+def test_a_language_model_is_judged_by_perplexity_without_labels(tmp_path: Path) -> None:
+    files = [write_tagger(tmp_path / f"{n}.onnx", noise=n * 0.3) for n in range(2)]
+    score = Judge(files[0], texts((3, 4))).score(files[1])
+    (metric,) = summarize(measure_outputs(files, texts((3, 4))), None).metrics
+    assert (score.metric, score.percent, score.higher_is_better) == ("perplexity", False, False)
+    assert (score.reference, score.value) == metric.values
+    assert (score.drop, score.high) == (metric.drops[1], metric.intervals[1].high)
+    change = f"{score.low:+.3g} to {score.high:+.3g}"
+    assert score.text == f"perplexity {score.reference:.4g} -> {score.value:.4g} ({change})"
+
+
+def test_classes_of_tokens_are_judged_by_their_agreement(tmp_path: Path) -> None:
+    files = [write_tagger(tmp_path / f"{n}.onnx", causal=False, noise=n * 0.3) for n in range(2)]
+    score = Judge(files[0], texts((3, 4))).score(files[1])
+    assert (score.metric, score.percent, score.reference) == ("agreement with float", True, 1.0)
+    assert 0 < score.value < 1
+    assert score.low <= score.drop == 1 - score.value <= score.high
+    assert Judge(files[0], texts((3, 4))).score(files[0]).high == 0
+
+
+def test_labels_may_be_a_list(files: tuple[Path, Path], data: Any) -> None:
+    labels = outputs_of(files[0], data).argmax(1).tolist()
+    assert Judge(files[0], data, labels).score(files[0]).value == 1.0

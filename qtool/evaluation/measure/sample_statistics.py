@@ -28,8 +28,8 @@ class SampleStatistics:
 
     Attributes:
         classes: [files, n, 0 to 5] best classes; none if the first output is not class scores.
-        signal: [n] sum of squares of the outputs of the first file; of the logits alone for a
-            language model. 0 where the first file gives NaN or Inf.
+        signal: [n] sum of squares of the float outputs of the first file; of the logits alone for
+            a language model. 0 where the first file gives NaN or Inf.
         noise: [files, n] sum of squared differences from the first file; Inf where a later file
             alone gives NaN or Inf.
         sizes: of the batches.
@@ -154,7 +154,8 @@ class OutputReader:
     def _errors(self, outputs: Sequence[Sequence[Array]], size: int) -> tuple[Array, Array, Array]:
         """Return signal, noise and the number of NaN and Inf."""
         chosen = self.language_model
-        read = [own if chosen is None else [own[chosen.logits]] for own in outputs]
+        indices = _compared(outputs[0]) if chosen is None else [chosen.logits]
+        read = [[own[i] for i in indices] for own in outputs]
         rows = [[_rows(a, size) for a in own] for own in read]
         not_finite = np.stack([sum((~np.isfinite(a)).sum(1) for a in own) for own in rows])
         with np.errstate(invalid="ignore", over="ignore"):
@@ -213,6 +214,15 @@ def _agreement(compared: Array, best: Iterable[Array]) -> tuple[Array, Array]:
 def _noise(reference: Sequence[Array], rows: Sequence[Array], size: int) -> Array:
     pairs = zip(reference, rows, strict=True)
     return sum((np.square(a - b).sum(1) for a, b in pairs), np.zeros(size))
+
+
+def _compared(outputs: Sequence[Array]) -> list[int]:
+    """Return the indices of the float outputs, whose errors have a size; of all if there is none.
+
+    The difference of two class numbers, for instance, says nothing.
+    """
+    real = [i for i, output in enumerate(outputs) if output.dtype.kind == "f"]
+    return real or list(range(len(outputs)))
 
 
 def _rows(array: Array, size: int) -> Array:

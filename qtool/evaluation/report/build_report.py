@@ -25,7 +25,7 @@ from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import Accuracy, check_labels, measure_outputs, summarize
 from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
-from qtool.evaluation.metrics import user_metrics
+from qtool.evaluation.metrics import check_drop, user_metrics
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
@@ -81,6 +81,8 @@ def build_report(
         files, first.watch(data), store=store, progress=bars("evaluating", total)
     )
     accuracy = summarize(measured, options.labels)
+    if options.function is None and accuracy.metrics:
+        check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [_coverage(store, i, f) for i, f in enumerate(files)]
     batch = first.arrays(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(files[1:], 1))]
@@ -161,7 +163,14 @@ def _digest(files: Sequence[Path], options: ReportOptions) -> str:
 
 
 def check_options(data: Iterable[Any], options: ReportOptions) -> None:
-    """Raise DataError if the number of labels is wrong and the data has a known length."""
+    """Check labels and goals before the work, as far as that can be done.
+
+    Raises:
+        DataError: the data has a known length, and another number of labels.
+        OptionError: the goal for top-1 cannot be missed.
+    """
+    if options.labels is not None and options.function is None:
+        check_drop(options.goals.drop, percent=True)
     if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
         check_labels(options.labels, sum(to_batch(item).size for item in data))
 

@@ -9,11 +9,10 @@ from enum import Enum
 from qtool.core.formats import percent
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.metrics import Interval, Metric
+from qtool.evaluation.metrics import Interval, Metric, default_drop
 from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
 
-DEFAULT_DROP = 0.01  # of a share: one point
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
 SIZE_MODES = ("weight-only", "weight-only-int4")
@@ -181,7 +180,7 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     reference = metric.values[0]
     allowed = goals.drop
     if allowed is None:
-        allowed = DEFAULT_DROP if metric.percent else DEFAULT_DROP * abs(reference)
+        allowed = default_drop(metric.percent, reference)
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
     ends = _interval_text(metric, interval)
     text = f"{metric.name} goes from {values}: {_change(metric, drop)}{ends}"
