@@ -45,9 +45,9 @@ class QuantizedModel(Quantized):
         Args:
             path, verify, format, external_data, layout, interface: as for `Quantized.export`.
             timing: seconds to spend on the speed comparison with the float model (see `speed`); 0
-                skips it. The notes contain its result, and the slowest operators where int8 is
-                slower. By default only small models are timed, briefly, and there is a note only
-                if int8 is slower.
+                skips it. The notes contain its result, and the layers that lose most where the file
+                is slower. By default only small models are timed, briefly, and there is a note
+                only if the file is slower.
         """
         result = super().export(
             path,
@@ -66,14 +66,14 @@ class QuantizedModel(Quantized):
         return replace(result, notes=(*result.notes, *filter(None, notes)))
 
     def _slower(self, path: str | Path, macs: int) -> tuple[str, ...]:
-        """Return a warning if int8 is clearly slower.
+        """Return a warning if the file is clearly slower than float.
 
         Quantization has a fixed cost, and its gain grows with the model.
         """
         speedup = self.speed(path, QUICK_TIMING) if QUICK_TIMING and macs < SMALL_MODEL else None
         if speedup is None or speedup.timing.ratios[1].high >= 1:
             return ()
-        return (speedup.warning() or "",)
+        return tuple(filter(None, [speedup.warning()]))
 
     @accepts_paths("folder")
     def report(

@@ -49,7 +49,7 @@ def measure_fidelity(
     )
     if fidelity.warning is None:
         return fidelity
-    return replace(fidelity, costliest=costliest_layers(graph, model.plan, batch))
+    return replace(fidelity, costliest=costliest_layers(graph, model.plan, batch, model.reference))
 
 
 def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class Evaluation:
         for timing in self.timings:
             rows.append((timing.what, *(f"{s.median:.3f} ms" for s in timing.models)))
         rows.append(("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)))
-        name = AGREEMENTS.get(self.scores, "").removesuffix(" agreement")
+        name = AGREEMENTS.get(self.scores, "").removesuffix(" agreement").replace("next-", "next ")
         agrees = "" if self.agreement is None else f", same {name} on {percent(self.agreement)}"
         error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")
         shown = "logits" if self.scores == NEXT_TOKENS else "output"

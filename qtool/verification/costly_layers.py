@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
 
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
@@ -14,31 +17,59 @@ from qtool.verification.fidelity import LayerSqnr, NarrowInput, sqnr
 _LAYERS = 3  # in the result
 _SAMPLES = 8  # to measure on
 _RUNS = 128  # samples times layers: each layer is run with all that depends on it
+_MIN_SHARE = 0.1  # of the whole error, that a layer makes alone
 _MIN_CODES = 16  # of 256, that an input of a concat should use
 
 
-def costliest_layers(graph: FloatGraph, plan: QuantPlan, batch: Batch) -> tuple[LayerSqnr, ...]:
+def costliest_layers(
+    graph: FloatGraph, plan: QuantPlan, batch: Batch, reference: FloatGraph
+) -> tuple[LayerSqnr, ...]:
     """Return the layers with the lowest output SQNR when only they are quantized, in dB.
+
+    A layer whose error alone is less than `_MIN_SHARE` of the whole error is no cause of it and is
+    left out. So there may be none: weights rounded for what their layers compute (GPTQ) are in the
+    graph already, and their error is of no point.
 
     Args:
         graph: with its quantization points.
         plan: says which points belong to a layer.
         batch: bound to the inputs of the graph; a few of its samples are used.
+        reference: the float model, which the whole error is measured against.
     """
     layers: dict[str, set[str]] = {}
     for point in plan:
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
         layers.setdefault(layer, set()).add(point.name)
     run, samples = Executor(graph), min(_SAMPLES, max(1, _RUNS // max(1, len(layers))))
-    real = run.run(graph.smaller(batch, samples), frozenset())
+    few = graph.smaller(batch, samples)
+    real = run.run(few, frozenset())
+    coded = run.run(few, run.points)
+    limits = _highest_sqnr(reference, few, [coded[i] for i in run.outputs])
     ratios = []
     for layer, points in layers.items():
         new = run.rerun_changed(real, points & run.points, points)
-        pairs = [(real[i].numpy(force=True), new[i]) for i in run.outputs if i in new]
-        each = [sqnr(a, b.numpy(force=True)) for a, b in pairs]
-        ratios.append((layer, min((db for db in each if db is not None), default=float("inf"))))
+        each = [
+            db
+            for i, limit in zip(run.outputs, limits, strict=True)
+            if i in new and (db := _sqnr(real[i], new[i])) is not None and db <= limit
+        ]
+        ratios.append((layer, min(each, default=float("inf"))))
     worst = sorted(ratios, key=lambda ratio: ratio[1])[:_LAYERS]
     return tuple(LayerSqnr(name, db) for name, db in worst if db != float("inf"))
+
+
+def _highest_sqnr(
+    reference: FloatGraph, batch: Batch, outputs: Sequence[torch.Tensor]
+) -> list[float]:
+    """Return for each output the SQNR of an error that is `_MIN_SHARE` of the whole one."""
+    executor = Executor(reference)
+    values = executor.run(batch, frozenset())
+    whole = [_sqnr(values[i], o) for i, o in zip(executor.outputs, outputs, strict=True)]
+    return [-float("inf") if db is None else db - 10 * math.log10(_MIN_SHARE) for db in whole]
+
+
+def _sqnr(real: torch.Tensor, other: torch.Tensor) -> float | None:
+    return sqnr(real.numpy(force=True), other.numpy(force=True))
 
 
 def narrow_inputs(

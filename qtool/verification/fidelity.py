@@ -19,6 +19,8 @@ from qtool.core.records import to_json
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
+NO_SIGNAL_DB = -200.0
+"""SQNR of noise without signal, and of an output that is NaN or Inf."""
 _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
@@ -108,7 +110,12 @@ class Fidelity:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
         why = f"; most sensitive layers: {layers}" if layers else ""
-        problems = [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
+        broken = [n for n, db in self.outputs if n in self.not_finite and db == NO_SIGNAL_DB]
+        low = [name for name in low if name not in broken]
+        problems = (
+            [f"the float model gives only NaN or Inf in {_outputs(broken)}"] if broken else []
+        )
+        problems += [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
         if other:
             problems.append(
                 f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
@@ -183,8 +190,8 @@ def decibels(signal: float, noise: float) -> float | None:
     if noise == 0.0:
         return None
     if not (math.isfinite(signal) and math.isfinite(noise)):
-        return -200.0
-    return 10 * math.log10(signal / noise) if signal > 0 else -200.0
+        return NO_SIGNAL_DB
+    return 10 * math.log10(signal / noise) if signal > 0 else NO_SIGNAL_DB
 
 
 def sqnr(real: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> float | None:
@@ -196,7 +203,7 @@ def sqnr(real: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> float |
     signal, noise = real.astype(np.float64), np.zeros(real.shape)
     np.subtract(quantized, signal, out=noise, where=~same)
     if not np.isfinite(noise).all():
-        return -200.0
+        return NO_SIGNAL_DB
     finite = signal[np.isfinite(signal)]
     return decibels(float(np.square(finite).sum()), float(np.square(noise).sum()))
 
@@ -220,7 +227,7 @@ def compare_outputs(
             continue
         if not np.isfinite(a).all():
             not_finite.append(name)
-        outputs.append(OutputSqnr(name, sqnr(a, b)))
+        outputs.append(OutputSqnr(name, sqnr(a, b) if np.isfinite(a).any() else NO_SIGNAL_DB))
         share = _mode_share(b)
         if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
             collapsed.append(OutputShare(name, share))

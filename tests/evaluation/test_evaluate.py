@@ -182,5 +182,5 @@ def test_a_language_model_has_perplexity_and_the_time_of_a_prompt(tmp_path: Path
     assert [m.name for m in result.metrics] == ["perplexity"]
     assert (result.scores, result.tokens) == ("next tokens", 5 + 8 + 8 + 5 + 8)
     assert [(t.phase, t.tokens, t.cached) for t in result.timings] == [("prompt", 9, 0)]
-    assert "same next-token on" in str(result)
+    assert "same next token on" in str(result)
     assert from_json(Evaluation, json.loads(json.dumps(result.to_json()))) == result

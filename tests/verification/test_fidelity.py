@@ -68,6 +68,26 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
     assert found.to_json()["fidelity"]["warning"] == found.fidelity.warning
 
 
+def test_no_layer_is_named_whose_error_is_a_small_part_of_the_whole() -> None:
+    """Rounding is in the weights after GPTQ: no point of the layer shows it."""
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 8, bias=False)).eval()
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    data = torch.randn(96, 64, generator=generator)
+    model = qtool.quantize(net, [data], mode="weight-only-int4", recover=["gptq"])
+    assert model.fidelity.worst < 20
+    assert all(db <= model.fidelity.worst + 10.5 for _, db in model.fidelity.costliest)
+
+
+def test_only_nan_is_a_warning_and_never_no_noise() -> None:
+    broken = np.full(3, np.nan, np.float32)
+    fidelity = compare_outputs(1, ["y"], [broken], [broken])
+    assert fidelity.worst == -200
+    assert fidelity.warning == "warning: the float model gives only NaN or Inf in output 'y'"
+    assert "no noise" not in str(fidelity)
+
+
 @pytest.mark.parametrize(
     ("real", "coded", "db"),
     [

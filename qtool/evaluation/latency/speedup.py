@@ -1,11 +1,12 @@
-"""Speed-up of the integer model over the float model on this machine, and its slowest operators.
+"""Speed-up of the quantized model over the float model on this machine, and its slowest layers.
 
-Part of every conversion for the runtime of this machine, so that an int8 model slower than float is
-noticed before production.
+Part of every conversion for the runtime of this machine, so that a quantized model slower than
+float is noticed before production.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,75 +19,108 @@ from qtool.core.errors import VerificationError
 from qtool.core.formats import milliseconds, times
 from qtool.core.graph import FloatGraph
 from qtool.core.records import to_json
-from qtool.evaluation.latency.interleaved_timing import Timing, time_files
+from qtool.core.types import Array
+from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
 MIN_ROUNDS = 7
 RUNS = 10
 MAX_NODES = 5
 
+KINDS = {
+    "static": "int8",
+    "dynamic": "dynamic int8",
+    "weight-only": "8-bit weights",
+    "weight-only-int4": "4-bit weights",
+}
+"""Mode -> what a file of it is called next to float."""
+
+_QUANTIZED = (Execution.INTEGER, Execution.DYNAMIC, Execution.WEIGHTS)
+
 
 @dataclass(frozen=True)
 class Speedup:
-    """Speed of an integer model relative to its float model, on one thread.
+    """Speed of a quantized model relative to its float model, on one thread.
 
     Attributes:
-        timing: the float model, then the integer model; one sample, or the whole batch that it was
-            verified with if the model does not run with one.
-        costly: if the integer model is slower: the operators with the largest loss, largest first.
+        timings: the float model, then the quantized model; of a decoder with a KV cache the prompt,
+            then the step. One sample, or the whole batch that the file was verified with if it does
+            not run with one.
+        costly: if the quantized model is slower: its layers with the largest loss, largest first.
+        mode: of the recipe, a key of `KINDS`.
     """
 
     JSON_PROPERTIES: ClassVar = ("ratio",)
 
-    timing: Timing
+    timings: tuple[Timing, ...]
     costly: tuple[NodeTime, ...] = ()
+    mode: str = "static"
+
+    @property
+    def timing(self) -> Timing:
+        """The timing that counts: the step of a decoder with a KV cache."""
+        return self.timings[-1]
 
     @property
     def ratio(self) -> float:
-        """Float time / integer time: the median of paired runs."""
+        """Float time / quantized time: the median of paired runs."""
         return self.timing.ratios[1].median
 
     @property
     def slower(self) -> bool:
-        return self.ratio < 1
+        """True if the model is slower in what it is for: weights alone promise fast steps."""
+        promised = not self.mode.startswith("weight-only") or self.timing.phase == STEP
+        return promised and self.ratio < 1
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
         return fields
 
     def __str__(self) -> str:
-        plain, integer = (s.median for s in self.timing.models)
-        ratio = self.timing.ratios[1]
+        return "\n".join(map(self._line, self.timings))
+
+    def _line(self, timing: Timing) -> str:
+        plain, own = (s.median for s in timing.models)
+        ratio = timing.ratios[1]
         return (
-            f"{plain:.3f} ms in float, {integer:.3f} ms in int8, {self._samples}, one thread: "
-            f"{ratio.median:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+            f"{plain:.3f} ms in float, {own:.3f} ms in {KINDS.get(self.mode, self.mode)}, "
+            f"{timing.what}: {ratio.median:.2f}x "
+            f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
 
     def row(self) -> str:
-        """Return the figures for a summary."""
-        plain, integer = (milliseconds(s.median) for s in self.timing.models)
-        ratio = f"{times(self.ratio)} as fast as float"
-        return f"{integer}, {ratio} ({plain}; {self._samples}, one thread)"
-
-    @property
-    def _samples(self) -> str:
-        return "one sample" if self.timing.batch == 1 else f"{self.timing.batch} samples"
+        """Return the figures for a summary, those that count first."""
+        return "; ".join(_figures(timing) for timing in reversed(self.timings))
 
     def warning(self) -> str | None:
-        """Return a warning if the integer model is slower, else None."""
+        """Return a warning if the quantized model is slower, else None."""
         if not self.slower:
             return None
-        lines = [f"int8 is slower than float here ({self.ratio:.2f}x); slowest operators:"]
-        lines += [_cost(node) for node in self.costly]
-        advice = "try `qtool tune`, or keep these layers in float (see --recipe)"
-        return "\n".join([*lines, advice])
+        kind = KINDS.get(self.mode, self.mode)
+        head = f"{kind} is slower than float here ({self.ratio:.2f}x, {self.timing.what})"
+        if self.mode.startswith("weight-only"):
+            head = f"a step is slower than float here ({self.ratio:.2f}x, {self.timing.what})"
+        if self.costly:
+            head += "; layers that lose most:"
+        advice = "`qtool tune` chooses the layers to leave in float"
+        return "\n".join([head, *map(_cost, self.costly), advice])
+
+
+def _figures(timing: Timing) -> str:
+    plain, own = (milliseconds(s.median) for s in timing.models)
+    ratio = times(timing.ratios[1].median)
+    return f"{own}, {ratio} as fast as float ({plain}; {timing.what})"
 
 
 def _cost(node: NodeTime) -> str:
-    plain, integer = node.microseconds
+    plain, own = node.microseconds
+    if not node.kernels[0] and plain == 0:
+        return f"  input '{node.name}': {own:.0f} us to quantize it"
     kernel = node.kernels[1] or "a kernel of a neighbour"
-    return f"  {node.name}: {integer:.0f} us in {kernel}, {plain:.0f} us in float"
+    return f"  {node.name}: {own:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
 def measure_speedup(
@@ -95,13 +129,13 @@ def measure_speedup(
     """Time an exported file against its float model; None if its target does not run here.
 
     Args:
-        seconds: duration of the timing, at least MIN_ROUNDS rounds; sessions and the profile take
+        seconds: duration of each timing, at least MIN_ROUNDS rounds; sessions and the profile take
             additional time.
 
     Raises:
         VerificationError: ONNX Runtime refuses one of the files.
     """
-    chosen = target(quantized.plan.target)
+    chosen, mode = target(quantized.plan.target), quantized.plan.recipe.mode
     if not runs_here(chosen):
         return None
     inputs = _one_sample(quantized.reference, quantized)
@@ -109,16 +143,34 @@ def measure_speedup(
         plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         try:
-            timing = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
+            timings, profiled = _time(files, inputs, seconds)
         except VerificationError:  # one input may hold the number of rows of another
-            inputs = quantized.sample.arrays()
-            timing = time_files(files, inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
-        if timing.ratios[1].median >= 1:
-            return Speedup(timing)
-        nodes = profile_nodes(files, inputs, runs=RUNS)
-    losses = sorted(nodes, key=lambda n: n.microseconds[0] - n.microseconds[1])
-    costly = [n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0]]
-    return Speedup(timing, tuple(costly))
+            timings, profiled = _time(files, quantized.sample.arrays(), seconds)
+        speedup = Speedup(timings, (), mode)
+        if not speedup.slower:
+            return speedup
+        nodes = profile_nodes(files, profiled, runs=RUNS)
+    return Speedup(timings, _losses(nodes, quantized), mode)
+
+
+def _time(
+    files: Sequence[Path], inputs: Sequence[Array], seconds: float
+) -> tuple[tuple[Timing, ...], Sequence[Array]]:
+    """Return a timing for each phase, and the inputs of the last one."""
+    each = phases(files[0], inputs)
+    timings = (p.time(files, seconds=seconds, least_rounds=MIN_ROUNDS) for p in each)
+    return tuple(timings), each[-1].inputs
+
+
+def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]:
+    """Return the quantized layers and inputs that lose most; others are in float already."""
+    quantized = {d.node for d in model.plan.nodes if d.execution in _QUANTIZED}
+    quantized |= {i.name for i in model.reference.inputs}
+    losses = sorted(
+        (n for n in nodes if n.name in quantized),
+        key=lambda n: n.microseconds[0] - n.microseconds[1],
+    )
+    return tuple(n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0])
 
 
 def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:

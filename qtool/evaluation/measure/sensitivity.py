@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
@@ -186,7 +187,10 @@ def _executor(quantized: Quantized) -> Executor:
 
 
 def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """Split a batch into parts of at most `size` samples, of nearly equal size."""
+    """Split a batch into parts of at most `size` samples, of nearly equal size.
+
+    Tensors in lists and dicts, such as those of a KV cache, are split as well.
+    """
     count = -(-batch.size // size)
     ends = [batch.size * i // count for i in range(count + 1)]
 
@@ -194,7 +198,7 @@ def split_batch(batch: Batch, size: int) -> list[Batch]:
         def cut(x: Any) -> Any:
             return x[start:stop] if isinstance(x, torch.Tensor) and x.dim() else x
 
-        return Batch(tuple(map(cut, batch.args)), {k: cut(v) for k, v in batch.kwargs.items()})
+        return Batch(*pytree.tree_map(cut, (batch.args, batch.kwargs)))
 
     return [piece(start, stop) for start, stop in itertools.pairwise(ends)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 NODES = (
     NodeTime("input", ("", "QuantizeLinear"), (0.0, 30.0)),
     NodeTime("0", ("Conv", "QLinearConv"), (400.0, 100.0)),
-    NodeTime("1", ("Conv", "QLinearConv"), (200.0, 900.0)),
+    NodeTime("3", ("Conv", "QLinearConv"), (200.0, 900.0)),
     NodeTime("2", ("Add", "Add"), (5.0, 5.0)),
+    NodeTime("softmax", ("Softmax", "Softmax"), (5.0, 500.0)),
+    NodeTime("(runtime)", ("", "QuantizeLinear"), (0.0, 50.0)),
 )
 
 
@@ -48,7 +51,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch):
             seen["profiled"] = True
             return NODES
 
-        monkeypatch.setattr(module, "time_files", timed)
+        monkeypatch.setattr("qtool.evaluation.latency.decoding.time_files", timed)
         monkeypatch.setattr(module, "profile_nodes", profiled)
         return seen
 
@@ -63,16 +66,19 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
     assert found is not None
     assert found.slower
     assert seen["shapes"] == [(1, 3, 8, 8)]  # one sample of the batch it was verified with
-    assert [n.name for n in found.costly] == ["1", "input"]  # not the ones that win or are even
+    assert [n.name for n in found.costly] == [
+        "3",
+        "input",
+    ]  # not those that win, are even or in float
     warning = found.warning()
     assert warning is not None
     assert warning.splitlines() == [
-        "int8 is slower than float here (0.50x); slowest operators:",
-        "  1: 900 us in QLinearConv, 200 us in float",
-        "  input: 30 us in QuantizeLinear, 0 us in float",
-        "try `qtool tune`, or keep these layers in float (see --recipe)",
+        "int8 is slower than float here (0.50x, batch 1, 1 thread); layers that lose most:",
+        "  3: 900 us in QLinearConv, 200 us in float",
+        "  input 'input': 30 us to quantize it",
+        "`qtool tune` chooses the layers to leave in float",
     ]
-    assert found.to_json()["costly"][0]["name"] == "1"
+    assert found.to_json()["costly"][0]["name"] == "3"
 
 
 def test_an_export_that_is_timed_says_so_in_its_result(pretend, tmp_path: Path):
@@ -114,6 +120,37 @@ def test_faster_is_a_line_and_no_warning(pretend, tmp_path: Path):
     assert "profiled" not in seen
 
 
+def phase(name: str, ratio: float) -> Timing:
+    tokens, cached = (1, 95) if name == "step" else (96, 0)
+    return replace(timing(ratio), phase=name, tokens=tokens, cached=cached)
+
+
+def test_a_slow_prompt_of_weights_alone_is_no_warning():
+    """Weights of few bits are for size and the time of a step."""
+    speed = module.Speedup((phase("prompt", 0.5),), (), "weight-only-int4")
+    assert not speed.slower
+    assert speed.warning() is None
+    assert "in 4-bit weights, prompt of 96 tokens, batch 1, 1 thread: 0.50x" in str(speed)
+    assert not replace(speed, timings=(timing(0.5),)).slower
+    both = replace(speed, timings=(phase("prompt", 0.5), phase("step", 2.0)))
+    assert not both.slower
+    assert both.ratio == 2.0
+    assert [line.split(":")[-1][:6] for line in str(both).splitlines()] == [" 0.50x", " 2.00x"]
+    assert both.row().startswith("0.5 ms, 2.00x as fast as float (1 ms; step with 95 cached")
+
+
+def test_a_slow_step_of_weights_alone_is_a_warning():
+    speed = module.Speedup((phase("prompt", 2.0), phase("step", 0.5)), (), "weight-only-int4")
+    assert speed.slower
+    warning = speed.warning()
+    assert warning is not None
+    assert "int8" not in warning
+    assert warning.splitlines() == [
+        "a step is slower than float here (0.50x, step with 95 cached tokens, batch 1, 1 thread)",
+        "`qtool tune` chooses the layers to leave in float",
+    ]
+
+
 def test_a_target_that_runs_elsewhere_is_not_timed(pretend, tmp_path: Path):
     pretend(2.0)
     model = quantized("tflite")
@@ -151,4 +188,4 @@ def test_a_model_that_takes_no_single_sample_is_timed_on_all(
     assert model.export(tmp_path / "m.onnx") is not None
     found = model.speed(tmp_path / "m.onnx", seconds=0.01)
     assert found is not None
-    assert "in int8, 5 samples, one thread" in str(found)
+    assert "in int8, batch 5, 1 thread" in str(found)

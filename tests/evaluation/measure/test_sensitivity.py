@@ -13,7 +13,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.store import Store
 from qtool.evaluation.measure.layer_facts import layers_of
-from qtool.evaluation.measure.sensitivity import measure_sensitivity
+from qtool.evaluation.measure.sensitivity import measure_sensitivity, split_batch
 from qtool.planning.fake_quantize import quant_points
 from qtool.verification.fidelity import decibels
 from tests.evaluation.spoiled import chain, images
@@ -160,3 +160,11 @@ def test_fixed_batch_is_not_cut():
 def test_no_data():
     with pytest.raises(DataError, match="no data"):
         measure_sensitivity(chain(), [])
+
+
+def test_batches_are_split_with_the_cache_in_them():
+    cache = [{"key": torch.arange(5.0)[:, None]}]
+    parts = split_batch(Batch((torch.arange(5),), {"past": cache, "flag": torch.tensor(1)}), 2)
+    assert [p.size for p in parts] == [1, 2, 2]
+    assert [p.kwargs["past"][0]["key"].flatten().tolist() for p in parts] == [[0], [1, 2], [3, 4]]
+    assert all(p.kwargs["flag"] == 1 for p in parts)
