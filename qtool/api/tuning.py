@@ -37,6 +37,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.data.sample_names import SampleNames
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, Recipe
@@ -196,7 +197,8 @@ def explain(
     read_onnx(file)
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))
-    explanation = explainer.explain((captured.graph.bind(b, i) for i, b in stream), samples, most)
+    bound = (captured.graph.bind(b, i) for i, b in stream)
+    explanation = explainer.explain(bound, samples, most).named(SampleNames.of(data))
     if mended is not None:
         layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
         explainer.restored_model(tuple(layers)).export(mended)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from qtool.core.formats import table
 from qtool.core.records import to_json
+from qtool.frontends.data.sample_names import SampleNames
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Flip:
         gains: share of the required gain that each of these layers reaches alone.
         fixed: True if these layers in float restore the prediction in ONNX Runtime.
         runs: number of partial runs of the network.
+        name: of the sample's file, or the begin of its text; "" if the data has no names.
+        expected_name, predicted_name: names of these classes; "" if unknown.
     """
 
     index: int
@@ -34,18 +37,33 @@ class Flip:
     gains: tuple[float, ...]
     fixed: bool
     runs: int
+    name: str = ""
+    expected_name: str = ""
+    predicted_name: str = ""
 
     def __str__(self) -> str:
-        layers = ", ".join(
-            f"{name} ({100 * share:.0f} % of the required gain alone)"
-            for name, share in zip(self.layers, self.gains, strict=True)
-        )
+        sample = f"{self.name} (sample {self.index})" if self.name else f"sample {self.index}"
         end = "fixes it" if self.fixed else "does not fix it"
         return (
-            f"sample {self.index}: float predicts {self.expected} (margin {self.margin:.4g}), "
-            f"int8 predicts {self.predicted} (margin {-self.quantized_margin:.4g}); "
-            f"keeping {layers} in float {end}"
+            f"{sample}: float predicts {self.expected_name or self.expected} "
+            f"(margin {self.margin:.4g}), int8 predicts {self.predicted_name or self.predicted} "
+            f"(margin {-self.quantized_margin:.4g}); "
+            f"keeping {', '.join(self.layers)} in float {end}{self._parts}"
         )
+
+    @property
+    def _parts(self) -> str:
+        """How far each of several layers goes; of one that fixes it nothing is left to say."""
+        if self.fixed and len(self.layers) == 1:
+            return ""
+        parts = zip(self.layers, self.gains, strict=True)
+        return f" ({', '.join(f'{name} alone {_describe_gain(gain)}' for name, gain in parts)})"
+
+
+def _describe_gain(gain: float) -> str:
+    if gain >= 1:
+        return "goes all the way"
+    return f"goes {100 * gain:.0f} % of the way" if gain > 0 else "does not help"
 
 
 class LayerFlips(NamedTuple):
@@ -76,6 +94,19 @@ class Explanation:
         """The layers to keep in float, those of most flips first."""
         counts = Counter(n for f in self.flips for n in f.layers).most_common()
         return tuple(LayerFlips(*each) for each in counts)
+
+    def named(self, names: SampleNames) -> Explanation:
+        """Return the explanation with the names of its samples and their classes."""
+        flips = (
+            replace(
+                f,
+                name=names.sample(f.index),
+                expected_name=names.class_(f.expected),
+                predicted_name=names.class_(f.predicted),
+            )
+            for f in self.flips
+        )
+        return replace(self, flips=tuple(flips))
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)

@@ -75,7 +75,9 @@ def _checked(expected: Any, tensor: Any, index: int) -> Array:
 
 
 def check_same_inputs(files: Sequence[Path]) -> None:
-    """Check that all files have the same inputs (names, types, ranks) and number of outputs.
+    """Check that all files have the same inputs (types, ranks) and number of outputs.
+
+    Inputs are matched by position, so that their names may differ: exporters choose other ones.
 
     Raises:
         DataError: they do not.
@@ -84,7 +86,13 @@ def check_same_inputs(files: Sequence[Path]) -> None:
     outputs = len(session(files[0]).get_outputs())
     for file in files[1:]:
         other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
-        if other != first:
+        names, own = ([name for name, *_ in inputs] for inputs in (first, other))
+        if own != names and sorted(own) == sorted(names):
+            raise DataError(
+                f"{file.name} takes the inputs of {files[0].name} in another order "
+                f"({', '.join(own)}); export it with the order {', '.join(names)}"
+            )
+        if [kind for _, *kind in other] != [kind for _, *kind in first]:
             raise DataError(
                 f"{file.name} takes other inputs ({_describe(other)}) than {files[0].name} "
                 f"({_describe(first)}); compare models of one task"

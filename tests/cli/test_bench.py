@@ -40,7 +40,7 @@ def test_one_file_alone(cli: Cli, files: list[str]) -> None:
 
 
 def test_refusals(cli: Cli, files: list[str]) -> None:
-    linear_file(cli.folder / "z.onnx", np.eye(3), name="z")
+    linear_file(cli.folder / "z.onnx", np.eye(3), rank=3)
     assert "takes other inputs" in cli.refuses("bench", files[0], "z.onnx")
     linear_file(cli.folder / "two.onnx", np.eye(3), size=2)
     assert "does not accept batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")

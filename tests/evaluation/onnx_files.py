@@ -12,15 +12,21 @@ __all__ = ["linear_file"]
 
 
 def linear_file(
-    path: Path, weight: np.ndarray, *, name: str = "x", size: int | str = "batch"
+    path: Path,
+    weight: np.ndarray,
+    *,
+    name: str = "x",
+    size: int | str = "batch",
+    rank: int = 2,
 ) -> Path:
     """y = x @ weight, as an ONNX file; `size` of the batch may be fixed."""
     inputs, outputs = weight.shape
+    outer = [size, *(["time"] * (rank - 2))]
     graph = helper.make_graph(
         [helper.make_node("MatMul", [name, "w"], ["y"], name="product")],
         "linear",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, inputs])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [size, outputs])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [*outer, inputs])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [*outer, outputs])],
         [numpy_helper.from_array(weight.astype(np.float32), "w")],
     )
     onnx.save(

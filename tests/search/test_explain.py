@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
+from qtool.search.explanation import Flip
 from tests.search.nets import ladder
 
 
@@ -34,3 +36,18 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
         qtool.explain(file, net, asked, samples=[same])
     with pytest.raises(qtool.DataError, match="there is no sample 256; the data has 256"):
         qtool.explain(file, net, asked, samples=[256])
+
+
+def test_a_flip_names_sample_and_classes_and_says_how_far_layers_go() -> None:
+    flip = Flip(96, 3, 5, 0.5, -0.25, ("conv1",), (17.38,), True, 9)
+    assert str(flip) == (
+        "sample 96: float predicts 3 (margin 0.5), int8 predicts 5 (margin 0.25); "
+        "keeping conv1 in float fixes it"
+    )
+    named = replace(flip, name="cat/96.png", expected_name="cat", predicted_name="dog")
+    assert str(named).startswith("cat/96.png (sample 96): float predicts cat (margin 0.5), int8")
+    several = replace(flip, layers=("a", "b", "c"), gains=(0.6, 1.2, -0.1), fixed=False)
+    assert str(several).endswith(
+        "keeping a, b, c in float does not fix it (a alone goes 60 % of the way, "
+        "b alone goes all the way, c alone does not help)"
+    )

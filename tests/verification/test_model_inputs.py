@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 
 from qtool.core.errors import DataError, VerificationError
 from qtool.verification.model_inputs import (
@@ -59,7 +61,8 @@ def test_data_is_counted(file: Path) -> None:
 
 def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
     check_same_inputs([file, linear_file(tmp_path / "b.onnx", np.ones((3, 5)))])
-    other = linear_file(tmp_path / "c.onnx", np.eye(3), name="z")
+    check_same_inputs([file, linear_file(tmp_path / "named.onnx", np.eye(3), name="input")])
+    other = linear_file(tmp_path / "c.onnx", np.eye(3), name="z", rank=3)
     with pytest.raises(DataError, match=r"c.onnx takes other inputs \(z: tensor\(float\)"):
         check_same_inputs([file, other])
 
@@ -94,3 +97,21 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_text("no")
     with pytest.raises(VerificationError, match=r"no\.onnx"):
         next(random_inputs(tmp_path / "no.onnx", 1, 1))
+
+
+def test_equal_names_in_another_order_are_refused(tmp_path: Path) -> None:
+    files = []
+    for order in ("ab", "ba"):
+        values = [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in (*order, "y")
+        ]
+        graph = helper.make_graph(
+            [helper.make_node("Sub", ["a", "b"], ["y"])], "difference", values[:2], values[2:]
+        )
+        opsets = [helper.make_opsetid("", 21)]
+        files.append(tmp_path / f"{order}.onnx")
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), files[-1])
+    with pytest.raises(
+        DataError, match=r"in another order \(b, a\); export it with the order a, b"
+    ):
+        check_same_inputs(files)

@@ -23,7 +23,13 @@ from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.measure.accuracy import Accuracy, check_labels, measure_outputs, summarize
+from qtool.evaluation.measure.accuracy import (
+    Accuracy,
+    WorstSample,
+    check_labels,
+    measure_outputs,
+    summarize,
+)
 from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
 from qtool.evaluation.metrics import check_drop, user_metrics
 from qtool.evaluation.options import Goals, ReportOptions
@@ -33,6 +39,7 @@ from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.restored_model import is_quantized, read_onnx
+from qtool.frontends.data.sample_names import SampleNames
 from qtool.planning.targets import TARGETS
 from qtool.verification import Coverage, Exactness, audit, compare_codes
 from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
@@ -91,6 +98,7 @@ def build_report(
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user)
+    accuracy = _named(accuracy, SampleNames.of(data))
     models = _models(subjects, coverages, exact, accuracy, latency, options.goals)
     return Report(
         schema=SCHEMA,
@@ -106,6 +114,23 @@ def build_report(
         best=best_model(models, latency),
         **_plan_fields(quantized, layers, subjects, coverages, options),
     )
+
+
+def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
+    """Return the accuracy with the names and thumbnails that the data has of the worst samples."""
+
+    def named(sample: WorstSample) -> WorstSample:
+        return replace(
+            sample,
+            name=names.sample(sample.index),
+            thumbnail=names.thumbnail(sample.index),
+            expected_name=names.class_(sample.expected),
+            predicted_name=names.class_(sample.predicted),
+            label_name=names.class_(sample.label),
+        )
+
+    models = (replace(m, worst=tuple(map(named, m.worst))) for m in accuracy.models)
+    return replace(accuracy, models=tuple(models))
 
 
 class _FirstSamples:

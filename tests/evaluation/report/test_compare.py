@@ -217,10 +217,19 @@ def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
     assert (facts.mode, facts.target, facts.runs_here) == (mode, target, target != "qnn")
 
 
+def test_inputs_are_matched_by_position(tmp_path):
+    files = [
+        linear_file(tmp_path / "a.onnx", np.eye(3)),
+        linear_file(tmp_path / "b.onnx", 1.5 * np.eye(3), name="z"),
+    ]
+    found = compare_files(files, [torch.ones(2, 3)], None, QUICK)
+    assert found.accuracy.models[1].sqnr_db == pytest.approx(20 * np.log10(2), abs=0.01)
+
+
 def test_models_with_other_inputs(tmp_path):
     files = [
         linear_file(tmp_path / "a.onnx", np.eye(3)),
-        linear_file(tmp_path / "b.onnx", np.eye(3), name="z"),
+        linear_file(tmp_path / "b.onnx", np.eye(3), name="z", rank=3),
     ]
     with pytest.raises(DataError, match=r"b.onnx takes other inputs \(z.*a.onnx \(x"):
         compare_files(files, [torch.zeros(2, 3)], None, QUICK)
