@@ -32,7 +32,9 @@ def capture_data(
     """Capture the model; return it, the first batch and all data, distilled if there is none."""
     if data is not None:
         first, data = _peek_first_batch(data, model)
-        return capture_model(model, first, dynamic), first, data
+        captured = capture_model(model, first, dynamic)
+        captured.check_outputs()
+        return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known; give "
@@ -52,7 +54,8 @@ def capture_notes(
     module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
     chosen = dynamic is not None or not module
     sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
-    return (*sizes, *(data.notes if isinstance(data, SyntheticData) else ()))
+    synthetic = data.notes if isinstance(data, SyntheticData) else ()
+    return (*captured.notes, *sizes, *synthetic)
 
 
 def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
+from qtool.calibration.data_warnings import DataWarnings
 from qtool.calibration.in_place_buffers import use_in_place_operators
 from qtool.calibration.merge import check_ranks, merge_ranks
 from qtool.calibration.prefetch import prefetch
@@ -23,7 +25,9 @@ from qtool.core.data import Batch, batches
 from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
+from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.graph.process_lock import PROCESS_LOCK
+from qtool.core.log import log_warning
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
 from qtool.observers import Histogram, Statistic
@@ -201,19 +205,22 @@ def collect_statistics(
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
         own = Calibration(*head, 0, specs, statistics, kept)
         ranks, convergence, samples, first = current(), RangeConvergence(specs), 0, ""
+        warnings = DataWarnings(graph.inputs)
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
         for index, (bound, on_device) in enumerate(prefetch(bound_batches, device)):
             ranks.check()
             samples += bound.size
-            first = first or content_hash([t.detach().cpu() for t in graph.tensors_of(bound)])
+            tensors = graph.tensors_of(bound)
+            first = first or content_hash([t.detach().cpu() for t in tensors])
+            warnings.add(tensors)
             parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
             buffer.parts = len(parts[0]) > 1
             for part, moved in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
                 if modules:  # else only samples are stored
                     with PROCESS_LOCK:
-                        _run(prepared, moved, index)
+                        check_outputs(graph, moved, _run(prepared, moved, index), index)
             with _batch_in_errors(index):
                 buffer.flush()
             convergence.record(samples, statistics)
@@ -221,7 +228,10 @@ def collect_statistics(
     calibration = merge_ranks(ranks, own, first if check_shards else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty; give at least one batch")
-    return calibration
+    cautions = warnings.warnings(calibration.samples)
+    for caution in cautions:
+        log_warning(caution)
+    return replace(calibration, notes=(*cautions, *calibration.notes))
 
 
 def _bind(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
@@ -232,9 +242,9 @@ def _bind(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
         yield bound
 
 
-def _run(prepared: nn.Module, batch: Batch, index: int) -> None:
+def _run(prepared: nn.Module, batch: Batch, index: int) -> list[Any]:
     with _batch_in_errors(index):
-        prepared(*batch.args, **batch.kwargs)
+        return pytree.tree_leaves(prepared(*batch.args, **batch.kwargs))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import batch_norms
 from qtool.core.graph.fingerprint import fingerprint
+from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.graph.process_lock import exclusive
 from qtool.core.path_arguments import accepts_paths
@@ -29,6 +30,7 @@ from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.example_inputs import check_dynamic
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
+from qtool.frontends.torch.float32 import to_float32
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
@@ -50,6 +52,7 @@ class Captured:
         graph: the float graph after the canonical passes.
         unfolded: the graph before them, with its BatchNorms; None without any.
         fingerprint: of the captured graph.
+        notes: what was converted before the capture, in sentences.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Captured:
         fingerprint: str,
         outputs: Sequence[torch.Tensor] | None = None,
         unfolded: FloatGraph | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         """
         Args:
@@ -65,10 +69,12 @@ class Captured:
             fingerprint: as the attribute.
             outputs: of the graph on its example, if known.
             unfolded: as the attribute.
+            notes: as the attribute.
         """
         self.graph = graph
         self.unfolded = unfolded
         self.fingerprint = fingerprint
+        self.notes = notes
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -83,6 +89,15 @@ class Captured:
             raise CaptureError(
                 "the model's weights have changed since it was captured; capture it again"
             )
+
+    def check_outputs(self) -> None:
+        """Check that the outputs on the example are finite, if they are known.
+
+        Raises:
+            DataError: they are not; names the first module whose output is not.
+        """
+        if self._outputs is not None:
+            check_outputs(self.graph, _first_samples(self.graph), self._outputs, 0)
 
     @exclusive
     def for_target(self, name: str) -> tuple[FloatGraph, tuple[Rewrite, ...]]:
@@ -158,6 +173,7 @@ def capture_model(
 
 
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
+    notes: tuple[str, ...] = ()
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
@@ -165,7 +181,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     elif isinstance(model, OnnxModule):
         graph = capture_onnx(model, next(batches([example], model)), dynamic)
     elif isinstance(model, nn.Module):
-        graph = capture_module(model, next(batches([example], model)), dynamic)
+        model, batch, notes = to_float32(model, next(batches([example], model)))
+        graph = capture_module(model, batch, dynamic)
     else:
         raise CaptureError(
             f"a model is an nn.Module or an ExportedProgram, not a {type(model).__name__}; "
@@ -175,7 +192,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     normed = bool(batch_norms(graph.module))
     unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    return Captured(graph, mark, outputs, unfolded)
+    return Captured(graph, mark, outputs, unfolded, notes)
 
 
 def _check_torch_defaults() -> None:

@@ -96,19 +96,31 @@ def test_a_batch_of_another_shape(
     assert "x: float32[batch, 4, 8, 8]" in message
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
 def test_a_batch_of_another_dtype(
     dtype: torch.dtype, model: qtool.Captured, refuses: Callable[..., str]
 ) -> None:
     message = refuses(qtool.DataError, qtool.calibrate, model, [x, x.to(dtype)])
     name = str(dtype).removeprefix("torch.")
-    assert f"batch 1, input 'x' is {name}, the model takes float32; convert it first" in message
+    assert (
+        f"batch 1, input 'x' is {name}, the model takes float32; convert it first (x.to(torch.float32))"
+        in message
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_floats_are_converted(dtype: torch.dtype, model: qtool.Captured) -> None:
+    one, other = (
+        qtool.calibrate(model, [x, x.to(t).to(d)]) for t, d in ((dtype, x.dtype), (dtype, dtype))
+    )
+    assert one.statistics.keys() == other.statistics.keys()
+    assert one.kept_samples.state().keys() == other.kept_samples.state().keys()
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"images": x}, "images"),
+        ({"images": x, "more": x}, "images"),
         ({}, "nothing"),
         ((), "tuple"),
         ("text", "a batch is a str"),

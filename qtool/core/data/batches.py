@@ -2,134 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-import io
 import itertools
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import Dataset, IterableDataset
 
+from qtool.core.data.arguments import Arguments
+from qtool.core.data.batch import Batch
 from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.log import log_note
 
 MASK = "attention_mask"
 """The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
 
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The arguments of one call of the model.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: keyword arguments.
-    """
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def size(self) -> int:
-        """Length of the first dimension of the first tensor that has one."""
-        return next((len(t) for _, t in self.tensors() if t.dim()), 1)
-
-    def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Return every tensor with the argument it is in ("input 0", "input 'mask'")."""
-        arguments = [(f"input {i}", a) for i, a in enumerate(self.args)]
-        arguments += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
-        return [
-            (name, t)
-            for name, argument in arguments
-            for t in pytree.tree_leaves(argument)
-            if isinstance(t, torch.Tensor)
-        ]
-
-    def arrays(self) -> list[np.ndarray[Any, Any]]:
-        """Return the tensors in order, as NumPy arrays."""
-        return [t.detach().cpu().numpy() for _, t in self.tensors()]
-
-    def arguments_of(self, model: nn.Module) -> Mapping[str, Any]:
-        """Return the arguments by their names in the model's forward."""
-        try:
-            return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
-        except TypeError as error:
-            raise DataError(
-                f"a batch does not fit {type(model).__name__}.forward"
-                f"{inspect.signature(model.forward)}: {error}"
-            ) from error
-
-    def to(self, device: torch.device) -> Batch:
-        def move(x: Any) -> Any:
-            return x.to(device, non_blocking=True) if isinstance(x, torch.Tensor) else x
-
-        return Batch(*pytree.tree_map(move, (self.args, self.kwargs)))
-
-    def pin_memory(self) -> Batch:
-        """Return a copy whose CPU tensors are in pinned memory."""
-
-        def pin(x: Any) -> Any:
-            on_cpu = isinstance(x, torch.Tensor) and x.device.type == "cpu"
-            return x.pin_memory() if on_cpu else x
-
-        return Batch(*pytree.tree_map(pin, (self.args, self.kwargs)))
-
-    def to_bytes(self) -> bytes:
-        """Serialize for another process; see `from_bytes`."""
-        buffer = io.BytesIO()
-        torch.save((self.args, self.kwargs), buffer)
-        return buffer.getvalue()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Batch:
-        """Return the batch of `to_bytes`, on the CPU.
-
-        Raises:
-            DataError: it holds more than tensors, numbers and texts in containers.
-        """
-        try:
-            arguments = torch.load(io.BytesIO(data), "cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            raise DataError(
-                f"a batch cannot be sent to other processes ({describe(error)}); it may hold only "
-                "tensors, numbers, tuples, lists and dicts"
-            ) from error
-        return cls(*arguments)
-
-    def check_finite(self, index: int) -> None:
-        """Raise DataError if a tensor holds NaN or Inf, has no samples, or is not dense.
-
-        Args:
-            index: of the batch, for the message.
-        """
-        for where, t in self.tensors():
-            if (layout := _unsupported_layout(t)) is not None:
-                raise DataError(f"batch {index}, {where} is {layout}; give a dense tensor")
-            if t.dim() and not len(t) and not self.size:
-                raise DataError(f"batch {index}, {where} has no samples; remove empty batches")
-            if t.is_floating_point() and not _is_finite(t):
-                what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
-                raise DataError(
-                    f"batch {index}, {where} holds {what}; remove or repair that sample"
-                )
-
-
-def _is_finite(tensor: torch.Tensor) -> bool:
-    """Check the sum, in a tenth of the time; each value if the sum overflows."""
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
-
-
-def _unsupported_layout(tensor: torch.Tensor) -> str | None:
-    """Return the kind of a tensor that is not dense; None if it is."""
-    if tensor.is_nested:
-        return "nested"
-    if tensor.layout is not torch.strided:
-        return f"sparse ({tensor.layout})"
-    return "on the meta device, without values" if tensor.is_meta else None
+__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor"]
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:
@@ -167,6 +58,9 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         data: items as `to_batch` takes them.
         model: whose forward says how many entries of a tuple are arguments.
 
+    Entries of dicts that are labels are left out, unless forward requires them; so are the last
+    ones of a tuple longer than the arguments. See `Arguments`.
+
     Raises:
         DataError: `data` is not iterable, an error occurs while it is read, or an item is no
             batch.
@@ -176,6 +70,12 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
             f"data is a {type(data).__name__}; give an iterable of batches, "
             "for instance [tensor] or a DataLoader"
         )
+    source: Any = data  # mypy finds the method orders of the classes below inconsistent
+    if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
+        raise DataError(
+            f"data is a {type(data).__name__}, a dataset of single samples; give "
+            "DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
+        )
     try:
         iterator = iter(data)
     except TypeError as error:
@@ -184,8 +84,7 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}") from error
-    accepts = _positional(model) if model is not None else None
-    return _read(iterator, accepts)
+    return _read(iterator, model)
 
 
 def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:
@@ -205,7 +104,8 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     return first, itertools.chain([first], stream)
 
 
-def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
+def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
+    arguments = Arguments.of(model)
     for index in itertools.count():
         try:
             item = next(iterator)
@@ -215,7 +115,10 @@ def _read(iterator: Iterator[Any], accepts: int | None) -> Iterator[Batch]:
             raise
         except (Exception, SystemExit) as error:
             raise DataError(f"reading batch {index} failed: {describe(error)}") from error
-        yield to_batch(item, accepts)
+        batch, note = arguments.of_batch(to_batch(item, arguments.positional))
+        if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
+            log_note(note)  # of a captured graph it was said at the capture
+        yield batch
 
 
 def _tensor(x: Any) -> Any:
@@ -235,17 +138,3 @@ def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
         raise DataError(
             f"an array of type {array.dtype} cannot be a model input; give numbers"
         ) from error
-
-
-def _positional(model: nn.Module) -> int | None:
-    """Return how many positional arguments forward takes; None if any number or unknown."""
-    try:
-        kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
-    except ValueError:  # a compiled one
-        return None
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return None
-    return sum(
-        k in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for k in kinds
-    )

@@ -192,7 +192,14 @@ class FloatGraph:
             )
         for expected, actual in zip(self.inputs, tensors, strict=True):
             _check_input(expected, actual, index)
-        return batch
+        return self._converted(batch)
+
+    def _converted(self, batch: Batch) -> Batch:
+        """Return the batch in float32, if all floating point inputs are."""
+        types = {i.dtype for i in self.inputs if "float" in i.dtype}
+        tensors = (t for _, t in batch.tensors() if t.is_floating_point())
+        others = any(t.dtype is not torch.float32 for t in tensors)
+        return batch.to_float32() if others and types == {"float32"} else batch
 
     def _rearranged(self, batch: Batch, index: int) -> Batch:
         """Return the arguments by position and by name as in the example."""
@@ -246,8 +253,12 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     if not isinstance(actual, torch.Tensor):
         raise DataError(f"{where} is a {type(actual).__name__}, not a tensor")
     dtype = str(actual.dtype).removeprefix("torch.")
-    if dtype != expected.dtype:
-        raise DataError(f"{where} is {dtype}, the model takes {expected.dtype}; convert it first")
+    converted = expected.dtype == "float32" and actual.is_floating_point()  # see `_converted`
+    if dtype != expected.dtype and not converted:
+        how = "x.float() / 255" if dtype == "uint8" else f"x.to(torch.{expected.dtype})"
+        raise DataError(
+            f"{where} is {dtype}, the model takes {expected.dtype}; convert it first ({how})"
+        )
     fits = actual.dim() == len(expected.shape) and all(
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
     )

@@ -13,11 +13,14 @@ from torch import nn
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.frontends.torch.exported_program import first_line
+from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _OWN = str(Path(__file__).parents[2]) + os.sep
 _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
+_CALL = r"\b(?:float|int|round)\([^()]*(?:\([^()]*\))*[^()]*\)"
+_NUMBER = re.compile(rf"{_CALL}|\.item\(\)|\.tolist\(\)")
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
 _REMEDIES = (
     (
@@ -80,6 +83,11 @@ def explain_export_error(
     where = where or _raised_at(error)
     if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
         return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
+    if "data-dependent" in text and lines and (number := _NUMBER.search(lines[-1][2])):
+        return CaptureError(
+            f"the model makes a Python number of a tensor ({number[0].strip('.')}){where}, which a "
+            "graph cannot: compute with the tensor itself, or store a constant"
+        )
     if "data-dependent" in text:
         return CaptureError(
             f"the model branches on values of its data{where}; a graph has one path: replace the "
@@ -94,7 +102,12 @@ def explain_export_error(
             "leave the dimension out of dynamic"
         )
     if problem := _eager_problem(model, example):
-        return CaptureError(f"the model does not run on the given inputs: {problem}")
+        inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
+        remedy = input_remedy(model, example)
+        return CaptureError(
+            f"the model does not run on the given inputs ({inputs or 'no tensors'}): "
+            f"{remedy or problem}"
+        )
     if problem := _eager_problem(model, two):
         return CaptureError(
             "the model takes one sample but not two; the first dimension of every input must be "
@@ -104,6 +117,12 @@ def explain_export_error(
         f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs, but "
         "cannot be traced: rewrite that code, or quantize the model without it"
     )
+
+
+def _shown(where: str, tensor: torch.Tensor) -> str:
+    """Return an input with its type and shape."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{where}: {dtype}{list(tensor.shape)}"
 
 
 def _raised_at(error: BaseException) -> str:

@@ -1,0 +1,78 @@
+"""Warnings on calibration data from which no useful ranges follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from qtool.core.graph import Input
+
+FEW_SAMPLES = 32
+"""Below this number of samples there is a warning."""
+
+_UNNORMALISED = 64.0  # normalised images reach 5, those of 0..255 nearly always exceed this
+_CHANNELS = (1, 3, 4)
+
+
+class DataWarnings:
+    """Collects the extremes of the inputs, batch by batch.
+
+    Args:
+        inputs: of the model.
+    """
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs = inputs
+        self._bounds: dict[str, tuple[float, float]] = {}
+
+    def add(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Add one batch, in the order of the inputs."""
+        for each, tensor in zip(self._inputs, tensors, strict=True):
+            if tensor.is_floating_point() and tensor.numel():
+                low, high = (float(t) for t in torch.aminmax(tensor))
+                old = self._bounds.get(each.name, (low, high))
+                self._bounds[each.name] = min(low, old[0]), max(high, old[1])
+
+    def warnings(self, samples: int) -> tuple[str, ...]:
+        """Return warnings on all data.
+
+        Args:
+            samples: their number, over all processes.
+        """
+        warnings = (
+            _few(samples),
+            self._constant(),
+            *(self._unnormalised(each) for each in self._inputs),
+        )
+        return tuple(filter(None, warnings))
+
+    def _constant(self) -> str | None:
+        """Return a warning if all inputs are constant; a mask may be."""
+        if not self._bounds or any(low != high for low, high in self._bounds.values()):
+            return None
+        names = " and ".join(f"'{name}'" for name in self._bounds)
+        value = next(iter(self._bounds.values()))[0] + 0.0  # not -0
+        return (
+            f"every value of input {names} is {value:g} in the calibration data; no range and no "
+            "accuracy on real data follows from it"
+        )
+
+    def _unnormalised(self, each: Input) -> str | None:
+        low, high = self._bounds.get(each.name, (0.0, 1.0))
+        image = len(each.shape) == 4 and (each.shape[1] in _CHANNELS or each.shape[3] in _CHANNELS)
+        if image and low >= 0 and high > _UNNORMALISED:
+            return (
+                f"input '{each.name}' has values from {low:g} to {high:g}; most networks take "
+                "images divided by 255 and normalised: check the preprocessing"
+            )
+        return None
+
+
+def _few(samples: int) -> str | None:
+    if samples >= FEW_SAMPLES:
+        return None
+    return (
+        f"calibrated on {samples} sample{'s' * (samples != 1)}; ranges and recovery steps need at "
+        f"least {FEW_SAMPLES}, better 100 to 500"
+    )

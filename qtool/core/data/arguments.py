@@ -1,0 +1,81 @@
+"""Which entries of a batch are arguments of a model: the others are labels."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+from torch import nn
+
+from qtool.core.data.batch import NAMED, Batch
+
+LABELS = frozenset(
+    {
+        "class",
+        "end_positions",
+        "label",
+        "labels",
+        "next_sentence_label",
+        "start_positions",
+        "target",
+        "targets",
+        "y",
+    }
+)
+"""Usual keys of labels in batches that are dicts."""
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a model's forward takes.
+
+    Attributes:
+        positional: number of positional arguments; None: any number, or unknown.
+        required: names of arguments without a default.
+        names: of all arguments; None: any, or unknown.
+    """
+
+    positional: int | None = None
+    required: frozenset[str] = frozenset()
+    names: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, model: nn.Module | None) -> Arguments:
+        """Return the arguments of a model's forward; of None, and of a compiled one, any."""
+        if model is None:
+            return cls()
+        try:
+            parameters = list(inspect.signature(model.forward).parameters.values())
+        except ValueError:
+            return cls()
+        variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
+        positional = sum(p.kind in _POSITIONAL for p in parameters)
+        required = (p.name for p in parameters if p.default is p.empty and p.kind in NAMED)
+        anything = any(p.kind in _VARIADIC for p in parameters)
+        names = None if anything else frozenset(p.name for p in parameters)
+        return cls(None if variadic else positional, frozenset(required), names)
+
+    def of_batch(self, batch: Batch) -> tuple[Batch, str | None]:
+        """Return the entries of a batch that are arguments, and a note on the others.
+
+        Labels are left out unless they are required. The only entry is taken for the only required
+        argument, whatever its key.
+        """
+        labels = [k for k in batch.kwargs if k in LABELS and k not in self.required]
+        if not labels or len(labels) == len(batch.kwargs):
+            return self._renamed(batch)
+        rest = Batch(batch.args, {k: v for k, v in batch.kwargs.items() if k not in labels})
+        rest, renamed = self._renamed(rest)
+        note = f"'{', '.join(labels)}' in the batches is left out: labels are no input"
+        return rest, note if renamed is None else f"{note}; {renamed}"
+
+    def _renamed(self, batch: Batch) -> tuple[Batch, str | None]:
+        key = next(iter(batch.kwargs), "")
+        only = len(batch.kwargs) == len(self.required) == 1 and not batch.args
+        if not only or self.names is None or key in self.names:
+            return batch, None
+        (name,) = self.required
+        return Batch((batch.kwargs[key],)), f"'{key}' in the batches is the input '{name}'"

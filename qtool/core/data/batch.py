@@ -1,0 +1,147 @@
+"""One batch: the arguments of one call of a model."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from qtool.core.errors import DataError, describe
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+"""Kinds of parameters that a caller can name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The arguments of one call of the model.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Length of the first dimension of the first tensor that has one."""
+        return next((len(t) for _, t in self.tensors() if t.dim()), 1)
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Return every tensor with the argument it is in ("input 0", "input 'mask'")."""
+        arguments = [(f"input {i}", a) for i, a in enumerate(self.args)]
+        arguments += [(f"input '{k}'", a) for k, a in self.kwargs.items()]
+        return [
+            (name, t)
+            for name, argument in arguments
+            for t in pytree.tree_leaves(argument)
+            if isinstance(t, torch.Tensor)
+        ]
+
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Return the tensors in order, as NumPy arrays."""
+        return [t.detach().cpu().numpy() for _, t in self.tensors()]
+
+    def arguments_of(self, model: nn.Module) -> Mapping[str, Any]:
+        """Return the arguments by their names in the model's forward."""
+        try:
+            return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
+        except TypeError as error:
+            raise _arguments_error(self, model, error) from error
+
+    def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        """Return the batch with a function applied to each tensor."""
+
+        def apply(x: Any) -> Any:
+            return function(x) if isinstance(x, torch.Tensor) else x
+
+        return Batch(*pytree.tree_map(apply, (self.args, self.kwargs)))
+
+    def to_float32(self) -> Batch:
+        """Return the batch with other floating point tensors converted to float32."""
+        return self.map_tensors(lambda t: t.float() if t.is_floating_point() else t)
+
+    def to(self, device: torch.device) -> Batch:
+        return self.map_tensors(lambda t: t.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """Return a copy whose CPU tensors are in pinned memory."""
+        return self.map_tensors(lambda t: t.pin_memory() if t.device.type == "cpu" else t)
+
+    def to_bytes(self) -> bytes:
+        """Serialize for another process; see `from_bytes`."""
+        buffer = io.BytesIO()
+        torch.save((self.args, self.kwargs), buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Batch:
+        """Return the batch of `to_bytes`, on the CPU.
+
+        Raises:
+            DataError: it holds more than tensors, numbers and texts in containers.
+        """
+        try:
+            arguments = torch.load(io.BytesIO(data), "cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            raise DataError(
+                f"a batch cannot be sent to other processes ({describe(error)}); it may hold only "
+                "tensors, numbers, tuples, lists and dicts"
+            ) from error
+        return cls(*arguments)
+
+    def check_finite(self, index: int) -> None:
+        """Raise DataError if a tensor holds NaN or Inf, has no samples, or is not dense.
+
+        Args:
+            index: of the batch, for the message.
+        """
+        for where, t in self.tensors():
+            if (layout := _unsupported_layout(t)) is not None:
+                raise DataError(f"batch {index}, {where} is {layout}; give a dense tensor")
+            if t.dim() and not len(t) and not self.size:
+                raise DataError(f"batch {index}, {where} has no samples; remove empty batches")
+            if t.is_floating_point() and not _is_finite(t):
+                what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
+                raise DataError(
+                    f"batch {index}, {where} holds {what}; remove or repair that sample"
+                )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Check the sum, in a tenth of the time; each value if the sum overflows."""
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def _unsupported_layout(tensor: torch.Tensor) -> str | None:
+    """Return the kind of a tensor that is not dense; None if it is."""
+    if tensor.is_nested:
+        return "nested"
+    if tensor.layout is not torch.strided:
+        return f"sparse ({tensor.layout})"
+    return "on the meta device, without values" if tensor.is_meta else None
+
+
+def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataError:
+    """Return an error that compares the entries of a batch with what a model takes."""
+    signature = inspect.signature(model.forward)
+    kind = type(model).__name__
+    if not batch.kwargs:
+        return DataError(f"a batch does not fit {kind}.forward{signature}: {error}")
+    required = [n for n, p in signature.parameters.items() if p.default is p.empty]
+    named = [n for n in required if signature.parameters[n].kind in NAMED]
+    return DataError(
+        f"a batch has {', '.join(batch.kwargs)}, {kind}.forward takes {', '.join(named)}"
+        f"{'' if len(named) == len(signature.parameters) else ' and more'} ({error}); rename the "
+        "keys, or give tensors or tuples in the order of the arguments"
+    )

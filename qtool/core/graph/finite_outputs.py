@@ -1,0 +1,67 @@
+"""Checks that a float model's outputs are finite, and finds the module that made them otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.core.data import Batch
+from qtool.core.errors import DataError
+from qtool.core.graph.float_graph import FloatGraph
+from qtool.core.graph.nodes import name_of
+
+
+def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index: int) -> None:
+    """Check outputs of a float graph.
+
+    Args:
+        graph: the float graph.
+        batch: its bound arguments, for which it is run again if an output is not finite.
+        outputs: tensors, or leaves of another kind.
+        index: of the batch, for the message.
+
+    Raises:
+        DataError: an output is NaN or Inf; names the first module whose output is.
+    """
+    for name, output in zip(graph.outputs, outputs, strict=False):
+        if (what := _not_finite(output)) is None:
+            continue
+        finder = _FirstNotFinite(graph.module, what)
+        with torch.no_grad():
+            finder.run(*graph.leaves_of(batch), enable_io_processing=False)
+        where = "" if finder.first is None else f", first after {name_of(finder.first)}"
+        raise DataError(
+            f"batch {index}: output '{name}' of the float model is {what}{where}; repair the model "
+            "or its weights, or check that the data is what it was trained on"
+        )
+
+
+class _FirstNotFinite(fx.Interpreter):
+    """Runs a graph and finds the first node whose result has NaN, or Inf.
+
+    Attributes:
+        first: that node; None without one.
+    """
+
+    def __init__(self, module: fx.GraphModule, what: str) -> None:
+        super().__init__(module)
+        self.what = what
+        self.first: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if self.first is None and n.op.startswith("call") and _not_finite(result) == self.what:
+            self.first = n
+        return result
+
+
+def _not_finite(value: Any) -> str | None:
+    """Return NaN or Inf if a tensor has one; None for anything else."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return None
+    if bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all()):
+        return None
+    return "NaN" if bool(torch.isnan(value).any()) else "Inf"

@@ -1,0 +1,100 @@
+"""Finds how to change a batch that a model does not take, by trying the usual changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import nn
+
+from qtool.core.data import Batch
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of the tensors of a batch.
+
+    Attributes:
+        code: Python expression; {} stands for the tensor.
+        applies: whether a tensor may need it.
+        change: applies it.
+        kind: of the steps of a kind only one is tried at a time.
+    """
+
+    code: str
+    applies: Callable[[torch.Tensor], bool]
+    change: Change
+    kind: str
+
+
+_CHANNELS = (1, 3, 4)
+_STEPS = (
+    Step("{}[None]", lambda t: t.dim() in (1, 2, 3), lambda t: t[None], "batch"),
+    Step("{}[:, None]", lambda t: t.dim() in (2, 3), lambda t: t[:, None], "layout"),
+    Step(
+        "{}.permute(0, 3, 1, 2)",
+        lambda t: t.dim() == 4 and t.shape[3] in _CHANNELS,
+        lambda t: t.permute(0, 3, 1, 2),
+        "layout",
+    ),
+    Step(
+        "{}.permute(2, 0, 1)[None]",
+        lambda t: t.dim() == 3 and t.shape[2] in _CHANNELS,
+        lambda t: t.permute(2, 0, 1)[None],
+        "layout",
+    ),
+    Step("{}.flatten(1)", lambda t: t.dim() > 2, lambda t: t.flatten(1), "layout"),
+    Step("{}.transpose(1, 2)", lambda t: t.dim() == 3, lambda t: t.transpose(1, 2), "layout"),
+    Step("{}.float() / 255", lambda t: t.dtype is torch.uint8, lambda t: t.float() / 255, "type"),
+    Step(
+        "{}.float()",
+        lambda t: not t.is_floating_point() and t.dtype is not torch.uint8,
+        lambda t: t.float(),
+        "type",
+    ),
+    Step("{}.long()", lambda t: t.dtype is not torch.int64, lambda t: t.long(), "type"),
+)
+"""In the order in which they are applied."""
+
+
+def input_remedy(model: nn.Module, batch: Batch) -> str | None:
+    """Return what to write so that a model takes a batch that it does not take, or None.
+
+    The model has run with that change. Changes with few steps are tried first.
+    """
+    tensors = [t for _, t in batch.tensors()]
+    useful = [s for s in _STEPS if any(map(s.applies, tensors))]
+    for count in (1, 2, 3):
+        for steps in combinations(useful, count):
+            if len({s.kind for s in steps}) == count and _runs(model, batch, steps):
+                return _sentence(steps)
+    return None
+
+
+def _sentence(steps: tuple[Step, ...]) -> str:
+    code = "x"
+    for step in steps:
+        code = step.code.format(code)
+    loader = "; a DataLoader makes batches of samples" if steps[0].kind == "batch" else ""
+    return f"it runs on {code}, so convert the batches with that{loader}"
+
+
+def _runs(model: nn.Module, batch: Batch, steps: tuple[Step, ...]) -> bool:
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        for step in steps:
+            if not step.applies(tensor):
+                return tensor
+            tensor = step.change(tensor)
+        return tensor
+
+    changed = batch.map_tensors(change)
+    try:
+        with torch.no_grad():
+            model(*changed.args, **changed.kwargs)
+    except (Exception, SystemExit):  # noqa: BLE001  # the user's code may raise anything
+        return False
+    return True
