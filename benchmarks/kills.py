@@ -42,7 +42,7 @@ LOADED = (
     ),
 )
 QUICK = ("--timing", "0")
-BRIEF = ("--seconds", "0.05", "--batch-sizes", "1", "--samples", "64")
+BRIEF = ("--seconds", "0.05", "--batch-sizes", "1", "--layer-samples", "64")
 LABELLED = ("--data", "examples/digits/eval.npz", "--labels", "labels")
 
 

@@ -239,7 +239,10 @@ def report_options(values: dict[str, Any], batches: Iterable[Any]) -> ReportOpti
 
     An option that the command does not have keeps its default.
     """
-    same = ("batch_sizes", "threads", "seconds", "samples", "budget")
+    same = ("batch_sizes", "threads", "seconds", "budget")
+    if "layer_samples" in values:
+        values = {**values, "samples": values["layer_samples"]}
+        same = (*same, "samples")
     return ReportOptions(
         labels=load_labels(values["labels"], values["data"], batches),
         function=load_metrics(values["evaluate"]),

@@ -36,7 +36,7 @@ from qtool.evaluation.options import ReportOptions
     options.threads,
     options.seconds,
     click.option(
-        "--samples",
+        "--layer-samples",
         default=ReportOptions.samples,
         show_default=True,
         type=COUNT,
@@ -98,7 +98,9 @@ def command(
         options.report_options({"data": data, **values}, batches),
         model=reference,
         calibration=calibration,
-        calibration_data=sources.load_data(calibration_data, size) if calibration_data else None,
+        calibration_data=(
+            sources.load_data(calibration_data, size, whole=True) if calibration_data else None
+        ),
         dynamic=sources.dynamic_of(dynamic, batches),
         bars=output.progress,
         **{name: values[name] for name in ("target", "observer", "recipe", "mode")},

@@ -101,6 +101,13 @@ weights = apply(
 )
 _reading = apply(
     _context_option(
+        "samples",
+        "--samples",
+        type=COUNT,
+        help="Use this many samples of --data: of files evenly spaced ones, of a function's "
+        "batches the first ones; by default all.",
+    ),
+    _context_option(
         "transform",
         "--transform",
         metavar="NAME",
@@ -209,8 +216,22 @@ def empty_model(source: Path) -> str | None:
     return task
 
 
-def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterable[Any]:
+def chosen_samples() -> int | None:
+    """Return the value of --samples."""
+    count: int | None = _context_value("samples")
+    return count
+
+
+def load_data(
+    source: str, batch_size: int, labels: str | None = None, whole: bool = False
+) -> Iterable[Any]:
     """Load the batches of --data, without the array of its file that --labels names.
+
+    Args:
+        source: value of --data.
+        batch_size: samples per batch.
+        labels: value of --labels.
+        whole: read all samples, whatever --samples says: this is not --data.
 
     Raises:
         DataError: there is no such data.
@@ -229,6 +250,7 @@ def load_data(source: str, batch_size: int, labels: str | None = None) -> Iterab
         padded=bool(_context_value("padded")),
         unreadable=_context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
+        samples=None if whole else chosen_samples(),
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
@@ -302,8 +324,15 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
         DataError: there is no such array.
     """
     from qtool.core.data.array_files import find_labels
+    from qtool.core.data.subset import FirstSamples
 
-    return getattr(batches, "labels", None) if key is None else find_labels(key, Path(data))
+    if key is None:
+        return getattr(batches, "labels", None)
+    labels = find_labels(key, Path(data))
+    if isinstance(batches, FirstSamples):
+        return labels[: batches.samples]
+    positions = getattr(batches, "positions", None)
+    return labels if positions is None or len(labels) <= positions[-1] else labels[positions]
 
 
 def dynamic_of(

@@ -157,7 +157,7 @@ def command(
         check_writable(path, model, weights, data, eval_data)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
-    eval_batches = sources.load_data(eval_data, batch_size, labels)
+    eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
     goals = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
     result = qtool.tune(
         loaded,

@@ -9,7 +9,10 @@ from typing import Any
 import click
 from qtool.cli import options, output, sources
 from qtool.cli.command import Command
-from qtool.cli.number_types import COUNT, DAY, Real
+from qtool.cli.number_types import DAY, Real
+
+SAMPLES = 256
+"""Random inputs; with --cpu also samples of --data."""
 
 
 @click.command("verify", cls=Command)
@@ -17,13 +20,6 @@ from qtool.cli.number_types import COUNT, DAY, Real
 @sources.apply(
     sources.data_or_random,
     sources.batch_size,
-    click.option(
-        "--samples",
-        default=256,
-        show_default=True,
-        type=COUNT,
-        help="Number of random inputs; with --cpu also the number of samples of --data.",
-    ),
     options.cpu,
     click.option(
         "--timeout",
@@ -38,14 +34,14 @@ def command(
     int8_file: Path,
     data: str | None,
     batch_size: int,
-    samples: int,
     cpu: str | None,
     timeout: float,
     as_json: bool,
 ) -> None:
     """Run INT8_FILE in qtool's integer engine and in ONNX Runtime, and compare every bit.
 
-    Files of any tool that writes QDQ models can be verified. A file written by qtool contains a
+    Files of any tool that writes QDQ models can be verified, without --data on 256 random inputs
+    or as many as --samples says. A file written by qtool contains a
     self-test, which needs no data: it checks that the file is unmodified and gives the expected
     results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
     and is compared with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or
@@ -55,6 +51,7 @@ def command(
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
+    samples = sources.chosen_samples() or SAMPLES
     batches = None if data is None else sources.load_data(data, batch_size)
     if cpu is None:
         result = _on_this_machine(int8_file, batches, samples, batch_size)

@@ -51,6 +51,7 @@ def calibrate(
     accuracy: str | None = None,
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
+    samples: int | None = None,
     progress: Progress = lambda x: x,
 ) -> Calibration:
     """Observe the ranges of a model's tensors on data.
@@ -76,6 +77,7 @@ def calibrate(
             conversion; calibration keeps the samples they need.
         recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
         dynamic: see `capture_model`.
+        samples: use the first ones of the data only, this many; by default all.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
@@ -84,7 +86,7 @@ def calibrate(
         CalibrationError: the plan needs no calibration.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    captured, _, data = capture_data(model, data, dynamic)
+    captured, _, data = capture_data(model, data, dynamic, samples)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     probes = probes_of_steps(captured, plan)
@@ -167,6 +169,7 @@ def quantize(
     accuracy: str | None = None,
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
+    samples: int | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
     """Calibrate and convert in one call.
@@ -176,8 +179,8 @@ def quantize(
     of a process group calibrate and convert together, and all get the same model.
 
     Args:
-        model, data, target, observer, recipe, mode, accuracy, recover, dynamic, progress: as for
-            `calibrate`.
+        model, data, target, observer, recipe, mode, accuracy, recover, dynamic, samples, progress:
+            as for `calibrate`.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
@@ -185,7 +188,7 @@ def quantize(
         PlanError: the recipe does not fit the model.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    captured, first, data = capture_data(model, data, dynamic)
+    captured, first, data = capture_data(model, data, dynamic, samples)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     plan = captured.plan(target, observer, chosen)
     graph, _ = captured.for_target(target)

@@ -13,6 +13,7 @@ from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.core.data import batches
+from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
 from qtool.core.graph import Input
 from qtool.core.types import UINT8
@@ -28,10 +29,15 @@ def capture_data(
     model: Model | Captured,
     data: Iterable[Any] | None,
     dynamic: DynamicSizes | None,
+    samples: int | None = None,
 ) -> tuple[Captured, Any, Iterable[Any]]:
-    """Capture the model; return it, the first batch and all data, distilled if there is none."""
+    """Capture the model; return it, the first batch and all data, distilled if there is none.
+
+    Args:
+        model, data, dynamic, samples: as for `calibrate`.
+    """
     if data is not None:
-        first, data = _peek_first_batch(data, model)
+        first, data = _peek_first_batch(data, model, samples)
         captured = capture_model(model, first, dynamic)
         captured.check_outputs()
         return captured, first, data
@@ -58,13 +64,15 @@ def capture_notes(
     return (*captured.notes, *sizes, *synthetic)
 
 
-def _peek_first_batch(data: Iterable[Any], model: Model | Captured) -> tuple[Any, Iterable[Any]]:
+def _peek_first_batch(
+    data: Iterable[Any], model: Model | Captured, samples: int | None
+) -> tuple[Any, Iterable[Any]]:
     """Return the first batch of all ranks, and this rank's data from its start; data may be a
     one-shot iterator."""
     module = model if isinstance(model, nn.Module) else None
     if isinstance(model, Captured):
         module = model.graph.module
-    stream = batches(data, module)
+    stream = batches(first_samples(data, samples, module), module)
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)

@@ -18,7 +18,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.restored_model import read_onnx
+from qtool.evaluation.restored_model import check_quantized, read_onnx
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -54,11 +54,11 @@ def verify(
 
     Raises:
         DataError: the data does not fit, or random inputs of a type cannot be generated.
-        FileError: not an ONNX file.
+        FileError: not an ONNX file, or one without quantized operators.
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
     """
-    read_onnx(file)
+    check_quantized(file)
     self_test = check_self_test(file)
     inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
     try:

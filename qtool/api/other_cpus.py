@@ -12,7 +12,7 @@ from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.restored_model import read_onnx
+from qtool.evaluation.restored_model import check_quantized
 from qtool.verification.emulation import (
     TIMEOUT,
     CpuComparison,
@@ -55,7 +55,7 @@ def verify_on(
         VerificationError: ONNX Runtime does not load the file.
     """
     path, names = Path(file), parse_cpus(cpus)
-    read_onnx(path)
+    check_quantized(path)
     check_available(names)
     stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
     inputs = list(_first(path, stream, samples))

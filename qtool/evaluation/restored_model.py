@@ -4,6 +4,7 @@ file alone."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,22 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
 
 def is_quantized(path: str | Path) -> bool:
     """Return True if a file has quantized tensors."""
-    return any(mark in n.op_type for n in read_onnx(path).graph.node for mark in _QUANTIZED)
+    model = read_onnx(path)
+    nodes = chain(model.graph.node, *(function.node for function in model.functions))
+    return any(mark in n.op_type for n in nodes for mark in _QUANTIZED)
+
+
+def check_quantized(path: str | Path) -> None:
+    """Check that a file has something to verify.
+
+    Raises:
+        FileError: not an ONNX model, or one without quantized operators.
+    """
+    if not is_quantized(path):
+        raise FileError(
+            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
+            "that `qtool quantize` wrote"
+        )
 
 
 def restore(

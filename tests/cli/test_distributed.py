@@ -94,7 +94,7 @@ def test_evaluate(sample: Cli) -> None:
 
 def test_report(cli: Cli) -> None:
     folder = cli.folder / "report"
-    quick = ("--seconds", "0.1", "--samples", "8", "--batch-sizes", "1")
+    quick = ("--seconds", "0.1", "--layer-samples", "8", "--batch-sizes", "1")
     (code, output, _), other = ended(cli, "report", *DIGITS, *DATA, "-o", str(folder), *quick)
     assert (code, other) == (0, (0, "", "")), output
     assert (folder / "report.html").is_file()

@@ -49,7 +49,7 @@ CONVERT = (
 )
 QUANTIZE = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.onnx")
 LABELLED = ("--model", *DIGITS, "--data", "examples/digits/eval.npz", "--labels", "labels")
-BRIEF = ("--seconds", "0.02", "--batch-sizes", "1", "--samples", "16")
+BRIEF = ("--seconds", "0.02", "--batch-sizes", "1", "--layer-samples", "16")
 METRIC = ("--model", *DIGITS, "--data", "calib_data/digits", "--eval")
 REPORT = (
     *("report", "digits.int8.onnx", *METRIC, "tests.cli.models:first_class"),

@@ -11,7 +11,7 @@ from qtool.cli.output import exit_if_missed
 from tests.cli.conftest import Cli
 from tests.evaluation.report.page.made_up import made_up
 
-QUICK = ("--seconds", "0.01", "--batch-sizes", "4", "--samples", "32")
+QUICK = ("--seconds", "0.01", "--batch-sizes", "4", "--layer-samples", "32")
 EVAL = ("--data", "examples/digits/eval.npz")
 MODEL = ("--weights", "examples/digits/weights.safetensors")
 

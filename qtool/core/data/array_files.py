@@ -12,10 +12,14 @@ import torch
 
 from qtool.core.data.archive_limits import archive_expansion_error
 from qtool.core.data.batches import to_tensor
+from qtool.core.data.subset import even_positions
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 
 SUFFIXES = (".npy", ".npz")
+
+Positions = np.ndarray[Any, Any]
+Rows = slice | Positions
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,13 @@ class ArrayFiles:
         path: file or folder.
         batch_size: samples per batch.
         exclude: names of arrays that are no inputs, labels for instance.
+        samples: number of evenly spaced samples to use; None: all.
     """
 
     path: Path
     batch_size: int = 32
     exclude: tuple[str, ...] = ()
+    samples: int | None = None
 
     def files(self) -> list[Path]:
         """Return the files in order.
@@ -54,15 +60,21 @@ class ArrayFiles:
 
     def __len__(self) -> int:
         """Number of batches."""
-        return sum(
-            -(-_length(a, f) // self.batch_size) for f in self.files() for a in [self._read(f)]
-        )
+        return sum(-(-len(rows) // self.batch_size) for _, rows in self._parts())
+
+    @property
+    def positions(self) -> np.ndarray[Any, Any] | None:
+        """Positions of the samples among those of all files, int64; None: all samples."""
+        if self.samples is None:
+            return None
+        return even_positions(sum(self._lengths()), self.samples)
 
     @property
     def name(self) -> str:
         """A text that differs if the files, their sizes or the batches do."""
         files = [(f.name, f.stat().st_size) for f in self.files()]
-        return f"{files} in batches of {self.batch_size}, without {self.exclude}"
+        part = "" if self.samples is None else f", {self.samples} samples"
+        return f"{files} in batches of {self.batch_size}, without {self.exclude}{part}"
 
     def __iter__(self) -> Iterator[torch.Tensor | dict[str, torch.Tensor]]:
         return self.every(0, 1)
@@ -74,12 +86,28 @@ class ArrayFiles:
                 cut = {k: to_tensor(a[rows]) for k, a in arrays.items()}
                 yield next(iter(cut.values())) if len(cut) == 1 else cut
 
-    def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], slice]]:
+    def _cuts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], Rows]]:
         """Yield the arrays and the rows of each batch."""
+        for arrays, rows in self._parts():
+            for start in range(0, len(rows), self.batch_size):
+                stop = start + self.batch_size
+                yield arrays, slice(start, stop) if isinstance(rows, range) else rows[start:stop]
+
+    def _parts(self) -> Iterator[tuple[dict[str, np.ndarray[Any, Any]], range | Positions]]:
+        """Yield the arrays of each file, and the rows of it to use."""
+        positions, before = self.positions, 0
         for file in self.files():
             arrays = self._read(file)
-            for start in range(0, _length(arrays, file), self.batch_size):
-                yield arrays, slice(start, start + self.batch_size)
+            count = _length(arrays, file)
+            if positions is None:
+                yield arrays, range(count)
+            else:
+                inside = (positions >= before) & (positions < before + count)
+                yield arrays, positions[inside] - before
+            before += count
+
+    def _lengths(self) -> list[int]:
+        return [_length(self._read(file), file) for file in self.files()]
 
     def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
         arrays = read_arrays(file)

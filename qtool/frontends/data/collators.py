@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.core.data import to_tensor
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
@@ -54,9 +55,17 @@ class TransformCollator:
         except (Exception, SystemExit) as error:
             raise DataError(f"{self.name} failed for {row}: {describe(error)}") from error
         if isinstance(tensor, np.ndarray):
-            tensor = torch.from_numpy(tensor)
+            tensor = to_tensor(tensor)
         if not isinstance(tensor, torch.Tensor):
-            raise DataError(f"{self.name} returns a {type(tensor).__name__}, not a tensor")
+            raise DataError(
+                f"{self.name} returns a {type(tensor).__name__}, not a tensor; end it with "
+                "torchvision.transforms.ToTensor() or torch.as_tensor"
+            )
+        if tensor.dim() == 4 and len(tensor) == 1 and row.image is not None:
+            raise DataError(
+                f"{self.name} returns a batch, {list(tensor.shape)}; return one image, without the "
+                "first dimension"
+            )
         return tensor
 
 

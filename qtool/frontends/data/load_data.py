@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
+from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.collators import Collator, ProcessorCollator
@@ -68,7 +71,7 @@ class Rows:
         for batch in self.batches[first::step]:
             yield self.collate(batch)
 
-    @property
+    @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Class numbers, int64 [samples]; None without labels."""
         return class_numbers(self.rows, self.classes or {})
@@ -93,6 +96,7 @@ def load_data(
     padded: bool = False,
     unreadable: float = 0.0,
     without: tuple[str, ...] = (),
+    samples: int | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -113,6 +117,8 @@ def load_data(
         padded: pad every text to `max_length`.
         unreadable: share of images or sounds that may be unreadable and are skipped.
         without: names of arrays that are not inputs.
+        samples: number of samples to use: of files and folders evenly spaced ones, of a function's
+            batches the first ones. By default all.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -125,12 +131,14 @@ def load_data(
     if (named or arrays) and (unused := [name for name, value in options.items() if value]):
         raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
     if named:
-        return _from_code(str(source))
+        module = model if isinstance(model, nn.Module) else None
+        return first_samples(_from_code(str(source)), samples, module)
     if arrays:
-        files = ArrayFiles(path, batch_size, without)
+        files = ArrayFiles(path, batch_size, without, samples)
         files.files()
         return files
     rows = read_rows(path)
+    rows = [rows[at] for at in even_positions(len(rows), samples)]
     folder_path = None if folder is None else Path(folder)
     part = model if isinstance(model, EncoderPart | DecoderPart) else None
     whole = model if part is None else part.model

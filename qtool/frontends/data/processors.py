@@ -106,8 +106,10 @@ def _processed(
     # captions of images or sounds are only for models that take tokens
     takes_text = row.kinds == ("text",) or forward is None or bool(forward & _TOKENS)
     needs_text = takes_text and (row.text is not None or row.target is not None)
-    tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer") if needs_text else None
-    if tokenizer is not None:
+    tokenizer = None
+    if needs_text:
+        _check_tokenizer_files(folder)
+        tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer")
         _check_vocabulary(tokenizer, model, folder)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -138,6 +140,28 @@ def _loaded(loader: Any, folder: Path, what: str) -> Any:
             f"cannot load a {what} from {folder} ({describe(error).splitlines()[0]}); save it "
             "there with save_pretrained, or give another folder with --processor"
         ) from error
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.model", "vocab.*", "*vocab*", "*.spm")
+"""Patterns of the files that hold a vocabulary; without one transformers makes an empty tokenizer,
+which knows no word."""
+
+
+def _check_tokenizer_files(folder: Path) -> None:
+    files = {p for pattern in _TOKENIZER_FILES for p in folder.glob(pattern)}
+    if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
+        raise DataError(
+            f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "
+            "there with tokenizer.save_pretrained, or give another folder with --processor"
+        )
+
+
+def _is_bytewise(folder: Path) -> bool:
+    """Return whether the tokenizer needs no vocabulary: it takes bytes or characters."""
+    return read_config(folder).get("model_type") in _BYTEWISE if is_model_folder(folder) else False
+
+
+_BYTEWISE = ("byt5", "canine", "perceiver")
 
 
 def _check_vocabulary(tokenizer: Any, model: Any, folder: Path) -> None:

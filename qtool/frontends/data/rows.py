@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
+from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.optional_packages import require
 
@@ -29,6 +31,11 @@ _TEXT = (
     ("question1", "question2"),
 )
 _LABEL = ("label", "labels", "class")
+
+
+_PLACEHOLDER = re.compile(r"LABEL_\d+")  # of transformers, for classes without names
+_WORDNET = re.compile(r"n\d{8}")
+_SHOWN = 5  # names in a message
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,12 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
-    """Return class numbers, int64 [samples]; None if a row has no label.
+    """Return class numbers, int64 [samples]; None if a row has none.
 
     The model's numbers come first, then names that are numbers, then the alphabetical order of the
-    names, as in torchvision's ImageFolder.
+    names, as in torchvision's ImageFolder: where the model's classes have no names, and for the
+    numbers of WordNet that ImageNet's folders are called by. Other names are no labels of this
+    model; there is a warning then.
     """
     names = [r.label for r in rows]
     if any(n is None for n in names):
@@ -107,6 +116,15 @@ def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray
         return np.array([numbers[t] for t in texts], np.int64)
     if all(t.lstrip("-").isdigit() for t in texts):
         return np.array([int(t) for t in texts], np.int64)
+    own = [name for name in numbers if not _PLACEHOLDER.fullmatch(name)]
+    if own and not all(_WORDNET.fullmatch(t) for t in texts):
+        unknown = next(t for t in texts if t not in numbers)
+        more = ", ..." if len(own) > _SHOWN else ""
+        log_warning(
+            f"no accuracy: the label '{unknown}' is none of the model's classes "
+            f"({', '.join(own[:_SHOWN])}{more}); write those names, or class numbers from 0"
+        )
+        return None
     order = {t: i for i, t in enumerate(sorted(set(texts)))}
     return np.array([order[t] for t in texts], np.int64)
 

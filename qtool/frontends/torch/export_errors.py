@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from traceback import extract_tb
 
@@ -21,6 +22,7 @@ _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
 _CALL = r"\b(?:float|int|round)\([^()]*(?:\([^()]*\))*[^()]*\)"
 _NUMBER = re.compile(rf"{_CALL}|\.item\(\)|\.tolist\(\)")
+_BRANCH = re.compile(r"(?:if|elif|while|for|assert|return .* if)\b")
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
 _REMEDIES = (
     (
@@ -83,10 +85,10 @@ def explain_export_error(
     where = where or _raised_at(error)
     if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
         return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
-    if "data-dependent" in text and lines and (number := _NUMBER.search(lines[-1][2])):
+    if "data-dependent" in text and (number := _number_in(lines)) is not None:
         return CaptureError(
-            f"the model makes a Python number of a tensor ({number[0].strip('.')}){where}, which a "
-            "graph cannot: compute with the tensor itself, or store a constant"
+            f"the model makes a Python number of a tensor ({number}){where}, which a graph cannot: "
+            "compute with the tensor itself, or store a constant"
         )
     if "data-dependent" in text:
         return CaptureError(
@@ -117,6 +119,15 @@ def explain_export_error(
         f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs, but "
         "cannot be traced: rewrite that code, or quantize the model without it"
     )
+
+
+def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
+    """Return the expression of a user's line that turns a tensor into a number, outside of branches
+    and loops; None without one."""
+    if not lines or _BRANCH.match(lines[-1][2]):
+        return None
+    number = _NUMBER.search(lines[-1][2])
+    return None if number is None else number[0].strip(".")
 
 
 def _shown(where: str, tensor: torch.Tensor) -> str:

@@ -14,14 +14,14 @@ from qtool.core.errors import CaptureError, describe
 def to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tuple[str, ...]]:
     """Return a model and its batch in float32, and notes on what was converted.
 
-    The user's model stays as it is; a copy is converted. Models that mix float32 and float64
-    parameters stay as they are, with their batch.
+    The user's model stays as it is; a copy is converted. Models that mix float32 with other types in
+    their parameters stay as they are, with their batch.
 
     Raises:
         CaptureError: the model cannot be copied.
     """
-    types = {p.dtype for p in (*model.parameters(), *model.buffers()) if p.is_floating_point()}
-    if {torch.float32, torch.float64} <= types:
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if torch.float32 in types and len(types) > 1:
         return model, example, ()
     notes = []
     if other := types - {torch.float32}:

@@ -110,7 +110,7 @@ def test_a_number_of_samples_that_the_model_decides_by(tmp_path: Path) -> None:
 
 def test_nothing_is_said_of_other_sizes() -> None:
     found = qtool.quantize(ByNumber(torch.relu).eval(), [torch.randn(16, 4)], accuracy="fast")
-    assert found.notes == ()
+    assert [n for n in found.notes if "calibrated on" not in n] == []
 
 
 @pytest.mark.parametrize("dynamic", [[], "x", {"x": [0]}, {"x": {"0": "n"}}, {"x": {0: "16"}}])

@@ -259,17 +259,17 @@ def _dropout_in_training() -> nn.Module:
             id="torch.cond",
         ),
         pytest.param(
-            lambda: nn.Conv1d(3, 3, 2).eval(), "inputs: RuntimeError", id="a shape it refuses"
+            lambda: nn.Conv1d(3, 3, 2).eval(), r"inputs .*: RuntimeError", id="a shape it refuses"
         ),
         pytest.param(
             lambda: Function(lambda x: undefined(x)).eval(),  # noqa: F821, PLW0108
-            "does not run on the given inputs: NameError",
+            r"does not run on the given inputs .*: NameError",
             id="a model that does not run",
         ),
     ],
 )
 def test_refusals(model: Callable[[], nn.Module], message: str) -> None:
-    args = (X,) if "inputs: Runtime" not in message else (torch.ones(2, 5, 4),)
+    args = (X,) if "inputs .*: Runtime" not in message else (torch.ones(2, 5, 4),)
     with pytest.raises(CaptureError, match=message):
         capture_module(model(), Batch(args))
 

@@ -78,11 +78,7 @@ class FailsAfterwards(nn.Module):
         (lambda: torch.jit.freeze(torch.jit.script(layers())), IMAGE, CaptureError, "TorchScript"),
         (lambda: torch.jit.trace(layers(), IMAGE), IMAGE, CaptureError, "TorchScript"),
         (cyclic, IMAGE, CaptureError, "recursion"),
-        (lambda: layers().half(), IMAGE, CaptureError, "does not run on the given inputs"),
-        (lambda: layers().half(), IMAGE.half(), PlanError, "is float16, not float32"),
-        (lambda: layers().bfloat16(), IMAGE.bfloat16(), PlanError, "is bfloat16, not float32"),
         (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
-        (lambda: layers().double(), IMAGE, CaptureError, "does not run on the given inputs"),
         (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
         (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
     ],
@@ -93,6 +89,18 @@ def test_refused(
     with pytest.raises(error, match=sentence) as caught:
         qtool.quantize(make(), [image])
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("same", [True, False], ids=["data of that type", "data in float32"])
+def test_models_of_another_type_are_quantized_in_float32(dtype: torch.dtype, same: bool) -> None:
+    net = layers().to(dtype)
+    made = qtool.quantize(net, [IMAGE.to(dtype) if same else IMAGE], accuracy="fast")
+    name = str(dtype).removeprefix("torch.")
+    assert made.notes[0] == f"the model is in {name}: a copy in float32 is quantized"
+    assert (f"the data is in {name}: it is converted to float32" in made.notes) == same
+    assert next(net.parameters()).dtype is dtype
+    assert {i.dtype for i in made.graph.inputs} == {"float32"}
 
 
 def test_a_part_in_half_precision_stays_in_float() -> None:

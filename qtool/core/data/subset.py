@@ -1,0 +1,81 @@
+"""A reproducible part of data: evenly spaced samples of files, the first ones of an iterable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from qtool.core.data.batch import Batch
+from qtool.core.data.batches import batches
+from qtool.core.limits import Range
+
+_SAMPLES = Range(1, whole=True)
+
+
+def even_positions(count: int, samples: int | None) -> np.ndarray[Any, Any]:
+    """Return evenly spaced positions, int64 [min(count, samples)].
+
+    Data in the order of its classes keeps all of them. None: all positions.
+    """
+    if samples is None or samples >= count:
+        return np.arange(count)
+    return np.arange(samples) * count // samples
+
+
+def first_samples(
+    data: Iterable[Any], samples: int | None, model: nn.Module | None = None
+) -> Iterable[Any]:
+    """Return batches with the first samples of an iterable.
+
+    Args:
+        data: items as `to_batch` takes them; read again for each pass if it can be.
+        samples: their number; None: all.
+        model: see `batches`.
+
+    Raises:
+        OptionError: `samples` is not a positive whole number.
+    """
+    if samples is None:
+        return data
+    _SAMPLES.check("samples", samples)
+    once = isinstance(data, Iterator)
+    return _first(data, samples, model) if once else FirstSamples(data, samples, model)
+
+
+@dataclass(frozen=True)
+class FirstSamples:
+    """The first samples of an iterable that can be read again.
+
+    Attributes:
+        data: the iterable.
+        samples: number of samples.
+        model: see `batches`.
+    """
+
+    data: Iterable[Any]
+    samples: int
+    model: nn.Module | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _first(self.data, self.samples, self.model)
+
+
+def _first(data: Iterable[Any], samples: int, model: nn.Module | None) -> Iterator[Batch]:
+    left = samples
+    for batch in batches(data, model):
+        yield _head(batch, left)
+        left -= batch.size
+        if left <= 0:
+            return
+
+
+def _head(batch: Batch, count: int) -> Batch:
+    """Return the first samples of a batch; all of it if they are not its first dimension."""
+    size = batch.size
+    if count >= size or any(not t.dim() or len(t) != size for _, t in batch.tensors()):
+        return batch
+    return batch.map_tensors(lambda t: t[:count])
