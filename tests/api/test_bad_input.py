@@ -102,10 +102,8 @@ def test_a_batch_of_another_dtype(
 ) -> None:
     message = refuses(qtool.DataError, qtool.calibrate, model, [x, x.to(dtype)])
     name = str(dtype).removeprefix("torch.")
-    assert (
-        f"batch 1, input 'x' is {name}, the model takes float32; convert it first (x.to(torch.float32))"
-        in message
-    )
+    takes = "the model takes float32; convert it first (x.to(torch.float32))"
+    assert f"batch 1, input 'x' is {name}, {takes}" in message
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -14,8 +14,8 @@ from qtool.core.errors import CaptureError, describe
 def to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tuple[str, ...]]:
     """Return a model and its batch in float32, and notes on what was converted.
 
-    The user's model stays as it is; a copy is converted. Models that mix float32 with other types in
-    their parameters stay as they are, with their batch.
+    The user's model stays as it is; a copy is converted. Models that mix float32 with other types
+    in their parameters stay as they are, with their batch.
 
     Raises:
         CaptureError: the model cannot be copied.
