@@ -26,6 +26,14 @@ class QuantizedModel(Quantized):
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
     of the weights); `export` writes the integer model, `report` a report on it.
+
+    Attributes:
+        module: the fake-quantized network as an nn.Module (a torch.fx.GraphModule): its
+            parameters are copies of the float weights, which may be trained; `state_dict`,
+            `load_state_dict` and `to` are those of torch. docs/training.md has an example.
+        plan: the decision for each node.
+        changes: what the recovery steps changed.
+        notes: sentences for the user.
     """
 
     @accepts_paths("path")

@@ -33,6 +33,7 @@ from qtool.conversion.file_verification import (
     measure_coverage,
     measure_portability,
 )
+from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
@@ -88,6 +89,14 @@ class Quantized:
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
     of the weights); `export` writes the integer model.
+
+    Attributes:
+        module: the fake-quantized network as an nn.Module (a torch.fx.GraphModule): its
+            parameters are copies of the float weights, which may be trained; `state_dict`,
+            `load_state_dict` and `to` are those of torch. docs/training.md has an example.
+        plan: the decision for each node.
+        changes: what the recovery steps changed.
+        notes: sentences for the user.
     """
 
     def __init__(self, state: ConversionState, sample: Batch) -> None:
@@ -115,6 +124,11 @@ class Quantized:
         self.module = insert_points(own, state.plan)
         for name, point in quant_points(self.module).items():
             point.set_params(self.parameters[name])
+        self._marks = self._weight_marks()
+
+    def _weight_marks(self) -> list[tuple[int, int]]:
+        """Return the address and the version of each tensor, which a change in place raises."""
+        return [(t.data_ptr(), t._version) for t in self.module.parameters()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return fake-quantized outputs, in the structure the float model returns them."""
@@ -127,6 +141,10 @@ class Quantized:
     @property
     def _results(self) -> _Results:
         """Results of the present weights; those of other weights are dropped."""
+        if self._weight_marks() != self._marks:  # they were trained
+            restore_pair_limits(self.graph.module.graph, self.module, self.plan)
+            self._holdout = []  # training may have used these samples
+            self._marks = self._weight_marks()
         state = state_hash(self.module)
         if self._stored.state != state:
             self._stored = _Results(state)

@@ -96,3 +96,35 @@ def _largest(rows: torch.Tensor, groups: int) -> torch.Tensor:
 @lru_cache(maxsize=64)
 def _pairs(shape: tuple[int, ...], groups: int) -> torch.Tensor:
     return saturating_pairs(shape, groups)
+
+
+def shrink_pairs(
+    codes: torch.Tensor, axis: int | None, limit: int, groups: int = 1
+) -> torch.Tensor:
+    """Return codes of which no pair exceeds `limit`: the larger of two weights shrinks.
+
+    Args:
+        codes, axis, groups: as for `largest_pair_sums`.
+        limit: of the absolute sum of two weights of one sign.
+    """
+    rows = codes.movedim(axis or 0, 0).to(torch.int64, copy=True)
+    parts = [rows[:, d] for d in range(rows.shape[1])] if axis == 1 and codes.dim() == 3 else [rows]
+    for part in parts:
+        part.copy_(_shrunk(part, limit, groups))
+    return rows.movedim(0, axis or 0).to(codes.dtype)
+
+
+def _shrunk(rows: torch.Tensor, limit: int, groups: int) -> torch.Tensor:
+    pairs, flat = _pairs(tuple(rows.shape), groups), rows.flatten(1)
+    while len(pairs):
+        one, other = flat[:, pairs[:, 0]], flat[:, pairs[:, 1]]
+        excess = torch.where(one * other > 0, (one + other).abs() - limit, 0).clamp(min=0)
+        if not bool(excess.any()):
+            break
+        first = one.abs() >= other.abs()
+        cut = torch.zeros_like(flat)
+        for side, chosen in ((0, first), (1, ~first)):
+            index = pairs[:, side].expand(len(flat), -1)
+            cut.scatter_reduce_(1, index, torch.where(chosen, excess, 0), "amax")
+        flat = flat - flat.sign() * cut
+    return flat.reshape(rows.shape)

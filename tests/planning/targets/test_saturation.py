@@ -21,6 +21,7 @@ from qtool.planning.targets.saturation import (
     largest_pair_sums,
     pair_partners,
     saturation_limit,
+    shrink_pairs,
     widen_scales,
 )
 from qtool.verification import Expected, check_structure
@@ -211,3 +212,17 @@ def test_the_price_is_small() -> None:
     signal = float(real.square().mean())
     assert 10 * np.log10(signal / noise[1]) > 28  # dB
     assert noise[1] < 6 * noise[0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_pairs_shrink_to_the_limit_and_no_further(axis: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(-127, 128, (6, 10), generator=generator).to(torch.int8)
+    kept = shrink_pairs(codes, axis, 128)
+    assert kept.dtype == codes.dtype
+    assert (
+        int(largest_pair_sums(kept, axis).max()) <= 128 < int(largest_pair_sums(codes, axis).max())
+    )
+    assert torch.equal(shrink_pairs(kept, axis, 128), kept)
+    assert bool((kept.int().abs() <= codes.int().abs()).all())
+    assert bool((kept.int() * codes.int() >= 0).all())
