@@ -154,7 +154,7 @@ def write(
     else:
         details = [result.details(), *([] if speed is None else [str(speed)])]
         output.show_summary(_summary(quantized, path, size, result, speed), "\n".join(details))
-    if speed is not None and not _for_size(quantized) and (warning := speed.warning()) is not None:
+    if speed is not None and (warning := speed.warning()) is not None:
         output.warn(warning)
     for sentence in filter(None, missed.values()):
         output.warn(f"{sentence}; the file was written")
@@ -168,11 +168,6 @@ MODES = {
     "weight-only": "8-bit weights, float activations",
     "weight-only-int4": "4-bit weights, float activations",
 }
-
-
-def _for_size(quantized: QuantizedModel) -> bool:
-    """Return whether the mode is for small files, so that a slower run is no failure."""
-    return quantized.plan.recipe.mode.startswith("weight-only")
 
 
 def _summary(

@@ -7,17 +7,16 @@ Each file is written with the cache as inputs and outputs and run in ONNX Runtim
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import onnxruntime
+import torch
 
 import qtool
 from qtool.backends.onnx.export import write_float
+from qtool.evaluation.measure.accuracy import built_in_metrics, measure_outputs
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 
@@ -37,30 +36,24 @@ def batches(name: str, model: Any) -> Any:
     return load_data(HERE / name, 32, model=model, folder=MODEL, max_length=LENGTH)
 
 
-def perplexity(path: Path, data: Any) -> float:
-    """exp of the mean cross entropy of the tokens that follow those in the cache."""
-    session = onnxruntime.InferenceSession(path)
-    names = [i.name for i in session.get_inputs()]
-    total, count = 0.0, 0
-    for batch in data:
-        given = dict(zip(names, _arrays(batch), strict=True))
-        logits = session.run(["logits"], given)[0].astype(np.float64)[:, :-1]
-        ids, mask = batch["input_ids"].numpy()[:, 1:], batch["attention_mask"].numpy()
-        kept = mask[:, -ids.shape[1] :] == 1
-        most = logits.max(-1, keepdims=True)
-        logits = logits - most - np.log(np.exp(logits - most).sum(-1, keepdims=True))
-        found = np.take_along_axis(logits, ids[..., None], -1)[..., 0]
-        total, count = total - float(found[kept].sum()), count + int(kept.sum())
-    return math.exp(total / count)
+def perplexity(path: str | Path, data: Any, reference: str | Path | None = None) -> float:
+    """exp of the mean cross entropy of the tokens that follow those in the cache.
+
+    Args:
+        reference: the float file, where a token of `path` depends on later ones, as it does by the
+            ranges of a dynamically quantized file: what the outputs are is known from it.
+    """
+    flat = [[batch["input_ids"], batch["attention_mask"], *_cache(batch)] for batch in data]
+    measured = measure_outputs([Path(reference or path), Path(path)], flat)
+    (metric,) = built_in_metrics(measured, labels=None)
+    return metric.values[1]
 
 
-def _arrays(batch: Any) -> Iterator[np.ndarray[Any, Any]]:
+def _cache(batch: Any) -> Iterator[torch.Tensor]:
     """In the order of the file's inputs."""
-    yield batch["input_ids"].numpy()
-    yield batch["attention_mask"].numpy()
     for pair in batch["past_key_values"]:
-        yield pair["key"].numpy()
-        yield pair["value"].numpy()
+        yield pair["key"]
+        yield pair["value"]
 
 
 def main() -> None:
@@ -69,11 +62,12 @@ def main() -> None:
     captured = qtool.capture_model(model, next(iter(seen)), seen.dynamic)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        print(f"float: {perplexity(write_float(captured.graph, path), data):.3f}")
+        plain = write_float(captured.graph, Path(folder) / "float.onnx")
+        print(f"float: {perplexity(plain, data):.3f}")
         qtool.quantize(captured, seen, mode="weight-only").export(path)
         print(f"int8:  {perplexity(path, data):.3f}")
         qtool.quantize(captured, seen, mode="dynamic").export(path)
-        print(f"int8 dynamic: {perplexity(path, data):.3f}")
+        print(f"int8 dynamic: {perplexity(path, data, plain):.3f}")
         print("4 bits, head and table 8:  nearest      mse    round    learn")
         for scales in ("channel", 128, 32):
             found = []
