@@ -24,7 +24,7 @@ from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy, measure_outp
 from qtool.evaluation.measure.sample_statistics import NEXT_TOKENS
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
-from qtool.evaluation.restored_model import is_quantized
+from qtool.evaluation.restored_model import is_quantized, quantization_warnings
 from qtool.verification import audit
 from qtool.verification.model_inputs import Feeder
 
@@ -174,10 +174,9 @@ def _evaluation(
 ) -> Evaluation:
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
     shares, last = (0.0, audit(files[1]).share), timings[-1]
-    warnings = list(accuracy.warnings)
+    warnings = [*quantization_warnings(files[1]), *accuracy.warnings]
     if not is_quantized(files[1]):
         shares = (0.0, 0.0)
-        warnings.insert(0, f"{files[1].name} is not quantized: nothing in it is int8 or 4-bit")
     sides = [
         ModelFigures(value, sum(f.stat().st_size for f in model_files(file)), spread.median, share)
         for value, file, spread, share in zip(top1, files, last.models, shares, strict=True)

@@ -81,6 +81,13 @@ def check_quantized(path: str | Path) -> None:
         )
 
 
+def quantization_warnings(path: Path) -> list[str]:
+    """Return a sentence if a file that should be quantized is not."""
+    if is_quantized(path):
+        return []
+    return [f"{path.name} is not quantized: no tensor in it is int8 or of fewer bits"]
+
+
 def restore(
     path: str | Path,
     captured: Captured,

@@ -99,13 +99,13 @@ def test_a_file_that_is_slower_than_float_is_warned_of(
 ) -> None:
     spread, even = Spread(1.0, 1.0, 1.0), Ratio(0.5, 0.5, 0.5, 0.5, 0.5)
     found = Speedup(
-        Timing(1, 1, 9, 1.0, (spread, spread), (even, even)),
+        (Timing(1, 1, 9, 1.0, (spread, spread), (even, even)),),
         (NodeTime("head", ("Gemm", "QGemm"), (1.0, 9.0)),),
     )
     monkeypatch.setattr("qtool.evaluation.latency.speedup.measure_speedup", lambda *_, **__: found)
     call = ("quantize", UP, "--data", f"{M}images", "-o", "up.onnx")
     result = cli(*call)
-    assert "slower than float here (0.50x)" in result.stderr
+    assert "slower than float here (0.50x, batch 1, 1 thread)" in result.stderr
     assert "head: 9 us in QGemm" in result.stderr
     assert json.loads(cli(*call, "--json").stdout)["speed"]["ratio"] == 0.5
     result = cli(*call, "--timing", "0")

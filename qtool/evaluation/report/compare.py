@@ -4,6 +4,7 @@ reference."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from qtool.evaluation.report.build_report import Subject, build_report, check_op
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.restored_model import (
     is_quantized,
+    quantization_warnings,
     read_onnx,
     remove_quantization,
     try_restore,
@@ -88,7 +90,9 @@ def measure_file(
             Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
         ]
         behind = _quantized_model(file, reference, sample)
-        return build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
+        report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
+    warnings = (*quantization_warnings(file), *report.accuracy.warnings)
+    return replace(report, accuracy=replace(report.accuracy, warnings=warnings))
 
 
 def measure_files(

@@ -135,9 +135,10 @@ class Report:
         return any(m.verdict is not None and m.verdict.missed for m in self.models)
 
     def __str__(self) -> str:
-        """Return one line per verdict, and the best of several models."""
+        """Return the warnings, one line per verdict, and the best of several models."""
         verdicts = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
-        lines = [f"{name}: {v.headline}. {v.text}" for name, v in verdicts]
+        lines = [f"warning: {warning}" for warning in self.accuracy.warnings]
+        lines += [f"{name}: {v.headline}. {v.text}" for name, v in verdicts]
         if self.best is not None:
             lines.append(f"Best: {self.best.model}, {self.best.reason}.")
         return "\n".join(lines)

@@ -188,6 +188,13 @@ def test_compare(made, images, digits, tmp_path):
     assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]
 
 
+def test_a_float_file_is_marked(images, captured, tmp_path):
+    file = captured.export_float(tmp_path / "float.onnx")
+    report = report_file(file, images, tmp_path / "r", QUICK, reference=file)
+    assert report.accuracy.warnings[0].startswith("float.onnx is not quantized")
+    assert str(report).startswith("warning: float.onnx is not quantized")
+
+
 def test_what_a_file_is_for(made):
     plain, int8 = made[1].models
     assert (plain.target, plain.mode) == (None, None)
