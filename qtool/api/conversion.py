@@ -14,12 +14,12 @@ from qtool.api.conversion_inputs import (
     capture_data,
     capture_notes,
     dynamic_sizes,
-    random_inputs,
+    example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
-from qtool.core.data import Batch, batches
+from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, DataError
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.path_arguments import accepts_paths
@@ -126,7 +126,8 @@ def convert(
             They may leave more in float than the calibration did, but not less: tensors that were
             not observed have no range.
         dynamic: see `capture_model`; by default that of the calibration.
-        sample: a batch to verify exports with; by default random values in the calibrated range.
+        sample: a batch to verify exports with; by default samples that the calibration stores, or
+                random values in its ranges.
 
     Raises:
         CalibrationError: the calibration is of another model or target, or its recipe does not fit
@@ -135,9 +136,9 @@ def convert(
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
-    example = Batch((), random_inputs(calibration)) if sample is None else sample
+    example = example_batch(calibration, model) if sample is None else sample
     try:
-        captured = capture_model(model, example, dynamic or dynamic_sizes(calibration.inputs))
+        captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))
     except DataError as error:
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
-from qtool.core.data import batches
+from qtool.core.data import Batch, batches, to_tensor
+from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
-from qtool.core.graph import Input
+from qtool.core.graph.random_inputs import random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
@@ -23,6 +26,7 @@ from qtool.frontends.captured_model import Captured, DynamicSizes, Model, captur
 from qtool.frontends.onnx import OnnxModule
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
+EXAMPLE_SAMPLES = 4  # of a conversion without data
 
 
 def capture_data(
@@ -82,25 +86,43 @@ def _peek_first_batch(
     return first, stream if own is None else itertools.chain([own], stream)
 
 
-def dynamic_sizes(inputs: tuple[Input, ...]) -> DynamicSizes:
-    """Return the dynamic dimensions of captured inputs."""
-    return {
-        i.name: {axis: size for axis, size in enumerate(i.shape) if isinstance(size, str)}
-        for i in inputs
-    }
-
-
-def random_inputs(calibration: Calibration) -> dict[str, torch.Tensor]:
-    """Return reproducible inputs in the calibrated ranges; a dynamic dimension has size 4."""
-    generator = torch.Generator().manual_seed(0)
-    inputs: dict[str, torch.Tensor] = {}
+def dynamic_sizes(calibration: Calibration, model: Model | Captured) -> DynamicSizes:
+    """Return the dynamic dimensions of the calibrated inputs, by the argument that has them."""
+    arguments, sizes = _arguments(model), dict[str, dict[int, str]]()
     for each in calibration.inputs:
-        shape = [4 if isinstance(s, str) else s for s in each.shape]
-        dtype = getattr(torch, each.dtype)
-        low, high = 0.0, 1.0
+        outer = each.name.partition(".")[0]
+        named = {axis: size for axis, size in enumerate(each.shape) if isinstance(size, str)}
+        sizes.setdefault(outer if outer in arguments else each.name, {}).update(named)
+    return sizes
+
+
+def example_batch(calibration: Calibration, model: Model | Captured) -> Batch:
+    """Return inputs of a calibrated model, nested as it takes them.
+
+    They are samples of the calibration, or random ones in its ranges if it stores none.
+    """
+    stored = calibration.kept_samples.batches(EXAMPLE_SAMPLES, EXAMPLE_SAMPLES, holdout=None)
+    tensors = stored[-1] if stored else _random_tensors(calibration)
+    named = {i.name: t for i, t in zip(calibration.inputs, tensors, strict=True)}
+    return Batch((), nested_arguments(named, _arguments(model)))
+
+
+def _random_tensors(calibration: Calibration) -> list[torch.Tensor]:
+    """Return reproducible inputs in the calibrated ranges."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for each in calibration.inputs:
+        if each.dtype.startswith("float"):
+            ranges[each.name] = (0.0, 1.0)
         if (statistic := calibration.statistics.get(each.name)) is not None:
-            bounds = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
-            low, high = (float(b) for b in bounds)
-        values = torch.rand(shape, generator=generator) * (high - low) + low
-        inputs[each.name] = values.to(dtype)
-    return inputs
+            low, high = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
+            ranges[each.name] = (float(low), float(high))
+    generator = np.random.default_rng(0)
+    arrays = random_inputs(calibration.inputs, EXAMPLE_SAMPLES, generator, ranges)
+    return [to_tensor(array) for array in arrays]
+
+
+def _arguments(model: Model | Captured) -> frozenset[str]:
+    """Return the names of a module's arguments."""
+    if not isinstance(model, nn.Module):
+        return frozenset()
+    return frozenset(inspect.signature(model.forward).parameters)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 
-from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnx.reading import (
+    OnnxModel,
+    array_of,
+    attributes_of,
+    input_at,
+    name_of,
+)
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import session
 from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
+from qtool.core.graph import Input
+from qtool.core.graph import random_inputs as generated
 from qtool.core.types import Array
 
 _DTYPES = {
@@ -30,7 +41,6 @@ _DTYPES = {
     "tensor(uint64)": "uint64",
     "tensor(bool)": "bool",
 }
-_GENERATED = ("float32", *(d for d in _DTYPES.values() if "int" in d or d == "bool"))
 
 
 class Feeder:
@@ -42,19 +52,46 @@ class Feeder:
     def arrays(self, item: Any, index: int) -> list[Array]:
         """Return one batch as arrays in the order of the file's inputs.
 
-        Extra items of a tuple are ignored, so that (images, labels) works.
+        Extra items of a tuple are ignored, so that (images, labels) works. Nested items have the
+        names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty one.
 
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
-        batch = to_batch(item)
         names = [i.name for i in self.inputs]
-        values = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+        values = named_leaves(to_batch(item), names)
+        gives = ", ".join(values) or "nothing"
+        if not values.keys() >= set(names):
+            values |= self._empty_cache(values)
         if missing := [n for n in names if n not in values]:
-            takes = ", ".join(names)
-            raise DataError(f"batch {index} lacks input '{missing[0]}'; the model takes {takes}")
+            raise DataError(
+                f"batch {index} lacks input '{missing[0]}': it gives {gives}; the model takes "
+                f"{', '.join(names)}"
+            )
         Batch((), {n: values[n] for n in names}).check_finite(index)
         return [_checked(i, values[i.name], index) for i in self.inputs]
+
+    def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return a KV cache without tokens for a batch that has no part of a cache."""
+        caches = [c for c in map(_describe, self.inputs) if generated.is_cache(c)]
+        if any(c.name in values or c.dtype not in _DTYPES.values() for c in caches):
+            return {}
+        samples = Batch((), dict(values)).size
+        lengths = [c.shape[generated.CACHED_TOKENS] for c in caches]
+        shapes = generated.sizes(caches, samples, {s: 0 for s in lengths if isinstance(s, str)})
+        return {
+            c.name: torch.zeros(shape, dtype=getattr(torch, c.dtype))
+            for c, shape in zip(caches, shapes, strict=True)
+        }
+
+
+def _describe(tensor: Any) -> Input:
+    """Return an input of a session; a dimension without a name has its own."""
+    shape = [
+        s if isinstance(s, int) else s or f"{tensor.name} {axis}"
+        for axis, s in enumerate(tensor.shape)
+    ]
+    return Input(tensor.name, _DTYPES.get(tensor.type, tensor.type), tuple(shape))
 
 
 def _checked(expected: Any, tensor: Any, index: int) -> Array:
@@ -94,14 +131,14 @@ def check_same_inputs(files: Sequence[Path]) -> None:
             )
         if [kind for _, *kind in other] != [kind for _, *kind in first]:
             raise DataError(
-                f"{file.name} takes other inputs ({_describe(other)}) than {files[0].name} "
-                f"({_describe(first)}); compare models of one task"
+                f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
+                f"({_listed(first)}); compare models of one task"
             )
         if (count := len(session(file).get_outputs())) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
 
 
-def _describe(inputs: Sequence[tuple[str, str, int]]) -> str:
+def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
     return ", ".join(f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs)
 
 
@@ -131,10 +168,12 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
 def random_inputs(
     path: str | Path, samples: int, batch_size: int, seed: int = 0
 ) -> Iterator[list[Array]]:
-    """Generate reproducible random batches.
+    """Generate reproducible random batches, with the sizes of `core.graph.random_inputs`.
 
     Floats cover the range of the QuantizeLinear that reads them and a little more, so that values
-    saturate; other types are 0 or 1. A dynamic dimension other than the first has size 8.
+    saturate. Integers that select rows of a table, such as token ids, are rows of it; masks are 1,
+    and other integers 0 or 1. Every other batch of a decoder with a KV cache is a prompt (the cache
+    is empty), the others are single tokens.
 
     Args:
         path: the file.
@@ -146,29 +185,17 @@ def random_inputs(
         DataError: an input has a type that cannot be generated.
     """
     generator = np.random.default_rng(seed)
-    inputs = session(path).get_inputs()
-    ranges = _ranges(path)
+    inputs, ranges = [_describe(i) for i in session(path).get_inputs()], _ranges(path)
+    if odd := [i for i in inputs if i.dtype not in _DTYPES.values()]:
+        raise DataError(f"input '{odd[0].name}' is {odd[0].dtype}; give data for it with --data")
+    calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
-        batch: list[Array] = []
-        for each in inputs:
-            dtype = _DTYPES.get(each.type)
-            if dtype not in _GENERATED:
-                raise DataError(f"input '{each.name}' is {each.type}; give data for it with --data")
-            sizes = [s if isinstance(s, int) else 8 for s in each.shape]
-            if each.shape and not isinstance(each.shape[0], int):
-                sizes[0] = count
-            low, high = ranges.get(each.name, (-1.0, 1.0))
-            values = (
-                generator.uniform(low, high, sizes)
-                if dtype == "float32"
-                else generator.integers(0, 2, sizes)
-            )
-            batch.append(values.astype(dtype))
-        yield batch
+        yield generated.random_inputs(inputs, count, generator, ranges, next(calls))
 
 
 def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest value of inputs that are quantized or select rows."""
     file = OnnxModel.of(path)
     graph, ranges = QdqGraph(file), {}
     for value in file.inputs:
@@ -179,4 +206,27 @@ def _ranges(path: str | Path) -> dict[str, tuple[float, float]]:
                 margin = 0.05 * scale * params.qtype.levels
                 low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
                 ranges[name_of(value)] = (low - margin, high + margin)
+        if rows := _table_rows(file, value):
+            ranges[name_of(value)] = (0, min(rows) - 1)
     return ranges
+
+
+_SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
+
+
+def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
+    """Return the number of rows of each constant table from which a tensor selects rows."""
+    rows: list[int] = []
+    for node in file.readers(value):
+        if node.op_type in _SAME_VALUES and input_at(node, 0) is value:
+            rows += _table_rows(file, node.outputs[0])
+        elif node.op_type in _LOOKUPS and input_at(node, 1) is value:
+            table = input_at(node, 0)
+            maker = None if table is None else table.producer()
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                table = input_at(maker, 0)
+            array, attributes = array_of(table), attributes_of(node)
+            if array is not None and array.ndim:
+                rows.append(array.shape[attributes.get("axis", attributes.get("gather_axis", 0))])
+    return rows

@@ -39,11 +39,12 @@ def test_batches_in_any_form(file: Path, batch: object) -> None:
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
-        ({"y": X}, "batch 7 lacks input 'x'; the model takes x"),
+        ({"y": X}, "batch 7 lacks input 'x': it gives y; the model takes x"),
         (X.double(), "batch 7, input 'x' is float64, the model takes float32"),
         (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
         (X / 0, "batch 7, input 'x' holds"),
-        ({"x": [X]}, "is a list, not a tensor"),
+        ({"x": [X]}, r"batch 7 lacks input 'x': it gives x\.0; the model takes x"),
+        ({"x": 1.5}, "is a float, not a tensor"),
         ("text", "a batch is a str"),
     ],
 )

@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from qtool.core.data import Batch
+from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 
 
@@ -166,16 +167,24 @@ class FloatGraph:
         """Return the batch as arguments of this graph, checked against its inputs.
 
         Args:
-            batch: arguments by position or name.
+            batch: arguments by position or name, nested as for the model or flat with the names of
+                the inputs.
             index: of the batch, for messages.
 
         Raises:
             DataError: an input is missing or unknown, or has a wrong dtype, rank or fixed size.
         """
         args, kwargs = self.example
-        if len(batch.args) != len(args) or set(batch.kwargs) != set(kwargs):
-            batch = self._rearranged(batch, index)
+        names = [i.name for i in self.inputs]
+        leaves = named_leaves(batch, names)
         tensors = [t for t in pytree.tree_leaves((batch.args, batch.kwargs)) if t is not None]
+        if len(tensors) == len(names) and set(leaves) == set(names):
+            tensors = [leaves[n] for n in names]
+        elif len(batch.args) != len(args) or set(batch.kwargs) != set(kwargs):
+            raise DataError(
+                f"batch {index} gives {', '.join(leaves) or 'nothing'}; "
+                f"the model takes {', '.join(names)}"
+            )
         if len(tensors) != len(self.inputs):
             raise DataError(
                 f"batch {index} has {len(tensors)} tensors, the model takes {len(self.inputs)}: "
@@ -192,7 +201,7 @@ class FloatGraph:
             )
         for expected, actual in zip(self.inputs, tensors, strict=True):
             _check_input(expected, actual, index)
-        return self._converted(batch)
+        return self._converted(self.call_of(tensors))
 
     def _converted(self, batch: Batch) -> Batch:
         """Return the batch in float32, if all floating point inputs are."""
@@ -200,20 +209,6 @@ class FloatGraph:
         tensors = (t for _, t in batch.tensors() if t.is_floating_point())
         others = any(t.dtype is not torch.float32 for t in tensors)
         return batch.to_float32() if others and types == {"float32"} else batch
-
-    def _rearranged(self, batch: Batch, index: int) -> Batch:
-        """Return the arguments by position and by name as in the example."""
-        names = [i.name for i in self.inputs]
-        arguments = dict(zip(names, batch.args, strict=False)) | batch.kwargs
-        args, kwargs = self.example
-        if set(arguments) != set(names) or len(args) + len(kwargs) != len(names):
-            raise DataError(
-                f"batch {index} gives {', '.join(arguments) or 'nothing'}; "
-                f"the model takes {', '.join(names)}"
-            )
-        return Batch(
-            tuple(arguments[n] for n in names if n not in kwargs), {n: arguments[n] for n in kwargs}
-        )
 
 
 _BRANCHES = "the model branches on the number"

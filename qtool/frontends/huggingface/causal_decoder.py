@@ -20,6 +20,7 @@ from qtool.frontends.huggingface.kv_cache import (
     Int8KVCache,
     KVCache,
     Pair,
+    check_equal_lengths,
     count_attention_calls,
     register_attention,
     set_current_cache,
@@ -28,10 +29,10 @@ from qtool.frontends.optional_packages import require
 
 DYNAMIC: Mapping[str, Mapping[int, str]] = {
     "input_ids": {0: "batch", 1: "sequence"},
-    "attention_mask": {0: "batch", 1: "total"},
+    "attention_mask": {0: "batch", 1: "past + sequence"},
     "past_key_values": {0: "batch", 2: "past"},
 }
-"""Dynamic dimensions of the inputs; total is past + sequence."""
+"""Dynamic dimensions of the inputs."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Layer types of transformers: attention to all tokens, or to a window of the last ones."""
@@ -88,6 +89,8 @@ class DecoderWithCache(nn.Module):
             "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
             sequence tokens.
         """
+        if past_key_values:
+            check_equal_lengths(past_key_values, attention_mask.shape[1] - input_ids.shape[1])
         cache = KVCache(past_key_values)
         if self.cache_scales is not None:
             cache = set_current_cache(Int8KVCache(past_key_values, self.cache_scales))

@@ -16,10 +16,10 @@ from torch import nn
 from qtool.core.errors import CaptureError
 from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
+from qtool.frontends.huggingface.kv_cache import Pair, check_equal_lengths
 from qtool.frontends.optional_packages import require
 
 CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
-Pair = Mapping[str, torch.Tensor]
 Sizes = Mapping[str, Mapping[int, str]]
 
 
@@ -109,11 +109,14 @@ class DecoderPart(_Part):
             "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
             sequence tokens.
         """
+        check_equal_lengths(past_key_values)
+        mask = encoder_attention_mask
+        check_equal_lengths(cross, None if mask is None else mask.shape[1])
         keys = cross[0]["key"]
         # the decoder reads only the shape: its cache has the cross-attention keys and values
         encoded = keys.new_zeros(keys.shape[0], keys.shape[2], self.config.hidden_size)
         cache = _make_cache(past_key_values, cross)
-        result = self._run_decoder(input_ids, encoded, encoder_attention_mask, cache)
+        result = self._run_decoder(input_ids, encoded, mask, cache)
         return {"logits": result.logits, "present": _pairs(cache.self_attention_cache)}
 
     @torch.no_grad()

@@ -40,8 +40,8 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
         "inputs": {
             "input_ids": "input_ids",
             "attention_mask": "attention_mask",
-            "past_key_names": "past_key_values_%d_key",
-            "past_value_names": "past_key_values_%d_value",
+            "past_key_names": "past_key_values.%d.key",
+            "past_value_names": "past_key_values.%d.value",
         },
         "outputs": {
             "logits": "logits",

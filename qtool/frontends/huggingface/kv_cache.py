@@ -14,6 +14,24 @@ from qtool.core.ops.attention import cached_attention
 Pair = Mapping[str, torch.Tensor]
 
 
+def check_equal_lengths(pairs: Sequence[Pair], length: Any = None) -> None:
+    """Check that keys and values of all layers have equally many tokens.
+
+    torch.export learns it from this; otherwise its graph depends on the sizes of the example.
+
+    Args:
+        pairs: keys and values per layer, each [batch, heads, tokens, width].
+        length: the number of tokens; None if it is not known.
+
+    Raises:
+        RuntimeError: they have not.
+    """
+    for pair in pairs:
+        for tensor in pair.values():
+            length = tensor.shape[2] if length is None else length
+            torch._check(tensor.shape[2] == length, lambda: "layers have caches of unequal length")
+
+
 class KVCache:
     """A float KV cache with the interface that the layers of transformers call.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -243,13 +244,34 @@ def _name_dims(
         return
 
     def names_of(name: str) -> Mapping[int, str]:
-        inside = (n for n in dynamic if name not in inputs and name.startswith(f"{n}_"))
-        return dynamic.get(max(inside, key=len, default=name), {})
+        return dynamic.get(name if name in inputs else name.partition(".")[0], {})
 
     for node in G.placeholders(graph.graph):
-        for axis, name in names_of(str(node.target)).items():
+        for axis, name in names_of(G.name_of(node)).items():
             graph.dims[str(G.shape(node)[axis])] = name
+    sums = _sums(graph.dims)
+    graph.dims |= sums
     graph.inputs = tuple(
-        G.Input(i.name, i.dtype, tuple(names_of(i.name).get(k, s) for k, s in enumerate(i.shape)))
-        for i in graph.inputs
+        replace(
+            i,
+            shape=tuple(
+                sums.get(str(s), names_of(i.name).get(k, i.shape[k]))
+                for k, s in enumerate(G.shape(node))
+            ),
+        )
+        for i, node in zip(graph.inputs, G.placeholders(graph.graph), strict=True)
     )
+
+
+def _sums(dims: Mapping[str, str]) -> dict[str, str]:
+    """Return the sizes that are sums of named ones, each with the names of its terms.
+
+    Args:
+        dims: symbol or expression -> name; "s0 + s1" -> "total" becomes "past + sequence".
+    """
+    terms = {size: size.split(" + ") for size in dims if " + " in size}
+    return {
+        size: " + ".join(sorted(dims[p] for p in parts))
+        for size, parts in terms.items()
+        if all(p in dims for p in parts)
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data.archive_limits import archive_expansion_error
+from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.errors import CaptureError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.graph.unique_names import all_unique
@@ -74,6 +76,7 @@ def _no_unpickling() -> Iterator[None]:
 
 
 _LIFTED = "lifted_tensor_"  # torch's prefix of their names
+_SEPARATORS = re.compile(r"[^0-9A-Za-z]")  # torch writes _ for each of them in a key
 _TRACES = 2  # number of times that run_decompositions traces
 _WRITES = "if the model writes to its own inputs, let it write to a copy"
 _LOST = (
@@ -125,8 +128,8 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
     _drop_effects(module)
     _refuse(program, module)
     _clean(module)
-    assign_names(module.graph)
     args, kwargs = program.example_inputs
+    assign_names(module.graph, _input_names(module, (tuple(args), dict(kwargs))))
     return G.FloatGraph(
         module=module,
         inputs=tuple(_input(n, dims) for n in G.placeholders(module.graph)),
@@ -204,7 +207,30 @@ def _is_dynamic(size: Any) -> bool:
 def _input(node: fx.Node, dims: dict[str, str]) -> G.Input:
     value = G.value(node)
     shape = tuple(dims.get(str(s), str(s)) if _is_dynamic(s) else int(s) for s in value.shape)
-    return G.Input(str(node.target), str(value.dtype).removeprefix("torch."), shape)
+    return G.Input(G.name_of(node), str(value.dtype).removeprefix("torch."), shape)
+
+
+def _input_names(module: fx.GraphModule, example: Any) -> dict[fx.Node, str]:
+    """Return the names of the inputs; one inside a list or dict has its path, joined by dots.
+
+    Args:
+        module: its placeholders have torch's names, `past_key_values_0_key`.
+        example: positional and keyword arguments.
+    """
+    inputs = module.graph.find_nodes(op="placeholder")
+    paths = leaf_paths(example)
+    if len(paths) != len(inputs):  # arguments that were None have no placeholder
+        leaves = pytree.tree_leaves(example)
+        paths = [path for path, leaf in zip(paths, leaves, strict=True) if leaf is not None]
+    return {n: _input_name(str(n.target), p[2:]) for n, p in zip(inputs, paths, strict=True)}
+
+
+def _input_name(target: str, path: tuple[str, ...]) -> str:
+    """Return torch's name of an input, with its path inside the argument joined by dots."""
+    joined = _SEPARATORS.sub("_", f"_{'_'.join(path)}").lower()
+    if not path or not target.lower().endswith(joined):
+        return target
+    return ".".join((target[: -len(joined)], *path))
 
 
 def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str, ...]:
@@ -213,7 +239,7 @@ def _output_names(program: ExportedProgram, module: fx.GraphModule) -> tuple[str
     paths = _output_paths(program, len(nodes))
     names = [".".join(p) or "output" for p in paths]
     names = [f"output_{n}" if n.isdigit() else n for n in names]
-    taken = {str(n.target) for n in G.placeholders(module.graph)}
+    taken = {G.name_of(n) for n in G.placeholders(module.graph)}
     return all_unique((f"{n}_out" if n in taken else n for n in names), taken)
 
 
@@ -224,14 +250,7 @@ def _output_paths(program: ExportedProgram, count: int) -> list[tuple[str, ...]]
         paths: list[Any] = pytree.tree_flatten_with_path(tree)[0]
     except Exception:  # noqa: BLE001  # a custom container may have no names, or refuse such tensors
         return [(str(i),) for i in range(count)]
-    return [tuple(_key(k) for k in path) for path, _ in paths]
-
-
-def _key(key: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
+    return [tuple(key_text(k) for k in path) for path, _ in paths]
 
 
 def first_line(error: BaseException) -> str:

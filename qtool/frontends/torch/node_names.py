@@ -8,6 +8,7 @@ name gets `_2`, and so on.
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 
 import torch
 from torch import fx
@@ -19,13 +20,18 @@ from qtool.core.graph.unique_names import unique
 _COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")
 
 
-def assign_names(graph: fx.Graph) -> None:
-    """Name every node of a newly captured graph (in `meta`)."""
+def assign_names(graph: fx.Graph, inputs: Mapping[fx.Node, str]) -> None:
+    """Name every node of a newly captured graph (in `meta`).
+
+    Args:
+        graph: changed in place.
+        inputs: names of the placeholders.
+    """
     taken = {G.OUTPUT}
     for node in graph.nodes:
         if node.op == "output":
             continue
-        name = unique(_wanted(node), taken)
+        name = unique(inputs.get(node) or _wanted(node), taken)
         taken.add(name)
         node.meta[G.NAME] = name
 

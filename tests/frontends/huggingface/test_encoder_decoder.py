@@ -94,13 +94,13 @@ def written(reads: Run, writes: Run, given: dict[str, Any], start: int, mask: bo
     cross = reads({name: t.numpy() for name, t in given.items()})
     batch, heads, _, width = cross[0].shape
     past = [np.zeros((batch, heads, 0, width), np.float32) for _ in cross]
-    kinds = [f"{i}_{kind}" for i in range(len(cross) // 2) for kind in ("key", "value")]
-    fixed = {f"cross_{kind}": array for kind, array in zip(kinds, cross, strict=True)}
+    kinds = [f"{i}.{kind}" for i in range(len(cross) // 2) for kind in ("key", "value")]
+    fixed = {f"cross.{kind}": array for kind, array in zip(kinds, cross, strict=True)}
     if mask:
         fixed["encoder_attention_mask"] = given["attention_mask"].numpy()
     tokens = [np.full((batch, 1), start)]
     for _ in range(STEPS):
-        cache = {f"past_key_values_{k}": a for k, a in zip(kinds, past, strict=True)}
+        cache = {f"past_key_values.{k}": a for k, a in zip(kinds, past, strict=True)}
         logits, *past = writes({"input_ids": tokens[-1], **cache, **fixed})
         tokens.append(logits[:, -1:].argmax(-1))
     return np.concatenate(tokens[1:], 1)
@@ -110,7 +110,7 @@ def in_torch(half: Any) -> Run:
     def run(given: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         tensors = {name: torch.from_numpy(array) for name, array in given.items()}
         for kind in ("past_key_values", "cross"):
-            named = [tensors.pop(n) for n in list(tensors) if n.startswith(f"{kind}_")]
+            named = [tensors.pop(n) for n in list(tensors) if n.startswith(f"{kind}.")]
             pairs = zip(named[::2], named[1::2], strict=True)
             found = [{"key": key, "value": value} for key, value in pairs]
             tensors |= {kind: found} if found else {}
@@ -168,8 +168,8 @@ def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
-    cache = {f"past_key_values_0_{kind}": ["batch", 2, "past", 8] for kind in ("key", "value")}
-    cross = {f"cross_0_{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
+    cache = {f"past_key_values.0.{kind}": ["batch", 2, "past", 8] for kind in ("key", "value")}
+    cross = {f"cross.0.{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
     given = {"input_ids": ["batch", "sequence"], "encoder_attention_mask": ["batch", "length"]}
     assert inputs == {**given, **cache, **cross}
 
@@ -186,7 +186,7 @@ def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     names = {i.name for i in ort.InferenceSession(path).get_inputs()}
-    assert ("input_features" if half == "encoder" else "cross_0_key") in names
+    assert ("input_features" if half == "encoder" else "cross.0.key") in names
 
 
 def test_batches_of_each_half(t5: Path, texts: Path) -> None:

@@ -102,7 +102,7 @@ def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     types = {i.name: i.type for i in ort.InferenceSession(out).get_inputs()}
-    assert types["past_key_values_1_value"] == "tensor(int8)"
+    assert types["past_key_values.1.value"] == "tensor(int8)"
 
 
 def test_what_has_no_such_cache() -> None:

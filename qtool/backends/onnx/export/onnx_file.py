@@ -202,5 +202,11 @@ def _readable_dims(value: ir.Value, dims: Mapping[str, str]) -> None:
     for axis, size in enumerate(value.shape):
         if isinstance(size, ir.SymbolicDim) and size.value is not None:
             named = _WORD.sub(lambda match: dims.get(match[0], match[0]), size.value)
-            known = dims.get(size.value, named)
+            known = dims.get(size.value, _in_order(named))
             value.shape[axis] = int(known) if known.isdecimal() else known
+
+
+def _in_order(expression: str) -> str:
+    """Return a size with the terms of a sum in alphabetical order: equal sizes are equal."""
+    terms = expression.split(" + ")
+    return " + ".join(sorted(terms)) if all(map(str.isidentifier, terms)) else expression
