@@ -78,4 +78,5 @@ def command(
         dynamic=sources.dynamic_of(dynamic, batches),
         block=block << 20,
     )
+    sources.write_companions(str(folder), None, output_)
     output.show(result, as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,8 +95,9 @@ def command(
         dynamic=sources.parse_dynamic(dynamic),
     )
     goals = (min_coverage, min_sqnr)
+    extra = partial(sources.write_companions, model, loaded)
     ports = (layout, interface)
-    write(quantized, output_, goals, timing, as_json, format_, external_data, None, ports)
+    write(quantized, output_, goals, timing, as_json, format_, external_data, extra, ports)
 
 
 def write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -90,6 +91,6 @@ def command(
         progress=output.progress("calibrating", output.length_of(share)),
     )
     goals = (min_coverage, min_sqnr)
-    extra = sources.genai_config_writer(model, loaded)
+    extra = partial(sources.write_companions, model, loaded)
     ports = (layout, interface)
     write(quantized, output_, goals, timing, as_json, format_, external_data, extra, ports)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -190,16 +189,20 @@ def load_model(source: str, weights: Path | None) -> Any:
     return model
 
 
-def genai_config_writer(source: str, model: Any) -> Callable[[Path], Any] | None:
-    """Return a function that writes the files onnxruntime-genai needs; None if not a decoder."""
-    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-    from qtool.frontends.huggingface.genai_config import write_genai_files
-
-    return (
-        partial(write_genai_files, model, Path(source))
-        if isinstance(model, DecoderWithCache)
-        else None
+def write_companions(source: str, model: Any, path: Path) -> None:
+    """Write configuration and tokenizer next to the file of a model from a transformers folder."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return
+    from qtool.frontends.huggingface.companion_files import (
+        is_transformers_folder,
+        write_companions,
     )
+
+    if not is_transformers_folder(folder):
+        return
+    for kept in write_companions(model, folder, path):
+        click.echo(f"{kept} differs from {folder / kept.name} and stays as it is", err=True)
 
 
 def empty_model(source: Path) -> str | None:

@@ -1,16 +1,12 @@
-"""Writes the files that onnxruntime-genai needs next to a decoder: configuration, tokenizer."""
+"""The configuration that onnxruntime-genai needs next to a decoder."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from qtool.core.atomic import write_atomic
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
 CONFIG = "genai_config.json"
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "vocab.*", "merges.txt", "chat_template*")
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -63,29 +59,3 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
             "past_present_share_buffer": False,
         },
     }
-
-
-def write_genai_files(model: DecoderWithCache, folder: Path, path: Path) -> list[Path]:
-    """Write the configuration and the tokenizer's files next to an exported file.
-
-    Args:
-        model: the decoder.
-        folder: the model's folder, which has the tokenizer.
-        path: the exported file.
-
-    Returns:
-        The paths written.
-
-    Raises:
-        FileError: a file cannot be written.
-    """
-    config_path = path.with_name(CONFIG)
-    text = json.dumps(genai_config(model, path.name), indent=2) + "\n"
-    write_atomic(config_path, text.encode())
-    written = [config_path]
-    for source in sorted({p for pattern in _TOKENIZER for p in folder.glob(pattern)}):
-        copy = path.with_name(source.name)
-        if source.is_file() and not (copy.exists() and copy.samefile(source)):
-            write_atomic(copy, source.read_bytes())
-            written.append(copy)
-    return written

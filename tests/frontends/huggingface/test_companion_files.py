@@ -1,0 +1,47 @@
+"""Other tools find a model's configuration and tokenizer next to its file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qtool.frontends.huggingface.companion_files import is_transformers_folder, write_companions
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    source = tmp_path / "bert"
+    source.mkdir()
+    (source / "config.json").write_text('{"model_type": "bert"}')
+    (source / "tokenizer.json").write_text("{}")
+    (source / "model.safetensors").write_bytes(b"weights")
+    return source
+
+
+def test_configuration_and_tokenizer(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out" / "bert.onnx"
+    target.parent.mkdir()
+    assert write_companions(None, folder, target) == []
+    assert write_companions(None, folder, target) == []
+    assert {p.name for p in target.parent.iterdir()} == {"config.json", "tokenizer.json"}
+    other = target.with_name("config.json")
+    other.write_text("another model's")
+    assert write_companions(None, folder, target) == [other]
+    assert other.read_text() == "another model's"
+    assert write_companions(None, folder, folder / "bert.onnx") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"model_type": "bert"}', True),
+        (json.dumps({"architecture": "resnet18"}), False),
+        ("[", False),
+    ],
+)
+def test_folders_of_transformers(tmp_path: Path, text: str, expected: bool) -> None:
+    assert not is_transformers_folder(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    assert is_transformers_folder(tmp_path) is expected
