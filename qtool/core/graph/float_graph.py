@@ -174,22 +174,33 @@ class FloatGraph:
         Raises:
             DataError: an input is missing or unknown, or has a wrong dtype, rank or fixed size.
         """
-        args, kwargs = self.example
         names = [i.name for i in self.inputs]
         leaves = named_leaves(batch, names)
         tensors = [t for t in pytree.tree_leaves((batch.args, batch.kwargs)) if t is not None]
-        if len(tensors) == len(names) and set(leaves) == set(names):
-            tensors = [leaves[n] for n in names]
-        elif len(batch.args) != len(args) or set(batch.kwargs) != set(kwargs):
+        named = len(tensors) == len(names) and leaves.keys() == set(names)
+        if self._same_arguments(batch):
+            self._check_none(batch, index)
+        elif not named:
             raise DataError(
                 f"batch {index} gives {', '.join(leaves) or 'nothing'}; "
                 f"the model takes {', '.join(names)}"
             )
-        if len(tensors) != len(self.inputs):
+        if len(tensors) != len(names):
             raise DataError(
-                f"batch {index} has {len(tensors)} tensors, the model takes {len(self.inputs)}: "
+                f"batch {index} has {len(tensors)} tensors, the model takes {len(names)}: "
                 f"{'; '.join(map(str, self.inputs))}"
             )
+        tensors = [leaves[n] for n in names] if named else tensors
+        for expected, actual in zip(self.inputs, tensors, strict=True):
+            _check_input(expected, actual, index)
+        return self._converted(self.call_of(tensors))
+
+    def _same_arguments(self, batch: Batch) -> bool:
+        args, kwargs = self.example
+        return len(batch.args) == len(args) and batch.kwargs.keys() == kwargs.keys()
+
+    def _check_none(self, batch: Batch, index: int) -> None:
+        args, kwargs = self.example
         ours, theirs = (
             [x is None for x in pytree.tree_leaves((a, {k: kw[k] for k in kwargs}))]
             for a, kw in ((args, kwargs), (batch.args, batch.kwargs))
@@ -199,9 +210,6 @@ class FloatGraph:
                 f"batch {index} has None for other arguments than the batch that the model was "
                 "captured with; a graph has one path: give the same ones"
             )
-        for expected, actual in zip(self.inputs, tensors, strict=True):
-            _check_input(expected, actual, index)
-        return self._converted(self.call_of(tensors))
 
     def _converted(self, batch: Batch) -> Batch:
         """Return the batch in float32, if all floating point inputs are."""

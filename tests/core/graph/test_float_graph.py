@@ -81,8 +81,8 @@ def test_bind_to_names(keywords: FloatGraph, batch: Batch) -> None:
             id="unknown",
         ),
         pytest.param(
-            Batch((IMAGE.double(), VECTOR)),
-            "batch 5, input 'image' is float64, the model takes float32; convert it first",
+            Batch((IMAGE.int(), VECTOR)),
+            "batch 5, input 'image' is int32, the model takes float32; convert it first",
             id="dtype",
         ),
         pytest.param(
