@@ -57,16 +57,19 @@ class Metric:
         return percent(value) if self.percent else f"{value:.5g}"
 
     def change(self, drop: float) -> str:
-        """Format a drop as a change: negative if the model is worse."""
-        return "unchanged" if drop == 0 else self._signed(-drop) + self._unit
+        """Format a drop as a change of the value: positive if it grows, better or worse."""
+        return "unchanged" if drop == 0 else self._signed(self._growth(drop)) + self._unit
 
     def change_interval(self, model: int) -> str:
         """Format the interval of the change of a model; "" if there is none."""
         interval = self.intervals[model]
         if interval is None:
             return ""
-        ends = (self._signed(-end) for end in (interval.high, interval.low))
-        return " to ".join(ends) + self._unit
+        ends = sorted(map(self._growth, (interval.low, interval.high)))
+        return " to ".join(map(self._signed, ends)) + self._unit
+
+    def _growth(self, drop: float) -> float:
+        return -drop if self.higher_is_better else drop
 
     @property
     def _unit(self) -> str:

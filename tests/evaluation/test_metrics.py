@@ -149,3 +149,17 @@ def test_interval_of_hits_and_misses_covers_the_difference():
 def test_no_confidence_is_the_estimate():
     interval = paired_interval(np.array([1.0, 0.0, -1.0, 1.0]), 0.0)
     assert (interval.low, interval.high) == (interval.value, interval.value) == (0.25, 0.25)
+
+
+def test_a_change_is_that_of_the_value():
+    rows = [np.array([0.5, 0.7, 0.9]), np.array([0.6, 0.7, 1.1])]
+    loss = make_metric("loss", rows, "user", higher_is_better=False)
+    assert loss.change(loss.drops[1]) == "+0.1"
+    assert loss.change(0.0) == "unchanged"
+    low, high = (float(end) for end in loss.change_interval(1).split(" to "))
+    assert 0 <= low <= 0.1 <= high
+    score = make_metric("score", rows, "user")
+    assert score.change(score.drops[1]) == "+0.1"
+    hits = make_metric("top-1", [[1.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0]], "user", percent=True)
+    assert hits.change(hits.drops[1]) == "-25.00 points"
+    assert hits.change_interval(1).endswith(" points")

@@ -9,7 +9,7 @@ from enum import Enum
 from qtool.core.formats import percent
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.metrics import Interval, Metric, default_drop
+from qtool.evaluation.metrics import Metric, default_drop
 from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
 
@@ -152,8 +152,10 @@ def _judged(check: Check, exception: str) -> Check:
 
 
 def _size(purpose: Purpose) -> Check:
-    text = f"The file has {percent(purpose.size, 0)} of the size of the reference."
-    return Check("size", Level.GOOD if purpose.size < 1 else Level.BAD, text)
+    small = purpose.size < 1
+    text = f"The file has {percent(purpose.size, 0)} of the size of the reference"
+    text += "." if small else ", in a mode that makes files smaller."
+    return Check("size", Level.GOOD if small else Level.BAD, text)
 
 
 def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
@@ -182,7 +184,8 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
     if allowed is None:
         allowed = default_drop(metric.percent, reference)
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
-    ends = _interval_text(metric, interval)
+    ends = metric.change_interval(model)
+    ends = ends and f" (95 % interval {ends})"
     text = f"{metric.name} goes from {values}: {_change(metric, drop)}{ends}"
     if drop == 0:
         text = f"{metric.name} is unchanged at {_value(metric, reference)}{ends}"
@@ -265,11 +268,3 @@ def _difference(metric: Metric, value: float) -> str:
 def _change(metric: Metric, drop: float) -> str:
     amount = _difference(metric, abs(drop))
     return f"{amount} {'worse' if drop > 0 else 'better'}"
-
-
-def _interval_text(metric: Metric, interval: Interval | None) -> str:
-    if interval is None or interval.low == interval.high:
-        return ""
-    unit = 100 if metric.percent else 1
-    ends = [f"{unit * -end + 0.0:+.3g}" for end in (interval.high, interval.low)]
-    return f" (95 % interval {ends[0]} to {ends[1]})"

@@ -100,7 +100,7 @@ def test_goals_of_the_user(goals, given):
 def test_it_says_the_numbers():
     text = verdict(accuracy(0.02)).text
     assert "top-1 goes from 90.00 % to 88.00 %: 2.00 points worse" in text
-    assert "(95 % interval -2.1 to -1.9)" in text
+    assert "(95 % interval -2.10 to -1.90 points)" in text
     assert "allowed: 1.00 points" in text
 
 
@@ -142,5 +142,5 @@ def test_a_goal_is_judged_whatever_the_file_is_for(purpose):
 
 def test_equal_values_are_unchanged():
     text = verdict(accuracy(0.0)).text
-    assert "top-1 is unchanged at 90.00 % (95 % interval -0.1 to +0.1)" in text
+    assert "top-1 is unchanged at 90.00 % (95 % interval -0.10 to +0.10 points)" in text
     assert verdict(latency=speed(1.9, 1.9, 1.9)).text.endswith("1 thread.")
