@@ -29,7 +29,6 @@ autodoc_default_options = {"members": True, "inherited-members": True}
 autodoc_member_order = "bysource"
 autodoc_class_signature = "separated"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 70
 napoleon_numpy_docstring = False
 
@@ -61,6 +60,19 @@ def _attributes(
     lines[:] = made
 
 
+DEFAULT = re.compile(r"<function (?:[\w.]+\.)?(<lambda>|\w+) at 0x[0-9a-f]+>")
+
+
+def _signature(  # Sphinx passes the arguments by position
+    app: Sphinx, what: str, name: str, found: Any, options: Any, arguments: str, returns: str
+) -> tuple[str, str] | None:
+    """Values stand for defaults; a function is its name, without an address."""
+    if not arguments:
+        return None
+    return DEFAULT.sub(lambda m: "..." if m[1] == "<lambda>" else m[1], arguments), returns
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _attributes, priority=400)  # before napoleon
     app.connect("source-read", _generated)

@@ -173,15 +173,34 @@ def quantize(
     samples: int | None = None,
     progress: Progress = lambda x: x,
 ) -> QuantizedModel:
-    """Calibrate and convert in one call.
+    """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.
 
     Where nothing is calibrated (mode "weight-only" with accuracy "fast") only the first batch is
     used, for capture and verification. Mode "dynamic" observes channels for SmoothQuant. The ranks
     of a process group calibrate and convert together, and all get the same model.
 
     Args:
-        model, data, target, observer, recipe, mode, accuracy, recover, dynamic, samples, progress:
-            as for `calibrate`.
+        model: an nn.Module in eval mode, an ExportedProgram, or the result of `capture_model`.
+        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. The first
+            elements of a tuple longer than the model's arguments are used, so (images, labels)
+            works. None: inputs are distilled from the statistics of the model's BatchNorms, which
+            needs known input sizes: the result of `capture_model`, an ExportedProgram or an ONNX
+            model.
+        target: the runtime to quantize for; `qtool quantize --help` lists them.
+        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
+            "laplace"; options as "percentile:99.99".
+        recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
+            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
+        mode: "static", "dynamic", "weight-only" or "weight-only-int4": the scheme of everything
+            that no rule of the recipe selects.
+        accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy.
+        recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
+        dynamic: see `capture_model`.
+        samples: use the first ones of the data only, this many; by default all.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Returns:
+        The quantized model: call it like the float model, `export` it, or train it.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
