@@ -185,7 +185,7 @@ def _summary(
     part = f", {formats.share(size / whole)} of the float weights' {formats.size(whole)}"
     rows = [("size", formats.size(size) + (part if whole > size else ""))]
     if speed is not None:
-        rows.append(("speed", speed.row()))
+        rows += speed.rows()
     summary = result.summary(str(path), text)
     notes = (*quantized.notes, *summary.notes)
     return replace(summary, rows=(*rows, *summary.rows), notes=notes)

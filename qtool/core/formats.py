@@ -54,7 +54,7 @@ def milliseconds(value: float) -> str:
     """A duration with three digits, in seconds from 1000 ms on."""
     if value >= 999.5:
         return f"{_three_digits(value / 1000)} s"
-    return f"{_three_digits(value)} ms" if value >= 1 else f"{value:.3g} ms"
+    return f"{_three_digits(value)} ms" if value >= 1 else f"{value:#.3g} ms"
 
 
 def general(value: float | None) -> str:

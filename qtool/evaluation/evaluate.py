@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from qtool.backends.onnx.storage import model_files
 from qtool.core.errors import DataError
-from qtool.core.formats import db, percent, size, table
+from qtool.core.formats import db, milliseconds, percent, share, size, table
 from qtool.core.records import from_json, to_json
 from qtool.core.types import Progress
 from qtool.distributed import current
@@ -91,8 +91,8 @@ class Evaluation:
         rows = rows or [("accuracy", "no labels", "no labels")]
         rows.append(("size", *(size(s.size_bytes) for s in sides)))
         for timing in self.timings:
-            rows.append((timing.what, *(f"{s.median:.3f} ms" for s in timing.models)))
-        rows.append(("MACs in integer kernels", *(percent(s.integer_mac_share) for s in sides)))
+            rows.append((timing.what, *(milliseconds(s.median) for s in timing.models)))
+        rows.append(("MACs in integer kernels", *(share(s.integer_mac_share) for s in sides)))
         name = AGREEMENTS.get(self.scores, "").removesuffix(" agreement").replace("next-", "next ")
         agrees = "" if self.agreement is None else f", same {name} on {percent(self.agreement)}"
         error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")

@@ -24,6 +24,7 @@ NO_SIGNAL_DB = -200.0
 _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
+_CACHE = "present"  # how the outputs of a KV cache begin
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -136,8 +137,11 @@ class Fidelity:
         holdout, samples = bool(self.holdout), self.holdout_samples or self.samples
         outputs = self.holdout if holdout else self.outputs
         where = f"{samples} {'held-out' if holdout else 'calibration'} samples"
-        one = len(outputs) == 1
-        shown = _decibels(outputs[0].sqnr_db) if one else _shown(outputs)
+        main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
+        shown = _decibels(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
+        if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
+            shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
+            shown += f", KV cache {_decibels(min(caches))}"
         same = sorted(self.equal_shares, key=lambda each: each[1])
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
         return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"

@@ -91,9 +91,9 @@ class Speedup:
             f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
 
-    def row(self) -> str:
-        """Return the figures for a summary, those that count first."""
-        return "; ".join(_figures(timing) for timing in reversed(self.timings))
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, figures) for a summary, those that count first."""
+        return [(timing.phase or "speed", _figures(timing)) for timing in reversed(self.timings)]
 
     def warning(self) -> str | None:
         """Return a warning if the quantized model is slower, else None."""
@@ -112,7 +112,8 @@ class Speedup:
 def _figures(timing: Timing) -> str:
     plain, own = (milliseconds(s.median) for s in timing.models)
     ratio = times(timing.ratios[1].median)
-    return f"{own}, {ratio} as fast as float ({plain}; {timing.what})"
+    what = timing.what.removeprefix(f"{timing.phase} ")
+    return f"{own}, {ratio} as fast as float ({plain}; {what})"
 
 
 def _cost(node: NodeTime) -> str:

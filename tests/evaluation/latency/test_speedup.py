@@ -136,7 +136,9 @@ def test_a_slow_prompt_of_weights_alone_is_no_warning():
     assert not both.slower
     assert both.ratio == 2.0
     assert [line.split(":")[-1][:6] for line in str(both).splitlines()] == [" 0.50x", " 2.00x"]
-    assert both.row().startswith("0.5 ms, 2.00x as fast as float (1.00 ms; step with 95 cached")
+    label, figures = both.rows()[0]
+    assert label == "step"
+    assert figures.startswith("0.500 ms, 2.00x as fast as float (1.00 ms; with 95 cached")
 
 
 def test_a_slow_step_of_weights_alone_is_a_warning():
