@@ -9,6 +9,9 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import nn
 
+from qtool.backends.tflite import litert
+from qtool.backends.tflite.file import is_tflite
+from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, KernelError, VerificationError
@@ -18,7 +21,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.restored_model import check_quantized, read_onnx
+from qtool.evaluation.restored_model import check_quantized, read_model
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -27,6 +30,7 @@ from qtool.frontends.captured_model import (
 )
 from qtool.verification import FileCheck, check_self_test, compare_codes
 from qtool.verification.model_inputs import data_inputs, random_inputs
+from qtool.verification.tflite import compare_litert_codes
 
 
 @accepts_paths("file")
@@ -41,7 +45,7 @@ def verify(
     """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
 
     Args:
-        file: a QDQ model of any tool, or a QOperator model written by qtool.
+        file: a QDQ model of any tool, a QOperator model written by qtool, or a TFLite file.
         data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
         samples, batch_size: of the random inputs.
@@ -58,6 +62,8 @@ def verify(
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
     """
+    if is_tflite(file):
+        return _verify_tflite(Path(file), data, samples, batch_size, progress)
     check_quantized(file)
     self_test = check_self_test(file)
     inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
@@ -68,6 +74,16 @@ def verify(
             raise
         return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
     return FileCheck(**vars(comparison), self_test=self_test)
+
+
+def _verify_tflite(
+    path: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
+) -> FileCheck:
+    """Compare the integer engine with LiteRT's reference kernels."""
+    litert.require()
+    file = TfliteFile(path)  # before a session: says why it is malformed
+    inputs = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
+    return FileCheck(**vars(compare_litert_codes(file, progress(inputs))))
 
 
 @accepts_paths("file")
@@ -112,7 +128,7 @@ def evaluate(
         VerificationError: a file does not run.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    read_onnx(file)
+    read_model(file)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own)
     if first is None:

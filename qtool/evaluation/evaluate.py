@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.backends.onnx.storage import model_files
+from qtool.backends.tflite.file import is_tflite
+from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import DataError
 from qtool.core.formats import db, milliseconds, percent, share, size, table
 from qtool.core.records import from_json, to_json
@@ -25,8 +27,9 @@ from qtool.evaluation.measure.sample_statistics import NEXT_TOKENS
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
 from qtool.evaluation.restored_model import is_quantized, quantization_warnings
-from qtool.verification import audit
+from qtool.verification import Coverage, audit
 from qtool.verification.model_inputs import Feeder
+from qtool.verification.tflite import tflite_coverage
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,16 @@ def _metric_name(metric: Metric) -> str:
     return f"accuracy ({metric.name})" if metric.name.startswith("top-") else metric.name
 
 
+def coverage_of(file: Path) -> Coverage:
+    """Return what runs in integers in a file of either format."""
+    return tflite_coverage(TfliteFile(file)) if is_tflite(file) else audit(file)
+
+
+def files_of(file: Path) -> list[Path]:
+    """Return the file and those that belong to it."""
+    return [file] if is_tflite(file) else list(model_files(file))
+
+
 def evaluate_files(
     float_file: Path,
     int8_file: Path,
@@ -173,12 +186,12 @@ def _evaluation(
     files: tuple[Path, Path], accuracy: Accuracy, timings: Sequence[Timing]
 ) -> Evaluation:
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
-    shares, last = (0.0, audit(files[1]).share), timings[-1]
+    shares, last = (0.0, coverage_of(files[1]).share), timings[-1]
     warnings = [*quantization_warnings(files[1]), *accuracy.warnings]
     if not is_quantized(files[1]):
         shares = (0.0, 0.0)
     sides = [
-        ModelFigures(value, sum(f.stat().st_size for f in model_files(file)), spread.median, share)
+        ModelFigures(value, sum(f.stat().st_size for f in files_of(file)), spread.median, share)
         for value, file, spread, share in zip(top1, files, last.models, shares, strict=True)
     ]
     outcome = accuracy.models[1]

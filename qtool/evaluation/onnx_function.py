@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import run
+from qtool.backends.open_model import open_model
 from qtool.core.data import Batch, to_batch
 from qtool.verification.model_inputs import Feeder
 
@@ -21,7 +22,7 @@ class OnnxFunction:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.session = session(file)
+        self.session = open_model(file)
         self.feeder = Feeder(file)
         self.calls = itertools.count()
 

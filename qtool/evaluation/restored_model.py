@@ -19,6 +19,7 @@ from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.reading import OnnxModel, array_of, input_at
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
+from qtool.backends.tflite.file import is_tflite, load
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
@@ -61,8 +62,20 @@ def read_onnx(path: str | Path) -> onnx.ModelProto:
     return model
 
 
+def read_model(path: str | Path) -> None:
+    """Check that a path is an ONNX or a TFLite model; FileError if not."""
+    if not is_file(path):
+        raise FileError(f"{path}: no such file")
+    if is_tflite(path):
+        load(path)
+    else:
+        read_onnx(path)
+
+
 def is_quantized(path: str | Path) -> bool:
     """Return True if a file has quantized tensors."""
+    if is_tflite(path):
+        return any(t.quantization is not None for t in load(path).tensors)
     model = read_onnx(path)
     nodes = chain(model.graph.node, *(function.node for function in model.functions))
     return any(mark in n.op_type for n in nodes for mark in _QUANTIZED)

@@ -19,7 +19,9 @@ from qtool.backends.onnx.reading import (
     name_of,
 )
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
-from qtool.backends.onnxruntime.session import session
+from qtool.backends.open_model import open_model
+from qtool.backends.tflite.file import is_tflite
+from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
@@ -47,7 +49,7 @@ class Feeder:
     """The inputs of a file; converts batches to arrays for them."""
 
     def __init__(self, file: str | Path) -> None:
-        self.inputs = session(file).get_inputs()
+        self.inputs = open_model(file).get_inputs()
 
     def arrays(self, item: Any, index: int) -> list[Array]:
         """Return one batch as arrays in the order of the file's inputs.
@@ -120,7 +122,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
         DataError: they do not.
     """
     first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
-    outputs = len(session(files[0]).get_outputs())
+    outputs = len(open_model(files[0]).get_outputs())
     for file in files[1:]:
         other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
         names, own = ([name for name, *_ in inputs] for inputs in (first, other))
@@ -134,7 +136,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
                 f"({_listed(first)}); compare models of one task"
             )
-        if (count := len(session(file).get_outputs())) != outputs:
+        if (count := len(open_model(file).get_outputs())) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
 
 
@@ -144,7 +146,7 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
 
 def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
     """Return a batch cut or repeated to `size` samples; None if the file has another fixed size."""
-    inputs = session(file).get_inputs()
+    inputs = open_model(file).get_inputs()
     fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
     if any(f != size for f in fixed):
         return None
@@ -185,7 +187,8 @@ def random_inputs(
         DataError: an input has a type that cannot be generated.
     """
     generator = np.random.default_rng(seed)
-    inputs, ranges = [_describe(i) for i in session(path).get_inputs()], _ranges(path)
+    inputs = [_describe(i) for i in open_model(path).get_inputs()]
+    ranges = TfliteFile(path).input_ranges() if is_tflite(path) else _ranges(path)
     if odd := [i for i in inputs if i.dtype not in _DTYPES.values()]:
         raise DataError(f"input '{odd[0].name}' is {odd[0].dtype}; give data for it with --data")
     calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.backends.onnx.topological_order import sort_nodes
+from qtool.backends.tflite.file import is_tflite
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
 from qtool.core.graph.expansion_limits import function_expansion_error
@@ -67,6 +68,11 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         FileError: not an ONNX file, or its external data is missing.
     """
     _check_ordinary(path)
+    if is_tflite(path):
+        raise FileError(
+            f"{path} is a TFLite file, and this takes ONNX files; qtool verify, inspect, evaluate "
+            "and bench take both"
+        )
     try:
         model = onnx.load(path, load_external_data=False)
         _check_text(model)

@@ -32,6 +32,14 @@ def version() -> str | None:
     return version_of(PACKAGE) or None
 
 
+def require() -> None:
+    """Raise VerificationError if it is not installed."""
+    if version() is None:
+        raise VerificationError(
+            f"{TITLE}, which runs TFLite files, is not installed; pip install {PACKAGE}"
+        )
+
+
 def reference_profile() -> str:
     """Return the numerics profile of the reference kernels of the installed version."""
     parts = (version() or "").split(".")[:2]
@@ -79,12 +87,6 @@ def partitioning(path: str | Path) -> Partitioning:
     return Partitioning(int(message["partitions"]), remaining)
 
 
-def time_default(path: str | Path, arrays: Arrays, seconds: float, threads: int) -> list[float]:
-    """Return the milliseconds of runs in turns of at most `seconds` altogether."""
-    numbers = np.array([seconds, threads], np.float64)
-    return list(map(float, _RUNNER.call("time", str(path), [*arrays, numbers])[0]["times"]))
-
-
 # --- in the subprocess -------------------------------------------------------------------------
 
 
@@ -96,12 +98,22 @@ def serve() -> None:
             "default": _handle_default,
             "trace": _handle_trace,
             "delegated": _handle_delegated,
-            "time": _handle_time,
         }
     )
 
 
-def _interpreter(path: str, kernels: str, *, keep: bool = False, threads: int = 1) -> Any:
+def interpreter(path: str, kernels: str, *, keep: bool = False, threads: int = 1) -> Any:
+    """Return an interpreter in this process.
+
+    Args:
+        path: the file.
+        kernels: "BUILTIN_REF", or "AUTO" for those with XNNPACK.
+        keep: the values of all tensors stay after a run.
+        threads: number of threads.
+
+    Raises:
+        VerificationError: LiteRT refuses the file.
+    """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType  # an extra
 
     try:
@@ -119,61 +131,63 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _filled(interpreter: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     """Give an interpreter its inputs, resized to them."""
-    details = interpreter.get_input_details()
+    details = model.get_input_details()
     if len(details) != len(arrays):
         raise VerificationError(f"{path} takes {len(details)} inputs, not {len(arrays)}")
     try:
         for detail, array in zip(details, arrays, strict=True):
             if tuple(detail["shape"]) != array.shape:
-                interpreter.resize_tensor_input(detail["index"], array.shape)
-        interpreter.allocate_tensors()
+                model.resize_tensor_input(detail["index"], array.shape)
+        model.allocate_tensors()
         for detail, array in zip(details, arrays, strict=True):
-            interpreter.set_tensor(detail["index"], array)
+            model.set_tensor(detail["index"], array)
     except (ValueError, RuntimeError) as error:
         raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
 
 
-def _invoked(interpreter: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
-    _filled(interpreter, path, arrays)
+def invoke(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    """Run an interpreter on arrays as the file has them, and return it."""
+    _filled(model, path, arrays)
     try:
-        interpreter.invoke()
+        model.invoke()
     except (ValueError, RuntimeError) as error:
         raise VerificationError(f"{path}: LiteRT fails on it: {_short(error)}") from error
-    return interpreter
+    return model
 
 
-def _outputs(interpreter: Any) -> list[np.ndarray[Any, Any]]:
-    return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
+def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of an interpreter's last run."""
+    return [model.get_tensor(d["index"]) for d in model.get_output_details()]
 
 
 def _handle_reference(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    return {}, _outputs(_invoked(_interpreter(path, "BUILTIN_REF"), path, arrays))
+    return {}, outputs(invoke(interpreter(path, "BUILTIN_REF"), path, arrays))
 
 
 def _handle_default(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    return {}, _outputs(_invoked(_interpreter(path, "AUTO"), path, arrays))
+    return {}, outputs(invoke(interpreter(path, "AUTO"), path, arrays))
 
 
 def _handle_trace(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    interpreter = _invoked(_interpreter(path, "BUILTIN_REF", keep=True), path, arrays)
+    model = invoke(interpreter(path, "BUILTIN_REF", keep=True), path, arrays)
     indices, values = [], []
-    for operator in interpreter._get_ops_details():
+    for operator in model._get_ops_details():
         for index in map(int, operator["outputs"]):
             with suppress(ValueError):  # text, which has no array
-                values.append(interpreter.get_tensor(index))
+                values.append(model.get_tensor(index))
                 indices.append(index)
     return {"indices": indices}, values
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    interpreter = _interpreter(path, "AUTO")
+    model = interpreter(path, "AUTO")
     try:
-        interpreter.allocate_tensors()
+        model.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
-    operators = interpreter._get_ops_details()
+    operators = model._get_ops_details()
     partitions = [o for o in operators if o["op_name"] == "DELEGATE"]
     known = [o for o in operators if o["op_name"] != "DELEGATE"]
     inside = {i for partition in partitions for i in _members(partition, known)}
@@ -192,17 +206,3 @@ def _members(partition: Any, operators: Sequence[Any]) -> set[int]:
             members.add(int(operator["index"]))
             queue += [int(i) for i in operator["inputs"] if int(i) not in ends]
     return members
-
-
-def _handle_time(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
-    from time import perf_counter
-
-    *inputs, numbers = arrays
-    interpreter = _interpreter(path, "AUTO", threads=int(numbers[1]))
-    _invoked(interpreter, path, inputs)  # the first run prepares
-    times, end = list[float](), perf_counter() + float(numbers[0])
-    while not times or perf_counter() < end:
-        start = perf_counter()
-        interpreter.invoke()
-        times.append(1e3 * (perf_counter() - start))
-    return {"times": times}, ()

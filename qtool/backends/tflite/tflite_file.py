@@ -89,6 +89,20 @@ class TfliteFile:
     def inputs(self) -> list[Port]:
         return self._ports("inputs", self.model.inputs, self.model.input_names)
 
+    def input_ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the least and the largest value of inputs that are quantized or select rows."""
+        ranges = {p.name: _range(p.params) for p in self.inputs if p.params is not None}
+        tensors = self.model.tensors
+        for port, index in zip(self.inputs, self.model.inputs, strict=True):
+            for op in self.model.operators:
+                if op.name == "QUANTIZE" and op.inputs[:1] == (index,):
+                    ranges[port.name] = _range(params_of(tensors[op.outputs[0]]))
+                if op.name == "GATHER" and op.inputs[1:2] == (index,):
+                    table = tensors[op.inputs[0]].shape
+                    axis = int(op.options.get("axis", 0))
+                    ranges[port.name] = 0, (table[axis] if table else 1) - 1
+        return ranges
+
     @cached_property
     def outputs(self) -> list[Port]:
         return self._ports("outputs", self.model.outputs, self.model.output_names)
@@ -127,12 +141,14 @@ class TfliteFile:
             default: with XNNPACK, as applications run it, instead of the reference kernels.
         """
         run = litert.run_default if default else litert.run_reference
-        results = self._split(batch, lambda arrays: run(self.path, arrays))
+        results = self.split(self.arrays(batch), lambda arrays: run(self.path, arrays))
         return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
 
     def codes(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
         """Return the outputs of the reference kernels as the file has them."""
-        return self._split(batch, lambda arrays: litert.run_reference(self.path, arrays))
+        return self.split(
+            self.arrays(batch), lambda arrays: litert.run_reference(self.path, arrays)
+        )
 
     def engine_codes(self, program: Program, batch: Arrays) -> list[np.ndarray[Any, Any]]:
         """Return the outputs of the file's program as the file has them."""
@@ -140,11 +156,10 @@ class TfliteFile:
         def run(arrays: Arrays) -> list[np.ndarray[Any, Any]]:
             return [o.numpy() for o in program(*map(torch.from_numpy, arrays))]
 
-        return self._split(batch, run)
+        return self.split(self.arrays(batch), run)
 
-    def _split(self, batch: Arrays, run: Any) -> list[np.ndarray[Any, Any]]:
-        """Run a batch; sample by sample where the file has a fixed batch of 1."""
-        arrays = self.arrays(batch)
+    def split(self, arrays: Arrays, run: Any) -> list[np.ndarray[Any, Any]]:
+        """Run a batch as the file has it; sample by sample where that has a fixed batch of 1."""
         if not self.is_fixed or not arrays or not arrays[0].ndim or len(arrays[0]) == 1:
             return list(run(arrays))
         each = [run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
@@ -203,3 +218,8 @@ class TfliteFile:
             arrays = [operands[i].numpy() for i in computed]
             results = litert.run_reference(path, arrays)
         return [torch.from_numpy(r.copy()) for r in results]
+
+
+def _range(params: QuantParams) -> tuple[float, float]:
+    scale, zero = float(params.scale), int(params.zero_point)
+    return (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale

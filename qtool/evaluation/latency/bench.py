@@ -18,7 +18,7 @@ from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
-from qtool.evaluation.restored_model import read_onnx
+from qtool.evaluation.restored_model import read_model
 from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
 PHASE = "phase"
@@ -108,7 +108,7 @@ def bench(
     precision: float = 0.01,
     bars: ProgressBars = no_bars,
 ) -> Bench:
-    """Time ONNX files in turns in one process; decoders with a prompt and, with a KV cache, a step.
+    """Time files in turns in one process; decoders with a prompt and, with a KV cache, a step.
 
     Args:
         files: models with the same inputs; the first is the reference.
@@ -128,7 +128,7 @@ def bench(
     _check_numbers(batch_sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
-        read_onnx(path)
+        read_model(path)
     check_same_inputs(paths)
     batch = _inputs(paths[0], data, max(batch_sizes))
     pairs = [(size, count) for count in threads for size in batch_sizes]

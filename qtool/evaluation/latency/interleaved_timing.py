@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import RUNTIME, feeds, session
+from qtool.backends.onnxruntime.session import RUNTIME, feeds
+from qtool.backends.open_model import open_model
 from qtool.core.errors import VerificationError
 
 WARM_UP = 3
@@ -189,7 +190,7 @@ def _rounds(
     in_a_row: int = 1,
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
-    sessions = [session(f, threads=threads) for f in files]
+    sessions = [open_model(f, threads) for f in files]
     fed = [feeds(s, list(inputs)) for s in sessions]
     try:
         for model, feed in zip(sessions, fed, strict=True):

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import run
+from qtool.backends.open_model import open_model
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
@@ -141,7 +142,7 @@ def measure_outputs(
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
-    sessions = [session(f) for f in files]
+    sessions = [open_model(f) for f in files]
     feeder, reader = Feeder(files[0]), None
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()

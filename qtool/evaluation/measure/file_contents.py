@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import numpy as np
 from qtool.backends.onnx.reading import OnnxModel, array_of, input_at, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
+from qtool.backends.tflite.engine import tensor_names
+from qtool.backends.tflite.file import is_tflite
+from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.calibration.calibration import Calibration
 from qtool.core.errors import VerificationError
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.verification import Coverage, audit
+from qtool.verification.tflite import describe_file, tflite_coverage
 
 
 @dataclass(frozen=True)
@@ -102,14 +107,20 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """Return the contents of a file.
 
     Args:
-        file: an ONNX file of any tool (its name ends in .onnx), or a saved calibration.
+        file: an ONNX file of any tool (its name ends in .onnx), a TFLite file, or a saved
+            calibration.
 
     Raises:
-        FileError: not an ONNX file.
+        FileError: not a model file.
         CalibrationError: not a calibration.
         VerificationError: ONNX Runtime does not load the model.
     """
     path = Path(file)
+    if is_tflite(path):
+        model = TfliteFile(path)
+        parameters = tuple(_tensor_parameters(model))
+        notes = describe_file(model)
+        return ModelContents(str(file), tflite_coverage(model), parameters, notes)
     if path.suffix == ".onnx":
         coverage = audit(path)  # first: refuses files that the runtime does not load
         return ModelContents(str(file), coverage, tuple(read_parameters(path)), _self_test(path))
@@ -123,6 +134,14 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
         tuple(map(str, calibration.inputs)),
         {name: (low, high) for name, low, high in calibration.ranges()},
     )
+
+
+def _tensor_parameters(file: TfliteFile) -> Iterator[TensorParameters]:
+    for name, tensor in zip(tensor_names(file.model), file.model.tensors, strict=True):
+        q = tensor.quantization
+        if q is not None:
+            scales, zeros = map(float, q.scale), map(int, q.zero_point)
+            yield TensorParameters(name, tensor.type, tuple(scales), tuple(zeros))
 
 
 def _self_test(path: Path) -> str:

@@ -2,6 +2,6 @@
 
 from qtool.verification.tflite.codes import compare_litert_codes
 from qtool.verification.tflite.coverage import tflite_coverage
-from qtool.verification.tflite.inputs import file_batches, random_batches
+from qtool.verification.tflite.description import describe_file, describe_placement
 
-__all__ = ["compare_litert_codes", "file_batches", "random_batches", "tflite_coverage"]
+__all__ = ["compare_litert_codes", "describe_file", "describe_placement", "tflite_coverage"]

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 
-from qtool.backends.tflite.export import elementwise, layers, moves
+from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
-from qtool.backends.tflite.export.float_operators import FLOAT
-from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.values import Layout, Stored, Value, channels_last, identity
-from qtool.backends.tflite.export.writer import Writer, activation
+from qtool.backends.tflite.export.writer import Writer
 from qtool.backends.tflite.file import Model
 from qtool.core import graph as G
-from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
-from qtool.core.ops import Role, row_of
-from qtool.core.types import Bounds, QuantParams, storage_qtype
-from qtool.planning.plan import Execution, QuantPlan
+from qtool.core.ops import row_of
+from qtool.planning.plan import QuantPlan
 
 aten = torch.ops.aten
 
@@ -53,32 +47,6 @@ _DISCONTINUOUS = frozenset(
     ]
 )
 """Operators whose results jump when the last bit of an input changes."""
-
-Write = Callable[[Writer, fx.Node, QuantParams, Bounds], Value]
-
-INTEGER: Mapping[str, Write] = {
-    "add": elementwise.binary("ADD"),
-    "average_pool": layers.average_pool,
-    "concat": elementwise.concat,
-    "conv": layers.conv,
-    "conv_transpose": layers.conv_transpose,
-    "gelu": elementwise.unary(
-        "GELU", 2, approximate=lambda n: G.argument(n, 1, "approximate", "none") == "tanh"
-    ),
-    "global_average_pool": layers.global_average_pool,
-    "hard_swish": elementwise.unary("HARD_SWISH", 1),
-    "leaky_relu": elementwise.unary(
-        "LEAKY_RELU", 2, alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01))
-    ),
-    "linear": layers.linear,
-    "matmul": elementwise.matmul,
-    "mul": elementwise.binary("MUL"),
-    "prelu": elementwise.prelu,
-    "sigmoid": elementwise.unary("LOGISTIC", 2),
-    "softmax": elementwise.softmax,
-    "tanh": elementwise.unary("TANH", 2),
-}
-"""Operator key -> writer of its kernel on codes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +91,9 @@ def to_tflite(
     inputs = _inputs(w, graph, layout)
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            w.values[node] = Stored(str(node.target), G.tensor(module, node).detach().cpu())
+            w.values[node] = Stored(G.name_of(node), G.tensor(module, node).detach().cpu())
         elif node.op == "call_function":
-            _call(w, node)
+            write_call(w, node)
     outputs = [
         _output(w, node, name, layout)
         for node, name in zip(G.output_nodes(module.graph), graph.outputs, strict=True)
@@ -195,8 +163,8 @@ def _inputs(w: Writer, graph: G.FloatGraph, layout: Layout) -> list[Value]:
         rank = G.rank(node)
         order = channels_last(4) if layout.channels_last and _is_image(node) else identity(rank)
         quantizers = [u for u in node.users if u.target is torch_ops.quantize]
-        params = _params(w, quantizers[0]) if quantizers else None
-        same = all(equal(_params(w, q), params) for q in quantizers if params is not None)
+        params = params_of(w, quantizers[0]) if quantizers else None
+        same = all(equal(params_of(w, q), params) for q in quantizers if params is not None)
         as_codes = layout.int8 and same and len(quantizers) == len(node.users) and bool(quantizers)
         value = w.new(described.name, node, order, params if as_codes else None)
         w.values[node] = value
@@ -243,216 +211,3 @@ def _output(w: Writer, node: fx.Node, name: str, layout: Layout) -> Value:
 
 def _missing(node: fx.Node) -> Value:
     raise ExportError(f"output {G.name_of(node)} cannot be written to TFLite")
-
-
-# --- calls -------------------------------------------------------------------------------------
-
-
-def _call(w: Writer, node: fx.Node) -> None:
-    if node in w.values or not G.is_tensor(node):
-        return  # written with the operator before it; a size
-    if (constant := _constant(w, node)) is not None:
-        w.values[node] = constant
-        return
-    if node.target is torch_ops.quantize:
-        w.values[node] = _quantize(w, node)
-    elif node.target is torch_ops.dequantize:
-        w.values[node] = _dequantize(w, node)
-    elif (decision := w.plan.decision(G.name_of(node))) is not None and (
-        decision.execution is Execution.INTEGER
-    ):
-        _integer(w, node)
-    elif _is_skipped_clamp(w, node):
-        return
-    else:
-        w.values[node] = _move(w, node) or _float(w, node)
-
-
-def _constant(w: Writer, node: fx.Node) -> Stored | None:
-    """Compute what depends on constants alone; None if it depends on an input."""
-    if node.target in (torch_ops.quantize, torch_ops.dequantize):
-        return None
-    sources = [w.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
-    if not all(isinstance(s, Stored) for s in sources):
-        return None
-    if any(w.is_dynamic(s) for s in G.shape(node)):
-        raise ExportError(
-            f"{G.name_of(node)}: a constant of the size of the batch cannot be written"
-        )
-
-    def value(argument: Any) -> Any:
-        if not isinstance(argument, fx.Node):
-            return argument
-        stored = w.values.get(argument)
-        return stored.real() if isinstance(stored, Stored) else w.number(argument)
-
-    args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
-    with torch.no_grad():
-        return Stored(G.name_of(node), node.target(*args, **kwargs))  # type: ignore[operator]  # it is called
-
-
-def _params(w: Writer, node: fx.Node) -> QuantParams:
-    """Return the parameters of a quantize or dequantize."""
-    scale, zero = (G.tensor(w.module, n) for n in node.args[1:3])  # type: ignore[arg-type]  # nodes
-    axis = node.args[3] if len(node.args) > 3 else None
-    return QuantParams(
-        storage_qtype(zero.dtype),
-        scale.detach().cpu(),
-        zero.detach().cpu().to(torch.int64),
-        axis,  # type: ignore[arg-type]  # a number or None
-    )
-
-
-def _quantize(w: Writer, node: fx.Node) -> Value:
-    params, value = _params(w, node), w.computed(node.args[0])
-    if value.params is not None:
-        return elementwise.requantized(w, value, params, value_names.tensor_of(G.name_of(node)))
-    source = node.args[0]
-    is_input = isinstance(source, fx.Node) and source.op == "placeholder"  # has the name itself
-    title = G.name_of(node) if is_input else value_names.tensor_of(G.name_of(node))
-    new = w.add(title, value.sizes, value.dynamic, value.order, params)
-    return w.emit("QUANTIZE", [value], replace(new, columns=value.columns))
-
-
-def _dequantize(w: Writer, node: fx.Node) -> Value | Stored:
-    codes = w.argument(node.args[0])
-    if isinstance(codes, Stored):
-        return replace(codes, params=_params(w, node))
-    return codes
-
-
-def _integer(w: Writer, node: fx.Node) -> None:
-    """Write an operator on codes, with its clamp, for each quantization of its result."""
-    row = row_of(node)
-    assert row is not None
-    write = INTEGER.get(row.key)
-    if write is None:
-        raise ExportError(f"{G.name_of(node)}: {row.key} on codes cannot be written to TFLite")
-    for clamp, quantizer in _quantizers(node):
-        params = _params(w, quantizer)
-        clamp_row = None if clamp is None else row_of(clamp)
-        bounds = (None, None) if clamp is None or clamp_row is None else clamp_row.bounds(clamp)
-        known = next((v for v in _written(w, node) if equal(_known(v), params)), None)
-        value = known or _clamped(w, write(w, node, params, bounds), bounds)
-        _rename(w, value, value_names.tensor_of(G.name_of(quantizer)))
-        w.values[quantizer] = value
-
-
-def _written(w: Writer, node: fx.Node) -> Iterator[Value]:
-    for _, quantizer in _quantizers(node):
-        value = w.values.get(quantizer)
-        if isinstance(value, Value):
-            yield value
-
-
-def _known(value: Value) -> QuantParams:
-    assert value.params is not None
-    return value.params
-
-
-def _quantizers(node: fx.Node) -> list[tuple[fx.Node | None, fx.Node]]:
-    """Return the quantizations of a result, each with the clamp before it."""
-    pairs: list[tuple[fx.Node | None, fx.Node]] = []
-    for user in node.users:
-        row = row_of(user)
-        if user.target is torch_ops.quantize:
-            pairs.append((None, user))
-        elif row is not None and row.role is Role.CLIP:
-            quantized = [u for u in user.users if u.target is torch_ops.quantize]
-            if len(quantized) != len(user.users):
-                raise ExportError(f"{G.name_of(user)} is read in float behind an integer operator")
-            pairs += [(user, q) for q in quantized]
-        else:
-            raise ExportError(f"{G.name_of(node)} is read in float, which its kernel cannot write")
-    return pairs
-
-
-def _is_skipped_clamp(w: Writer, node: fx.Node) -> bool:
-    row = row_of(node)
-    source = node.args[0] if node.args else None
-    return (
-        row is not None
-        and row.role is Role.CLIP
-        and isinstance(source, fx.Node)
-        and source not in w.values
-        and bool(node.users)
-        and all(u in w.values for u in node.users)
-    )
-
-
-def _clamped(w: Writer, value: Value, bounds: Bounds) -> Value:
-    """Write bounds that no operator fuses and that the codes do not have, as MAXIMUM, MINIMUM."""
-    if activation(bounds) or bounds == (None, None):
-        return value
-    params = _known(value)
-    for kind, bound, end in (("MAXIMUM", bounds[0], 0), ("MINIMUM", bounds[1], 1)):
-        if bound is None:
-            continue
-        code = round(float(torch.tensor(bound) / params.scale)) + int(params.zero_point)
-        if (code <= params.qtype.qmin) if end == 0 else (code >= params.qtype.qmax):
-            continue
-        array = np.array([code], params.qtype.numpy_dtype)
-        constant = w.builder.constant("bound", array, quantization(params))
-        title = f"{w.builder.tensors[value.index].name}.{kind.lower()}"
-        new = w.add(title, value.sizes, value.dynamic, value.order, params)
-        value = w.emit(kind, [value, constant], new, 2)
-    return value
-
-
-def _rename(w: Writer, value: Value, title: str) -> None:
-    """Name a tensor after the one that the model has there: of a clamp instead of its layer."""
-    tensor = w.builder.tensors[value.index]
-    if tensor.name != title and title not in {t.name for t in w.builder.tensors[-4:]}:
-        w.builder.tensors[value.index] = replace(tensor, name=title)
-
-
-def _move(w: Writer, node: fx.Node) -> Value | None:
-    """Write an operator that moves elements, on codes where they are; None for others."""
-    row = row_of(node)
-    if node.target is torch_ops.max_pool:
-        return layers.max_pool(w, node, None, (None, None))
-    if node.target is torch_ops.rescale:
-        return _rescale(w, node)
-    if row is not None and row.role is Role.JOIN:
-        parts = [w.computed(n) for n in node.args[0]]  # type: ignore[union-attr]  # a list
-        first = parts[0].params
-        on_codes = first is not None and all(
-            p.params is not None and equal(p.params, first) for p in parts
-        )
-        if not on_codes:
-            parts = [w.floats(n) for n in node.args[0]]  # type: ignore[union-attr]  # a list
-        return moves.concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
-    move = moves.MOVES.get(node.target)
-    if move is None:
-        return None
-    x = w.computed(node.args[0])
-    if node.target is aten.constant_pad_nd.default and G.argument(node, 2, "value", 0):
-        x = w.floats(node.args[0]) if x.params is not None else x
-    return move(w, node, x)
-
-
-def _rescale(w: Writer, node: fx.Node) -> Value | None:
-    """Give codes another scale, by a RESHAPE to the same sizes; None for floats."""
-    x = w.computed(node.args[0])
-    if x.params is None or x.columns:
-        return None
-    factor = float(node.args[1])  # type: ignore[arg-type]  # a number
-    params = replace(x.params, scale=x.params.scale * factor)
-    quantizers = [u for u in node.users if u.target is torch_ops.quantize]
-    params = _params(w, quantizers[0]) if quantizers else params
-    new = w.add(G.name_of(node), x.sizes, x.dynamic, x.order, params)
-    w.reshape(x, new)
-    return new
-
-
-def _float(w: Writer, node: fx.Node) -> Value | Stored:
-    write = FLOAT.get(node.target)
-    if write is None:
-        if node.target is operator.getitem:
-            raise ExportError(f"{G.name_of(node)}: a result of several cannot be written to TFLite")
-        kind = str(getattr(node.target, "_schema", node.target)).split("(")[0]
-        raise ExportError(
-            f"{G.name_of(node)}: {kind} has no TFLite operator that qtool writes; rewrite this "
-            "part of the model, or write an .onnx file"
-        )
-    return write(w, node)

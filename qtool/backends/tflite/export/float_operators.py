@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from qtool.backends.tflite.export import layers
+from qtool.backends.tflite.export import float_layers, float_norms
 from qtool.backends.tflite.export.elementwise import aligned, last_axis, write_matmul
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
@@ -26,15 +25,11 @@ Write = Callable[[Writer, fx.Node], Value | Stored]
 
 def _unary(kind: str, version: int = 1, **options: Any) -> Write:
     def write(w: Writer, node: fx.Node) -> Value:
-        x = _whole(w, w.floats(node.args[0]))
+        x = w.whole(node.args[0])
         values = {k: v(node) if callable(v) else v for k, v in options.items()}
         return w.emit(kind, [x], w.new(name(node), node, x.order), version, **values)
 
     return write
-
-
-def _whole(w: Writer, x: Value) -> Value:
-    return w.in_order(x, x.order)
 
 
 def _binary(kind: str, version: int = 1) -> Write:
@@ -71,7 +66,7 @@ def _times(w: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Va
         return replace(value, data=value.data * factor)
     number = w.stored(Stored("factor", torch.tensor(factor)), ())
     result = w.new(f"{name(node)}.factor", value)
-    return w.emit("MUL", [_whole(w, value), number], result)
+    return w.emit("MUL", [w.in_order(value, value.order), number], result)
 
 
 def _swapped(kind: str) -> Write:
@@ -86,7 +81,7 @@ def _swapped(kind: str) -> Write:
 
 def _clamp(w: Writer, node: fx.Node) -> Value:
     low, high = G.argument(node, 1, "min"), G.argument(node, 2, "max")
-    x: Value = _whole(w, w.floats(node.args[0]))
+    x: Value = w.whole(node.args[0])
     for kind, bound in (("MAXIMUM", low), ("MINIMUM", high)):
         if bound is None:
             continue
@@ -101,7 +96,7 @@ def _clamp(w: Writer, node: fx.Node) -> Value:
 
 def _hard_sigmoid(w: Writer, node: fx.Node) -> Value:
     """relu6(x + 3) / 6"""
-    x = _whole(w, w.floats(node.args[0]))
+    x = w.whole(node.args[0])
     three, sixth = (w.stored(Stored("number", torch.tensor(v)), ()) for v in (3.0, 1 / 6))
     moved = w.new(f"{name(node)}.moved", node, x.order)
     w.emit("ADD", [x, three], moved, fused_activation_function=3)
@@ -109,7 +104,7 @@ def _hard_sigmoid(w: Writer, node: fx.Node) -> Value:
 
 
 def _silu(w: Writer, node: fx.Node) -> Value:
-    x = _whole(w, w.floats(node.args[0]))
+    x = w.whole(node.args[0])
     gate = w.emit("LOGISTIC", [x], w.new(f"{name(node)}.gate", node, x.order))
     return w.emit("MUL", [x, gate], w.new(name(node), node, x.order))
 
@@ -126,7 +121,7 @@ def _log_softmax(w: Writer, node: fx.Node) -> Value:
 
 def _reduce(kind: str) -> Write:
     def write(w: Writer, node: fx.Node) -> Value:
-        x = _whole(w, w.floats(node.args[0]))
+        x = w.whole(node.args[0])
         axes = G.argument(node, 1, "dim")
         axes = list(range(len(x.sizes))) if axes in (None, [], ()) else axes
         axes = [axes] if isinstance(axes, int) else list(axes)
@@ -148,146 +143,6 @@ def _reduced(
     result = w.new(name(node), node, order)
     places = w.integers(sorted(x.axis(a) for a in gone))
     return w.emit(kind, [x, places], result, keep_dims=keep)
-
-
-def _layer_norm(w: Writer, node: fx.Node) -> Value:
-    x = _whole(w, w.floats(node.args[0]))
-    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
-    x = w.in_order(x, identity(rank))
-    axes = w.integers(range(rank - count, rank))
-    epsilon = float(G.argument(node, 4, "eps", 1e-5))
-    centred, variance = _moments(w, node, x, axes)
-    scaled = _normalized(w, node, x, centred, variance, epsilon)
-    return _affine(w, node, scaled, G.argument(node, 2, "weight"), G.argument(node, 3, "bias"))
-
-
-def _moments(w: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value, Value]:
-    """Return x - mean, and the variance, over some axes of the tensor."""
-    places = set(w.builder.tensors[axes].data.tolist())  # type: ignore[union-attr]  # a constant
-    sizes = [1 if x.axis(i) in places else s for i, s in enumerate(x.sizes)]
-    dynamic = [x.axis(i) not in places and d for i, d in enumerate(x.dynamic)]
-
-    def small(title: str) -> Value:
-        return w.add(f"{name(node)}.{title}", sizes, dynamic, x.order)
-
-    mean = w.emit("MEAN", [x, axes], small("mean"), keep_dims=True)
-    centred = w.emit("SUB", [x, mean], w.new(f"{name(node)}.centred", x))
-    square = w.emit("MUL", [centred, centred], w.new(f"{name(node)}.square", x))
-    return centred, w.emit("MEAN", [square, axes], small("variance"), keep_dims=True)
-
-
-def _normalized(
-    w: Writer, node: fx.Node, x: Value, centred: Value, variance: Value, epsilon: float
-) -> Value:
-    number = w.stored(Stored("epsilon", torch.tensor(epsilon)), ())
-    moved = w.emit("ADD", [variance, number], w.new(f"{name(node)}.moved", variance))
-    factor = w.emit("RSQRT", [moved], w.new(f"{name(node)}.factor", variance))
-    return w.emit("MUL", [centred, factor], w.new(f"{name(node)}.normalized", x))
-
-
-def _affine(w: Writer, node: fx.Node, x: Value, weight: Any, bias: Any) -> Value:
-    """Multiply by a weight and add a bias, along the last axes."""
-    for kind, argument in (("MUL", weight), ("ADD", bias)):
-        if argument is not None:
-            values, order = aligned(w, [x, _plain(w.argument(argument))], len(x.sizes))
-            x = w.emit(kind, values, w.new(name(node), node, order))
-    return x
-
-
-def _plain(value: Value | Stored) -> Value | Stored:
-    return value if isinstance(value, Value) else Stored(value.name, value.real().detach())
-
-
-def _rms_norm(w: Writer, node: fx.Node) -> Value:
-    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
-    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
-    axes = w.integers(range(rank - count, rank))
-    epsilon = G.argument(node, 3, "eps")
-    epsilon = torch.finfo(torch.float32).eps if epsilon is None else float(epsilon)
-    square = w.emit("MUL", [x, x], w.new(f"{name(node)}.square", x))
-    sizes = [1 if i >= rank - count else s for i, s in enumerate(x.sizes)]
-    mean = w.add(f"{name(node)}.mean", sizes, x.dynamic, x.order)
-    w.emit("MEAN", [square, axes], mean, keep_dims=True)
-    scaled = _normalized(w, node, x, x, mean, epsilon)
-    return _affine(w, node, scaled, G.argument(node, 2, "weight"), None)
-
-
-def _group_norm(w: Writer, node: fx.Node) -> Value:
-    """Normalize groups of channels: an image as [N, groups, elements]."""
-    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
-    groups = int(node.args[1])  # type: ignore[arg-type]  # a number
-    elements = math.prod(x.sizes[1:]) // groups
-    flat = w.add(
-        f"{name(node)}.groups",
-        (x.sizes[0], groups, elements),
-        (x.dynamic[0], False, False),
-        identity(3),
-    )
-    w.reshape(x, flat)
-    centred, variance = _moments(w, node, flat, w.integers([2]))
-    epsilon = float(G.argument(node, 4, "eps", 1e-5))
-    scaled = _normalized(w, node, flat, centred, variance, epsilon)
-    image = w.new(f"{name(node)}.image", x)
-    w.reshape(scaled, image)
-    for kind, index in (("MUL", 2), ("ADD", 3)):
-        argument = G.argument(node, index, ("weight", "bias")[index - 2])
-        if argument is not None:
-            stored = w.argument(argument)
-            assert isinstance(stored, Stored)
-            data = stored.real().detach().reshape(-1, *[1] * (len(x.sizes) - 2))
-            values, order = aligned(w, [image, Stored(stored.name, data)], len(x.sizes))
-            image = w.emit(kind, values, w.new(name(node), node, order))
-    return image
-
-
-def _batch_norm(w: Writer, node: fx.Node) -> Value:
-    """Multiply and add per channel; statistics are stored."""
-    x: Value = _whole(w, w.floats(node.args[0]))
-    weight, bias, mean, variance = (None if a is None else w.argument(a) for a in node.args[1:5])
-    epsilon = float(node.args[7 if len(node.args) > 8 else 6])  # type: ignore[arg-type]  # a number
-    assert isinstance(mean, Stored)
-    assert isinstance(variance, Stored)
-    factor = (variance.real().double() + epsilon).rsqrt()
-    factor = factor if weight is None else factor * weight.real().double()  # type: ignore[union-attr]  # stored
-    offset = -mean.real().double() * factor
-    offset = offset if bias is None else offset + bias.real().double()  # type: ignore[union-attr]  # stored
-    shape = [-1, *[1] * (len(x.sizes) - 2)]
-    for kind, data in (("MUL", factor), ("ADD", offset)):
-        constant = Stored(f"{name(node)}.{kind.lower()}", data.float().detach().reshape(shape))
-        values, order = aligned(w, [x, constant], len(x.sizes))
-        x = w.emit(kind, values, w.new(name(node), node, order))
-    return x
-
-
-def _attention(w: Writer, node: fx.Node) -> Value:
-    """Write softmax(q k / sqrt(d) + mask) v."""
-    query, key, value = (w.floats(n) for n in node.args[:3])
-    mask = G.argument(node, 3, "attn_mask")
-    if G.argument(node, 5, "is_causal", False) or node.kwargs.get("enable_gqa"):
-        raise ExportError(f"{name(node)}: causal attention cannot be written to TFLite yet")
-    rank, width = len(query.sizes), query.sizes[-1]
-    scale: Any = node.kwargs.get("scale")
-    factor = width**-0.5 if scale is None else float(scale)
-    query = w.in_order(query, identity(rank))
-    number = w.stored(Stored("scale", torch.tensor(factor)), ())
-    scaled = w.emit("MUL", [query, number], w.new(f"{name(node)}.query", query))
-    sizes = (*query.sizes[:-1], key.sizes[-2])
-    moves = (*query.dynamic[:-1], key.dynamic[-2])
-    plain = identity(rank)
-    swapped = (*plain[:-2], rank - 1, rank - 2)
-    transposed = key.order == swapped
-    key = key if transposed else w.in_order(key, plain)
-    scores = w.add(f"{name(node)}.scores", sizes, moves, plain)
-    w.emit("BATCH_MATMUL", [scaled, key], scores, adj_y=not transposed)
-    if mask is not None:
-        stored = w.argument(mask)
-        if "bool" in (stored.dtype if isinstance(stored, Value) else str(stored.data.dtype)):
-            raise ExportError(f"{name(node)}: a boolean attention mask cannot be written yet")
-        values, _ = aligned(w, [scores, _plain(stored)], rank)
-        scores = w.emit("ADD", values, w.add(f"{name(node)}.masked", sizes, moves, plain))
-    weights = w.add(f"{name(node)}.weights", sizes, moves, plain)
-    w.emit("SOFTMAX", [scores], weights, beta=1.0)
-    return write_matmul(w, node, weights, value, None)
 
 
 def _matmul(w: Writer, node: fx.Node) -> Value:
@@ -313,7 +168,7 @@ def _cast(w: Writer, node: fx.Node) -> Value | Stored:
     x = w.floats(node.args[0]) if value.params is not None else value
     if x.dtype == DTYPES.get(wanted):
         return x
-    x = _whole(w, x)
+    x = w.in_order(x, x.order)
     return w.emit("CAST", [x], w.new(name(node), node, x.order))
 
 
@@ -342,59 +197,8 @@ def _bilinear(w: Writer, node: fx.Node) -> Value:
     return w.emit("RESIZE_BILINEAR", [x, size], result, 3, **options)
 
 
-def _conv(w: Writer, node: fx.Node) -> Value:
-    _require_plain_weight(w, node)
-    return layers.conv(w, node, None, (None, None))
-
-
-def _conv_transpose(w: Writer, node: fx.Node) -> Value:
-    _require_plain_weight(w, node)
-    dilation, groups = node.args[7], node.args[6]
-    if any(d != 1 for d in dilation) or groups != 1:  # type: ignore[union-attr]  # a list
-        raise ExportError(f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation")
-    return layers.conv_transpose(w, node, None, (None, None))
-
-
-def _require_plain_weight(w: Writer, node: fx.Node) -> None:
-    """Dequantize a stored weight: a float layer with integer weights takes them in float."""
-    for i in (1, 2):
-        argument = node.args[i]
-        if isinstance(argument, fx.Node):
-            value = w.argument(argument)
-            if isinstance(value, Stored) and value.params is not None:
-                w.values[argument] = Stored(value.name, value.real())
-    if len(G.value(node).shape) > 4:
-        raise ExportError(
-            f"{name(node)}: TFLite files hold convolutions over one or two dimensions"
-        )
-
-
-def _linear(w: Writer, node: fx.Node) -> Value:
-    """Write FULLY_CONNECTED in float; the weight of a Gemm is [in, out]."""
-    _require_plain_weight(w, node)
-    if node.target is torch_ops.gemm:
-        weight = node.args[1]
-        assert isinstance(weight, fx.Node)
-        stored = w.argument(weight)
-        assert isinstance(stored, Stored)
-        w.values[weight] = Stored(f"{stored.name}.transposed", stored.data.t())
-        result = layers.linear(w, node, None, (None, None))
-        w.values[weight] = stored
-        return result
-    return layers.linear(w, node, None, (None, None))
-
-
-def _average_pool(w: Writer, node: fx.Node) -> Value:
-    w.values[node.args[0]] = w.floats(node.args[0])  # type: ignore[index]  # a node
-    return layers.average_pool(w, node, None, (None, None))
-
-
-def _global_average_pool(w: Writer, node: fx.Node) -> Value:
-    return layers.global_average_pool(w, node, None, (None, None))
-
-
 def _prelu(w: Writer, node: fx.Node) -> Value:
-    x = _whole(w, w.floats(node.args[0]))
+    x = w.whole(node.args[0])
     slope = w.argument(node.args[1])
     assert isinstance(slope, Stored)
     shape = [1] * len(x.sizes)
@@ -407,9 +211,70 @@ def _prelu(w: Writer, node: fx.Node) -> Value:
 def _power(w: Writer, node: fx.Node) -> Value:
     exponent = node.args[1]
     if exponent == 2:
-        x = _whole(w, w.floats(node.args[0]))
+        x = w.whole(node.args[0])
         return w.emit("MUL", [x, x], w.new(name(node), node, x.order))
     return _apply(w, node, "POW", [_operand(w, node, n) for n in node.args[:2]])
+
+
+def _number(w: Writer, value: float) -> Value:
+    return w.stored(Stored("number", torch.tensor(value)), ())
+
+
+def _elu(w: Writer, node: fx.Node) -> Value:
+    """max(x, 0) + alpha * (exp(min(x, 0)) - 1), since reference kernels have no ELU."""
+    x = w.whole(node.args[0])
+    alpha, scale, inner = (
+        float(G.argument(node, i, n, 1.0))
+        for i, n in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
+    )
+
+    def part(kind: str, a: Value, b: Value | None, title: str) -> Value:
+        operands = [a] if b is None else [a, b]
+        return w.emit(kind, operands, w.new(f"{name(node)}.{title}", node, x.order))
+
+    zero = _number(w, 0.0)
+    positive = part("MAXIMUM", x, zero, "positive")
+    negative = part("MINIMUM", x, zero, "negative")
+    if inner != 1.0:
+        negative = part("MUL", negative, _number(w, inner), "inner")
+    raised = part("SUB", part("EXP", negative, None, "exp"), _number(w, 1.0), "expm1")
+    if alpha != 1.0:
+        raised = part("MUL", raised, _number(w, alpha), "alpha")
+    result = w.emit("ADD", [positive, raised], w.new(name(node), node, x.order))
+    return result if scale == 1.0 else part("MUL", result, _number(w, scale), "scale")
+
+
+def _expm1(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    raised = w.emit("EXP", [x], w.new(f"{name(node)}.exp", node, x.order))
+    return w.emit("SUB", [raised, _number(w, 1.0)], w.new(name(node), node, x.order))
+
+
+def _log1p(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    moved = w.emit("ADD", [x, _number(w, 1.0)], w.new(f"{name(node)}.moved", node, x.order))
+    return w.emit("LOG", [moved], w.new(name(node), node, x.order))
+
+
+def _reciprocal(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    return w.emit("DIV", [_number(w, 1.0), x], w.new(name(node), node, x.order))
+
+
+def _square(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    return w.emit("MUL", [x, x], w.new(name(node), node, x.order))
+
+
+def _as_is(w: Writer, node: fx.Node) -> Value:
+    return w.floats(node.args[0])
+
+
+def _cumsum(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    axis = w.integers([x.axis(int(node.args[1]))])  # type: ignore[arg-type]  # a number
+    axis = w.builder.constant("axis", np.array(w.builder.tensors[axis].data, np.int32).reshape(()))
+    return w.emit("CUMSUM", [x, axis], w.new(name(node), node, x.order))
 
 
 def _arg_max(kind: str) -> Write:
@@ -472,7 +337,18 @@ FLOAT: Mapping[Any, Write] = {
     aten.hardswish.default: _unary("HARD_SWISH"),
     aten.hardsigmoid.default: _hard_sigmoid,
     aten.silu.default: _silu,
-    aten.elu.default: _unary("ELU"),
+    aten.elu.default: _elu,
+    aten.expm1.default: _expm1,
+    aten.log1p.default: _log1p,
+    aten.reciprocal.default: _reciprocal,
+    aten.square.default: _square,
+    aten.cumsum.default: _cumsum,
+    aten.alias.default: _as_is,
+    aten.clone.default: _as_is,
+    aten.pad.default: float_layers.border_pad,
+    aten.sum.default: _reduce("SUM"),
+    aten.mean.default: _reduce("MEAN"),
+    aten._softmax.default: _softmax,
     aten.prelu.default: _prelu,
     aten.softmax.int: _softmax,
     aten.log_softmax.int: _log_softmax,
@@ -482,10 +358,10 @@ FLOAT: Mapping[Any, Write] = {
     aten.amin.default: _reduce("REDUCE_MIN"),
     aten.argmax.default: _arg_max("ARG_MAX"),
     aten.argmin.default: _arg_max("ARG_MIN"),
-    aten.layer_norm.default: _layer_norm,
-    aten.rms_norm.default: _rms_norm,
-    aten.group_norm.default: _group_norm,
-    aten.scaled_dot_product_attention.default: _attention,
+    aten.layer_norm.default: float_norms.layer_norm,
+    aten.rms_norm.default: float_norms.rms_norm,
+    aten.group_norm.default: float_norms.group_norm,
+    aten.scaled_dot_product_attention.default: float_norms.attention,
     aten.matmul.default: _matmul,
     aten.bmm.default: _matmul,
     aten.mm.default: _matmul,
@@ -498,12 +374,12 @@ FLOAT: Mapping[Any, Write] = {
     torch_ops.embedding: _embedding,
     torch_ops.embedding_codes: _embedding,
     aten.upsample_bilinear2d.vec: _bilinear,
-    torch_ops.conv: _conv,
-    torch_ops.conv_transpose: _conv_transpose,
-    torch_ops.average_pool: _average_pool,
-    torch_ops.global_average_pool: _global_average_pool,
-    aten.linear.default: _linear,
-    torch_ops.gemm: _linear,
+    torch_ops.conv: float_layers.conv,
+    torch_ops.conv_transpose: float_layers.conv_transpose,
+    torch_ops.average_pool: float_layers.average_pool,
+    torch_ops.global_average_pool: float_layers.global_average_pool,
+    aten.linear.default: float_layers.linear,
+    torch_ops.gemm: float_layers.linear,
     aten.eq.Scalar: _binary("EQUAL"),
     aten.eq.Tensor: _binary("EQUAL"),
     aten.ne.Scalar: _binary("NOT_EQUAL"),
@@ -519,6 +395,6 @@ FLOAT: Mapping[Any, Write] = {
     aten.logical_and.default: _binary("LOGICAL_AND"),
     aten.logical_or.default: _binary("LOGICAL_OR"),
     aten.logical_not.default: _unary("LOGICAL_NOT"),
-    aten.batch_norm.default: _batch_norm,
+    aten.batch_norm.default: float_norms.batch_norm,
 }
 """Torch operator -> writer of its form in float."""

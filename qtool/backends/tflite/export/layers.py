@@ -293,6 +293,8 @@ def _pool(w: Writer, node: fx.Node, lists: int) -> tuple[Value, list[list[int]]]
     numbers = [list(map(int, a)) for a in args[1 : 1 + lists]]
     x = w.argument(node.args[0])
     assert isinstance(x, Value)
+    if len(x.sizes) > 4:
+        raise ExportError(f"{name(node)}: TFLite has no pool over three dimensions")
     if len(x.sizes) == 3:
         numbers = [[0 if i == 2 else 1, *n] for i, n in enumerate(numbers)]
     return _image(w, x), numbers

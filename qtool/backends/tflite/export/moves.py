@@ -281,6 +281,7 @@ MOVES: Mapping[Any, Move] = {
     **dict.fromkeys(
         (
             aten.reshape.default,
+            aten.view.default,
             torch_ops.reshape,
             aten.flatten.using_ints,
             aten.squeeze.default,

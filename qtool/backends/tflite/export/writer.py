@@ -166,6 +166,11 @@ class Writer:
             self.cache.floats[value.index] = known
         return known
 
+    def whole(self, argument: Any) -> Value:
+        """Return an argument in float, its columns in the order of the graph."""
+        value = self.floats(argument)
+        return self.in_order(value, value.order)
+
     def in_order(self, value: Value, order: Order) -> Value:
         """Return a value in another layout: itself, reshaped where only sizes of 1 move, or
         transposed."""

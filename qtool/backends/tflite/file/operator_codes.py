@@ -67,6 +67,7 @@ OPTIONS_OF: Mapping[str, str] = {
     "MAX_POOL_2D": "Pool2DOptions",
     "MEAN": "ReducerOptions",
     "MINIMUM": "MaximumMinimumOptions",
+    "MIRROR_PAD": "MirrorPadOptions",
     "MUL": "MulOptions",
     "NEG": "NegOptions",
     "NOT_EQUAL": "NotEqualOptions",

@@ -1,0 +1,156 @@
+"""Norms and attention in float, as the operators that TFLite has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.elementwise import aligned, write_matmul
+from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.values import Stored, Value, identity
+from qtool.backends.tflite.export.writer import Writer
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+
+
+def layer_norm(w: Writer, node: fx.Node) -> Value:
+    x = w.whole(node.args[0])
+    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
+    x = w.in_order(x, identity(rank))
+    axes = w.integers(range(rank - count, rank))
+    epsilon = float(G.argument(node, 4, "eps", 1e-5))
+    centred, variance = _moments(w, node, x, axes)
+    scaled = _normalized(w, node, x, centred, variance, epsilon)
+    return _affine(w, node, scaled, G.argument(node, 2, "weight"), G.argument(node, 3, "bias"))
+
+
+def _moments(w: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value, Value]:
+    """Return x - mean, and the variance, over some axes of the tensor."""
+    places = set(w.builder.tensors[axes].data.tolist())  # type: ignore[union-attr]  # a constant
+    sizes = [1 if x.axis(i) in places else s for i, s in enumerate(x.sizes)]
+    dynamic = [x.axis(i) not in places and d for i, d in enumerate(x.dynamic)]
+
+    def small(title: str) -> Value:
+        return w.add(f"{name(node)}.{title}", sizes, dynamic, x.order)
+
+    mean = w.emit("MEAN", [x, axes], small("mean"), keep_dims=True)
+    centred = w.emit("SUB", [x, mean], w.new(f"{name(node)}.centred", x))
+    square = w.emit("MUL", [centred, centred], w.new(f"{name(node)}.square", x))
+    return centred, w.emit("MEAN", [square, axes], small("variance"), keep_dims=True)
+
+
+def _normalized(
+    w: Writer, node: fx.Node, x: Value, centred: Value, variance: Value, epsilon: float
+) -> Value:
+    number = w.stored(Stored("epsilon", torch.tensor(epsilon)), ())
+    moved = w.emit("ADD", [variance, number], w.new(f"{name(node)}.moved", variance))
+    factor = w.emit("RSQRT", [moved], w.new(f"{name(node)}.factor", variance))
+    return w.emit("MUL", [centred, factor], w.new(f"{name(node)}.normalized", x))
+
+
+def _affine(w: Writer, node: fx.Node, x: Value, weight: Any, bias: Any) -> Value:
+    """Multiply by a weight and add a bias, along the last axes."""
+    for kind, argument in (("MUL", weight), ("ADD", bias)):
+        if argument is not None:
+            values, order = aligned(w, [x, _plain(w.argument(argument))], len(x.sizes))
+            x = w.emit(kind, values, w.new(name(node), node, order))
+    return x
+
+
+def _plain(value: Value | Stored) -> Value | Stored:
+    return value if isinstance(value, Value) else Stored(value.name, value.real().detach())
+
+
+def rms_norm(w: Writer, node: fx.Node) -> Value:
+    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
+    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
+    axes = w.integers(range(rank - count, rank))
+    epsilon = G.argument(node, 3, "eps")
+    epsilon = torch.finfo(torch.float32).eps if epsilon is None else float(epsilon)
+    square = w.emit("MUL", [x, x], w.new(f"{name(node)}.square", x))
+    sizes = [1 if i >= rank - count else s for i, s in enumerate(x.sizes)]
+    mean = w.add(f"{name(node)}.mean", sizes, x.dynamic, x.order)
+    w.emit("MEAN", [square, axes], mean, keep_dims=True)
+    scaled = _normalized(w, node, x, x, mean, epsilon)
+    return _affine(w, node, scaled, G.argument(node, 2, "weight"), None)
+
+
+def group_norm(w: Writer, node: fx.Node) -> Value:
+    """Normalize groups of channels: an image as [N, groups, elements]."""
+    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
+    groups = int(node.args[1])  # type: ignore[arg-type]  # a number
+    elements = math.prod(x.sizes[1:]) // groups
+    flat = w.add(
+        f"{name(node)}.groups",
+        (x.sizes[0], groups, elements),
+        (x.dynamic[0], False, False),
+        identity(3),
+    )
+    w.reshape(x, flat)
+    centred, variance = _moments(w, node, flat, w.integers([2]))
+    epsilon = float(G.argument(node, 4, "eps", 1e-5))
+    scaled = _normalized(w, node, flat, centred, variance, epsilon)
+    image = w.new(f"{name(node)}.image", x)
+    w.reshape(scaled, image)
+    for kind, index in (("MUL", 2), ("ADD", 3)):
+        argument = G.argument(node, index, ("weight", "bias")[index - 2])
+        if argument is not None:
+            stored = w.argument(argument)
+            assert isinstance(stored, Stored)
+            data = stored.real().detach().reshape(-1, *[1] * (len(x.sizes) - 2))
+            values, order = aligned(w, [image, Stored(stored.name, data)], len(x.sizes))
+            image = w.emit(kind, values, w.new(name(node), node, order))
+    return image
+
+
+def batch_norm(w: Writer, node: fx.Node) -> Value:
+    """Multiply and add per channel; statistics are stored."""
+    x: Value = w.whole(node.args[0])
+    weight, bias, mean, variance = (None if a is None else w.argument(a) for a in node.args[1:5])
+    epsilon = float(node.args[7 if len(node.args) > 8 else 6])  # type: ignore[arg-type]  # a number
+    assert isinstance(mean, Stored)
+    assert isinstance(variance, Stored)
+    factor = (variance.real().double() + epsilon).rsqrt()
+    factor = factor if weight is None else factor * weight.real().double()  # type: ignore[union-attr]  # stored
+    offset = -mean.real().double() * factor
+    offset = offset if bias is None else offset + bias.real().double()  # type: ignore[union-attr]  # stored
+    shape = [-1, *[1] * (len(x.sizes) - 2)]
+    for kind, data in (("MUL", factor), ("ADD", offset)):
+        constant = Stored(f"{name(node)}.{kind.lower()}", data.float().detach().reshape(shape))
+        values, order = aligned(w, [x, constant], len(x.sizes))
+        x = w.emit(kind, values, w.new(name(node), node, order))
+    return x
+
+
+def attention(w: Writer, node: fx.Node) -> Value:
+    """Write softmax(q k / sqrt(d) + mask) v."""
+    query, key, value = (w.floats(n) for n in node.args[:3])
+    mask = G.argument(node, 3, "attn_mask")
+    if G.argument(node, 5, "is_causal", False) or node.kwargs.get("enable_gqa"):
+        raise ExportError(f"{name(node)}: causal attention cannot be written to TFLite yet")
+    rank, width = len(query.sizes), query.sizes[-1]
+    scale: Any = node.kwargs.get("scale")
+    factor = width**-0.5 if scale is None else float(scale)
+    query = w.in_order(query, identity(rank))
+    number = w.stored(Stored("scale", torch.tensor(factor)), ())
+    scaled = w.emit("MUL", [query, number], w.new(f"{name(node)}.query", query))
+    sizes = (*query.sizes[:-1], key.sizes[-2])
+    moves = (*query.dynamic[:-1], key.dynamic[-2])
+    plain = identity(rank)
+    swapped = (*plain[:-2], rank - 1, rank - 2)
+    transposed = key.order == swapped
+    key = key if transposed else w.in_order(key, plain)
+    scores = w.add(f"{name(node)}.scores", sizes, moves, plain)
+    w.emit("BATCH_MATMUL", [scaled, key], scores, adj_y=not transposed)
+    if mask is not None:
+        stored = w.argument(mask)
+        if "bool" in (stored.dtype if isinstance(stored, Value) else str(stored.data.dtype)):
+            raise ExportError(f"{name(node)}: a boolean attention mask cannot be written yet")
+        values, _ = aligned(w, [scores, _plain(stored)], rank)
+        scores = w.emit("ADD", values, w.add(f"{name(node)}.masked", sizes, moves, plain))
+    weights = w.add(f"{name(node)}.weights", sizes, moves, plain)
+    w.emit("SOFTMAX", [scores], weights, beta=1.0)
+    return write_matmul(w, node, weights, value, None)

@@ -1,0 +1,111 @@
+"""TFLite files in the public API: verify, inspect, evaluate, bench; and what refuses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import qtool
+from qtool.backends.onnx.storage import load_outline
+from qtool.backends.tflite import litert, vela
+from qtool.core.errors import FileError, KernelError, QtoolError, VerificationError
+from tests.planning.targets.converted import captured, converted, samples
+
+needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    paths = {name: folder / f"{name}.tflite" for name in ("tflite", "tflite-micro")}
+    for name, path in paths.items():
+        converted("residual_concat", name).export(path, verify=False)
+    return paths
+
+
+@needs_litert
+@pytest.mark.parametrize("name", ["tflite", "tflite-micro"])
+def test_verify_compares_every_code(name: str, files: dict[str, Path]) -> None:
+    random = qtool.verify(files[name], samples=8, batch_size=4)
+    data = qtool.verify(files[name], [samples("residual_concat")[:5]])
+    for result in (random, data):
+        assert result.exact
+        assert result.passed
+        assert "LiteRT" in str(result)
+    assert (random.samples, data.samples) == (8, 5)
+
+
+def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(litert, "version", lambda: None)
+    with pytest.raises(VerificationError, match="pip install ai-edge-litert"):
+        qtool.verify(files["tflite"])
+
+
+@needs_litert
+def test_inspect_shows_operators_and_interface(files: dict[str, Path]) -> None:
+    text = str(qtool.inspect(files["tflite"]))
+    assert "100.00 % of" in text
+    assert "XNNPACK int8" in text
+    assert "float32 [batch, 6, 6, 4], channels last" in text
+    assert "for tflite, plan" in text
+
+
+@pytest.mark.skipif(vela.version() is None, reason="ethos-u-vela is not installed")
+def test_inspect_shows_the_placement_on_ethos(files: dict[str, Path]) -> None:
+    text = str(qtool.inspect(files["tflite-micro"]))
+    assert text.count("100 % of") == 2
+    assert "ethos-u85-256" in text
+
+
+@needs_litert
+def test_evaluate_and_bench_take_both_formats(files: dict[str, Path], tmp_path: Path) -> None:
+    data = [samples("residual_concat")[:8]]
+    result = qtool.evaluate(files["tflite"], captured("residual_concat"), data, seconds=0.01)
+    assert result.samples == 8
+    assert result.sqnr_db is not None
+    assert result.sqnr_db > 20
+    converted("residual_concat", "tflite").export(tmp_path / "other.onnx", timing=0)
+    pair = [tmp_path / "other.onnx", files["tflite"]]
+    timings = qtool.bench(pair, data, batch_sizes=(2,), threads=(1,), seconds=0.01).timings
+    assert len(timings[0].models) == 2
+
+
+@needs_litert
+def test_files_for_one_sample_are_run_one_by_one(files: dict[str, Path]) -> None:
+    data = [samples("residual_concat")[:6]]
+    result = qtool.evaluate(files["tflite-micro"], captured("residual_concat"), data, seconds=0.01)
+    assert result.samples == 6
+
+
+def test_commands_for_onnx_files_say_so(files: dict[str, Path]) -> None:
+    with pytest.raises(FileError, match="is a TFLite file, and this takes ONNX files"):
+        load_outline(files["tflite"])
+
+
+@needs_litert
+def test_mutated_files_are_refused_in_a_sentence(files: dict[str, Path], tmp_path: Path) -> None:
+    """Read, inspected and run with random bytes changed: sentences, and no crash."""
+    original, generator = files["tflite"].read_bytes(), np.random.default_rng(1)
+    path, refused = tmp_path / "mutated.tflite", 0
+    for _ in range(30):
+        data = bytearray(original)
+        for place in generator.integers(len(data), size=4):
+            data[place] = generator.integers(256)
+        path.write_bytes(bytes(data))
+        message = refusal(path)
+        refused += message is not None
+        assert "Traceback" not in (message or "")
+    assert refused > 0
+
+
+def refusal(path: Path) -> str | None:
+    try:
+        qtool.inspect(path)
+        qtool.verify(path, samples=1, batch_size=1)
+    except (FileError, KernelError, VerificationError) as error:
+        return str(error)
+    except QtoolError as error:  # of data: an input that the mutation changed
+        return str(error)
+    return None
