@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import run
+from qtool.backends.open_model import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model
@@ -49,7 +50,7 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
         file: of the float model.
         arrays: a batch in the order of its inputs.
     """
-    model = session(file)
+    model = open_model(file)
     place = find_language_model(model, arrays)
     if place is None:
         return (Phase("", arrays),)
