@@ -170,8 +170,8 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 def main(imports: tuple[str, ...]) -> None:
     """Quantize trained PyTorch models to verified int8 ONNX models.
 
-    The file written is always ONNX, for every target. `qtool COMMAND --help` has an example of each
-    command.
+    Files are ONNX for every target, or TFLite if the name ends in .tflite. `qtool COMMAND --help`
+    has an example of each command.
     """
     if imports:
         from qtool.core.errors import CaptureError

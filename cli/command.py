@@ -26,8 +26,8 @@ GROUPS = {
     "min_token_agreement max_perplexity_increase",
     "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
-    "Output": "output_ format_ external_data archive front page save_recipe mended arm web "
-    "title history as_json verbose quiet log_level",
+    "Output": "output_ format_ layout interface external_data archive front page save_recipe "
+    "mended arm web title history as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}

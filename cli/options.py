@@ -101,7 +101,7 @@ output = click.option(
     "output_",
     required=True,
     type=Path_,
-    help="ONNX file to write, NAME.onnx, for every target.",
+    help="File to write: NAME.onnx for every target, NAME.tflite for TFLite.",
 )
 calibration_output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."

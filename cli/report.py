@@ -53,6 +53,7 @@ from qtool.evaluation.options import ReportOptions
     options.target,
     options.recipe,
     options.mode,
+    options.accuracy,
     sources.dynamic,
     options.max_drop,
     options.min_speedup,
@@ -103,7 +104,7 @@ def command(
         ),
         dynamic=sources.dynamic_of(dynamic, batches),
         bars=output.progress,
-        **{name: values[name] for name in ("target", "observer", "recipe", "mode")},
+        **{name: values[name] for name in ("target", "observer", "recipe", "mode", "accuracy")},
     )
     output.show(report, as_json)
     if not as_json:

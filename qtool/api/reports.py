@@ -92,6 +92,7 @@ def report(
     observer: str | None = None,
     recipe: Any = None,
     mode: str | None = None,
+    accuracy: str | None = None,
     dynamic: DynamicSizes | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
@@ -108,7 +109,7 @@ def report(
             file without quantization; the report then has no layer analysis.
         calibration: for a float model: the result of `calibrate`, or its file.
         calibration_data: for a float model: the data to calibrate on; by default `data`.
-        target, observer, recipe, mode: for a float model, as for `quantize`.
+        target, observer, recipe, mode, accuracy: for a float model, as for `quantize`.
         dynamic: see `capture_model`.
         bars: makes a progress bar from a title and a length.
 
@@ -135,7 +136,13 @@ def report(
     captured = capture_model(source, first, dynamic)
     if calibration is not None:
         quantized = convert(
-            captured, calibration, target=target, recipe=recipe, mode=mode, sample=first
+            captured,
+            calibration,
+            target=target,
+            recipe=recipe,
+            mode=mode,
+            accuracy=accuracy,
+            sample=first,
         )
         name = "a calibration" if isinstance(calibration, Calibration) else Path(calibration).name
         origin = f"converted by qtool with {name}"
@@ -148,6 +155,7 @@ def report(
                 observer=observer or DEFAULT_OBSERVER,
                 recipe=recipe,
                 mode=mode,
+                accuracy=accuracy,
                 progress=bars("calibrating", None),
             )
         origin = "quantized by qtool"
