@@ -16,7 +16,7 @@ from qtool.cli.convert import write
     sources.model,
     sources.weights,
     sources.data_or_none,
-    sources.cache,
+    sources.decoder,
     options.output,
     sources.batch_size,
     options.observer,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 from qtool.cli.number_types import COUNT, MOST, Real
+from qtool.cli.output import errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,6 +91,25 @@ cache = _context_option(
     help="Type of the KV cache with --task text-generation-with-past; int8 has one scale per "
     "channel.",
 )
+attention = _context_option(
+    "attention",
+    "--attention",
+    type=click.Choice(["fused", "masked"]),
+    default="fused",
+    show_default=True,
+    help="Attention with --task text-generation-with-past: fused is one kernel per layer, for "
+    "texts padded on the right; masked is slower and takes any padding.",
+)
+logits = _context_option(
+    "logits",
+    "--logits",
+    type=click.Choice(["all", "last"]),
+    default="all",
+    show_default=True,
+    help="Tokens whose logits are returned with --task text-generation-with-past: generation needs "
+    "those of the last one only.",
+)
+decoder = apply(cache, attention, logits)
 weights = apply(
     click.option(
         "--weights",
@@ -183,10 +203,27 @@ def load_model(source: str, weights: Path | None) -> Any:
     from qtool.core.progress import track_task
     from qtool.frontends.load_model import load_model as load
 
+    attention = _context_value("attention") or "fused"
     with track_task("loading the model"):
-        model = load(source, weights, _context_value("task"))
+        model = load(source, weights, _context_value("task"), attention=attention)
+    _apply_decoder_options(model)
     click.get_current_context().meta[f"{__name__}.model"] = (source, model)
     return model
+
+
+def _apply_decoder_options(model: Any) -> None:
+    """Apply --logits, and refuse options of decoders for other models."""
+    from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+
+    last = _context_value("logits") == "last"
+    if not isinstance(model, DecoderWithCache):
+        masked = _context_value("attention") == "masked"
+        if option := "--logits" * last or "--attention" * masked:
+            raise click.BadParameter("is for --task text-generation-with-past", param_hint=option)
+        return
+    model.last_logits = last
+    if model.refusal is not None:
+        errors.print(f"Attention is not fused: {model.refusal}", style="dim", highlight=False)
 
 
 def write_companions(source: str, model: Any, path: Path) -> None:

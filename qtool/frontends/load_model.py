@@ -25,7 +25,10 @@ _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
 
 
 def load_model(
-    source: str | Path, weights: str | Path | None = None, task: str | None = None
+    source: str | Path,
+    weights: str | Path | None = None,
+    task: str | None = None,
+    attention: str = "fused",
 ) -> nn.Module | ExportedProgram:
     """Load a model in eval mode.
 
@@ -35,6 +38,9 @@ def load_model(
             safetensors).
         weights: file with a state dict for a factory's model.
         task: head of a transformers folder; by default the one that its weights were saved with.
+        attention: of a decoder with its KV cache: "fused", one operator per layer where the model
+            allows it, for padding behind the tokens and for several texts only without a cache or
+            with one new token each; "masked", any padding and any batch.
 
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
@@ -47,7 +53,7 @@ def load_model(
     if reader is not None or is_dir(path):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out --weights")
-        return reader(source) if reader is not None else load_folder(path, task)
+        return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
         raise CaptureError(_no_model(source))
     model = _from_code(source)

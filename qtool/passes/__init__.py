@@ -15,13 +15,16 @@ from qtool.passes.hard_swish import hard_swish
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.merge_groups import merge_groups
+from qtool.passes.packed_projections import packed_projections
 from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm
 from qtool.passes.rotary import rotary
+from qtool.passes.rotary_attention import rotary_attention
+from qtool.passes.skip_rms_norm import skip_rms_norm
 
-__all__ = ["CANONICAL", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
+__all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
 CANONICAL = [
     remove_identity,  # first: an identity between two layers hides their pattern
@@ -52,3 +55,6 @@ FOR_TARGETS = {
     )
 }
 """Rewrites for some runtimes only, by name; a target lists those it wants."""
+
+FOR_FILES = {p.name: p for p in (rotary, rotary_attention, packed_projections, skip_rms_norm)}
+"""Fusions of graphs to be written, by name, float or quantized; a target's files list theirs."""

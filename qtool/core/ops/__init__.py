@@ -7,6 +7,7 @@ from qtool.core.ops import (
     layers,
     lookups,
     moves,
+    norms,
     pools,
     products,
     recurrent,
@@ -56,9 +57,9 @@ for _row in (
 ):
     register(_row)
 
-for _family in (layers, lookups, elementwise, moves, codes, rotary):
+for _family in (layers, lookups, elementwise, moves, codes, rotary, attention):
     for _target, _writer in _family.WRITERS.items():
         register_writer(_target, _writer)
-for _own in (layers, lookups, recurrent, attention, rotary):
+for _own in (layers, lookups, recurrent, attention, norms, rotary):
     for _target, _writer in _own.CONTRIB.items():
         register_writer(_target, _writer, contrib=True)

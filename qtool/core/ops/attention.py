@@ -1,4 +1,8 @@
-"""Attention over an int8 KV cache, as ONNX Runtime's GroupQueryAttention computes it."""
+"""Causal attention over a KV cache, as ONNX Runtime's GroupQueryAttention computes it.
+
+One kernel rotates queries and keys, appends keys and values to the cache, in place where the caller
+gives one buffer as past and present, and attends to the tokens up to each new one.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +14,78 @@ from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import define
 from qtool.core.ops.onnx_forms import onnx_operator, op
+from qtool.core.ops.rotary import rotary_embedding
 from qtool.core.types import INT8
 
+_INT32, _INT64 = 6, 7  # of ONNX
 
-def _cached_attention(
+
+def _sequence_lengths(mask: Tensor) -> tuple[Tensor, Tensor]:
+    total = torch.ones_like(mask[0]).sum()
+    return (mask.sum(1) - 1).to(torch.int32), total.to(torch.int32)
+
+
+sequence_lengths = define("sequence_lengths(Tensor mask) -> (Tensor, Tensor)", _sequence_lengths)
+"""Index of the last token of each text, int32 [batch], and the length of the longest one, int32
+[]; mask [batch, total] is 1 for tokens and 0 for the padding behind them."""
+
+
+def _token_positions(last: Tensor, ids: Tensor, limit: int) -> Tensor:
+    new = ids.shape[1]
+    first = (last.to(torch.int64) + (1 - new)).clamp(min=0)
+    return first[:, None] + torch.arange(new, device=ids.device)
+
+
+token_positions = define(
+    "token_positions(Tensor last, Tensor ids, int limit) -> Tensor", _token_positions
+)
+"""Positions of new tokens, int64 [batch, sequence]: the last one of a text is at `last` [batch], or
+the first at 0 if the text is shorter than ids [batch, sequence]. All are below `limit`."""
+
+
+def _grouped_attention(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
     past_key: Tensor,
     past_value: Tensor,
-    key_scale: Tensor,
-    value_scale: Tensor,
-    mask: Tensor,
+    last: Tensor,
+    total: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    mask: Tensor | None,
+    key_scale: Tensor | None,
+    value_scale: Tensor | None,
     heads: int,
     groups: int,
     scale: float,
+    window: int,
+    softcap: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    new = (key, value), (past_key, past_value), (key_scale, value_scale)
-    present, real = [], []
-    for current, past, step in zip(*new, strict=True):
-        step = step.unflatten(0, (groups, 1, -1))
-        codes = INT8.codes(_split_heads(current, groups), step, step.new_zeros(())).to(torch.int8)
-        present.append(torch.cat([past, codes], 2))
-        real.append((present[-1].to(torch.float32) * step).repeat_interleave(heads // groups, 1))
-    length, total = query.shape[1], mask.shape[3]
-    positions = torch.arange(total, device=mask.device)
-    later = positions[None] > positions[total - length :, None]
-    causal_mask = mask.masked_fill(later, float("-inf"))
-    attended = F.scaled_dot_product_attention(
-        _split_heads(query, heads), real[0], real[1], causal_mask, scale=scale
+    if key is None or value is None:
+        width = query.shape[2] // (heads + 2 * groups)
+        query, key, value = query.split([heads * width, groups * width, groups * width], 2)
+    positions = token_positions(last, query[:, :, 0], 0)
+    q, k, v = (_split_heads(t, n) for t, n in ((query, heads), (key, groups), (value, groups)))
+    if cos is not None and sin is not None:
+        angles = cos[positions], sin[positions]
+        q, k = (_rotate(t, *angles) for t in (q, k))
+    steps = (
+        None if t is None else t.unflatten(0, (groups, 1, -1)) for t in (key_scale, value_scale)
     )
-    return attended.transpose(1, 2).flatten(2), present[0], present[1]
+    pairs = [
+        _append(past, new, positions, step)
+        for past, new, step in zip((past_key, past_value), (k, v), steps, strict=True)
+    ]
+    keys, values = (real.repeat_interleave(heads // groups, 1) for _, real in pairs)
+    seen = torch.arange(keys.shape[2], device=q.device)
+    visible = seen <= positions[:, :, None]
+    if window > 0:
+        visible = visible & (seen > positions[:, :, None] - window)
+    bias = torch.where(visible[:, None], 0.0, float("-inf"))
+    bias = bias if mask is None else bias + mask
+    attended = _attend(q, keys, values, bias, scale, softcap)
+    return attended.transpose(1, 2).flatten(2), pairs[0][0], pairs[1][0]
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -49,18 +94,62 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return by_head
 
 
-cached_attention = define(
-    "cached_attention(Tensor query, Tensor key, Tensor value, Tensor past_key, Tensor past_value,"
-    " Tensor key_scale, Tensor value_scale, Tensor mask, int heads, int groups, float scale)"
-    " -> (Tensor, Tensor, Tensor)",
-    _cached_attention,
-)
-"""Causal attention over an int8 KV cache.
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first features of each head, twice as many as there are angles."""
+    width = 2 * cos.shape[-1]
+    rotated: Tensor = rotary_embedding(x[..., :width], cos, sin)
+    return torch.cat([rotated, x[..., width:]], -1)
 
-query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; past key
-and value int8 [batch, groups, past, width], scales per channel [groups x width]; mask [batch, 1,
-sequence, total], added before the softmax. Returns [batch, sequence, heads x width], and keys and
-values of all tokens in int8."""
+
+def _append(
+    past: Tensor, new: Tensor, positions: Tensor, step: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the cache with new keys or values at their positions, as stored and as numbers."""
+    if step is not None:
+        new = INT8.codes(new, step, step.new_zeros(())).to(torch.int8)
+    index = positions[:, None, :, None].expand(new.shape)
+    present = torch.cat([past, torch.zeros_like(new)], 2).scatter(2, index, new)
+    return present, present if step is None else present.to(torch.float32) * step
+
+
+def _attend(
+    q: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float, softcap: float
+) -> Tensor:
+    if not softcap:
+        return F.scaled_dot_product_attention(q, keys, values, bias, scale=scale)
+    scores = torch.tanh(q @ keys.transpose(2, 3) * (scale / softcap)) * softcap
+    return torch.softmax(scores + bias, -1) @ values
+
+
+grouped_attention = define(
+    "grouped_attention(Tensor query, Tensor? key, Tensor? value, Tensor past_key,"
+    " Tensor past_value, Tensor last, Tensor total, Tensor? cos, Tensor? sin, Tensor? mask,"
+    " Tensor? key_scale, Tensor? value_scale, int heads, int groups, float scale, int window,"
+    " float softcap) -> (Tensor, Tensor, Tensor)",
+    _grouped_attention,
+)
+"""Causal attention over a KV cache.
+
+query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; without key
+and value, query has the features of all three. Past key and value [batch, groups, past, width],
+float, or int8 with scales per channel [groups x width]. `last` and `total` of `sequence_lengths`.
+cos and sin [positions, angles]: of the rotary embedding; None without it. mask [batch, 1, sequence,
+total] is added before the softmax. window: number of last tokens that a token attends to, -1 for
+all. softcap: bound of the scores, 0 for none. Returns [batch, sequence, heads x width], and keys
+and values of all tokens, rotated; those of padding are undefined."""
+
+
+def _write_lengths(mask: Any) -> Any:
+    one = op.Constant(value_ints=[1])
+    last = op.Cast(op.Sub(op.ReduceSum(mask, one, keepdims=0), one), to=_INT32)
+    return last, op.Cast(op.Squeeze(op.Shape(mask, start=1, end=2)), to=_INT32)
+
+
+def _write_positions(last: Any, ids: Any, limit: int) -> Any:
+    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
+    new = op.Squeeze(op.Shape(ids, start=1, end=2))
+    first = op.Max(op.Sub(op.Cast(last, to=_INT64), op.Sub(new, one)), zero)
+    return op.Add(op.Unsqueeze(first, op.Constant(value_ints=[1])), op.Range(zero, new, one))
 
 
 def _write(
@@ -69,37 +158,51 @@ def _write(
     value: Any,
     past_key: Any,
     past_value: Any,
+    last: Any,
+    total: Any,
+    cos: Any,
+    sin: Any,
+    mask: Any,
     key_scale: Any,
     value_scale: Any,
-    mask: Any,
     heads: int,
     groups: int,
     scale: float,
+    window: int,
+    softcap: float,
 ) -> Any:
     write = onnx_operator("com.microsoft", "GroupQueryAttention", _INPUTS, 3, _ATTRIBUTES)
-    total = op.Cast(op.Shape(mask, start=3, end=4), to=6)  # 6: int32
-    last = op.Sub(total, op.Cast(op.Constant(value_ints=[1]), to=6))
-    lengths = op.Expand(last, op.Shape(query, start=0, end=1))
-    first = (query, key, value, past_key, past_value, lengths, op.Squeeze(total))
-    return write(
-        *(*first, None, None, None, mask, None, key_scale, value_scale),
-        num_heads=heads,
-        kv_num_heads=groups,
-        scale=scale,
-        kv_cache_bit_width=8,
-        k_quant_type="PER_CHANNEL",
-        v_quant_type="PER_CHANNEL",
-    )
+    inputs = [query, key, value, past_key, past_value, last, total, cos, sin, None, mask]
+    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
+    if cos is not None:
+        attributes["do_rotary"] = 1
+    if window > 0:
+        attributes["local_window_size"] = window
+    if softcap:
+        attributes["softcap"] = softcap
+    if key_scale is not None:
+        inputs += [None, key_scale, value_scale]
+        attributes |= _INT8_CACHE
+    while inputs[-1] is None:
+        inputs.pop()
+    return write(*inputs, **attributes)
 
 
+_INT8_CACHE = {
+    "kv_cache_bit_width": 8,
+    "k_quant_type": "PER_CHANNEL",
+    "v_quant_type": "PER_CHANNEL",
+}
 _INPUTS = (
     *("query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length"),
     *("cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink"),
     *("k_scale", "v_scale"),
 )
 _ATTRIBUTES = (
-    *(("num_heads", "INT"), ("kv_num_heads", "INT"), ("scale", "FLOAT")),
-    *(("kv_cache_bit_width", "INT"), ("k_quant_type", "STRING"), ("v_quant_type", "STRING")),
+    *(("num_heads", "INT"), ("kv_num_heads", "INT"), ("scale", "FLOAT"), ("do_rotary", "INT")),
+    *(("local_window_size", "INT"), ("softcap", "FLOAT"), ("kv_cache_bit_width", "INT")),
+    *(("k_quant_type", "STRING"), ("v_quant_type", "STRING")),
 )
 
-CONTRIB = {cached_attention: _write}
+WRITERS = {token_positions: _write_positions}
+CONTRIB = {grouped_attention: _write, sequence_lengths: _write_lengths}

@@ -146,7 +146,7 @@ def load_data(
     collate = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
     collate = collate if part is None else PartCollator(collate, part)
     errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
-    if isinstance(model, DecoderWithCache) and model.cache_scales is not None:
+    if isinstance(model, DecoderWithCache) and model.is_grouped:
         batch_size = 1  # its kernel takes several samples only for a prompt or a single token
     readable = [row for at, row in enumerate(rows) if at not in errors]
     lengths: list[tuple[int, ...]] = [()] * len(readable)

@@ -13,15 +13,16 @@ import torch
 from torch import nn
 
 from qtool.core.errors import CaptureError, DataError
+from qtool.core.ops.attention import sequence_lengths, token_positions
 from qtool.core.types import INT8
 from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
 from qtool.frontends.huggingface.kv_cache import (
-    Int8KVCache,
+    GroupedKVCache,
     KVCache,
     Pair,
+    attention_windows,
     check_equal_lengths,
-    count_attention_calls,
     register_attention,
     set_current_cache,
 )
@@ -37,6 +38,8 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Layer types of transformers: attention to all tokens, or to a window of the last ones."""
 
+_TRIAL = 9  # tokens that fused and separate attention are compared on
+_TOLERANCE = 1e-3  # of the largest logit; a wrong mask changes them by more than a tenth
 CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
 
 
@@ -44,16 +47,24 @@ class DecoderWithCache(nn.Module):
     """A causal language model with its KV cache as tensors.
 
     Positions count the tokens that the attention mask keeps, so texts may be padded on either side.
+    With `fuse_attention` the cache and attention of a layer are one operator, for which padding is
+    behind the tokens.
 
     Attributes:
         config: configuration of the model.
+        fused: whether `fuse_attention` succeeded.
+        refusal: why it did not; None before it is called.
         cache_scales: per layer the scales of an int8 cache for keys and values, float [heads x
             width]; None for a float cache.
         layer_types: attention types of the layers; empty if the configuration names none.
         window: number of last tokens that a sliding window has; None without one.
+        last_logits: return the logits of the last token only.
     """
 
     cache_scales: list[Pair] | None = None
+    fused = False
+    refusal: str | None = None
+    last_logits = False
 
     def __init__(self, model: Any) -> None:
         """
@@ -63,14 +74,20 @@ class DecoderWithCache(nn.Module):
         super().__init__()
         self.config: Any = model.config
         text = self.config.get_text_config()
-        self.layer_types = frozenset(getattr(text, "layer_types", None) or ())
+        self.layer_types = tuple(getattr(text, "layer_types", None) or ())
         self.window: int | None = getattr(text, "sliding_window", None)
-        if unknown := sorted(self.layer_types - {FULL, SLIDING}):
+        if unknown := sorted(set(self.layer_types) - {FULL, SLIDING}):
             raise CaptureError(
                 f"{type(model).__name__} has layers of type {unknown[0]}, whose cache is not a KV "
                 "cache; use --task text-generation, which exports the model without its cache"
             )
+        self.positions = int(getattr(text, "max_position_embeddings", None) or 0)
         self.model = model
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether cache and attention are one operator, in float or int8."""
+        return self.fused or self.cache_scales is not None
 
     def forward(
         self,
@@ -86,24 +103,47 @@ class DecoderWithCache(nn.Module):
             past_key_values: per layer a "key" and a "value", float [batch, heads, past, width].
 
         Returns:
-            "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
-            sequence tokens.
+            "logits" [batch, sequence, tokens] or [batch, 1, tokens], and "present" like
+            `past_key_values` with past + sequence tokens.
         """
         if past_key_values:
             check_equal_lengths(past_key_values, attention_mask.shape[1] - input_ids.shape[1])
-        cache = KVCache(past_key_values)
-        if self.cache_scales is not None:
-            cache = set_current_cache(Int8KVCache(past_key_values, self.cache_scales))
-        count = attention_mask.cumsum(1)
-        own = count[:, cache.get_seq_length() :]
+        call = self._fused_call if self.fused else self._masked_call
+        masks, positions, cache = call(input_ids, attention_mask, past_key_values)
         result = self.model(
             input_ids=input_ids,
-            attention_mask=self._masks(attention_mask, count, own),
-            position_ids=(own - 1).clamp(min=0),
+            attention_mask=masks,
+            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
+            **({"logits_to_keep": 1} if self.last_logits else {}),
         )
         return {"logits": result.logits, "present": cache.present}
+
+    def _fused_call(
+        self, ids: torch.Tensor, mask: torch.Tensor, past: Sequence[Pair]
+    ) -> tuple[None, torch.Tensor, KVCache]:
+        """Return no mask, positions and cache of a call."""
+        last, total = sequence_lengths(mask)
+        positions = token_positions(last, ids, self.positions)
+        cache = GroupedKVCache(past, (last, total), mask=False, scales=self.cache_scales)
+        return None, positions, set_current_cache(cache)
+
+    def _masked_call(
+        self,
+        ids: torch.Tensor,  # noqa: ARG002  # of `_fused_call`
+        mask: torch.Tensor,
+        past: Sequence[Pair],
+    ) -> tuple[torch.Tensor | dict[str, torch.Tensor], torch.Tensor, KVCache]:
+        """Return masks, positions and cache of a call."""
+        cache = KVCache(past)
+        if self.cache_scales is not None:
+            lengths = sequence_lengths(torch.ones_like(mask))
+            grouped = GroupedKVCache(past, lengths, mask=True, scales=self.cache_scales)
+            cache = set_current_cache(grouped)
+        count = mask.cumsum(1)
+        own = count[:, cache.get_seq_length() :]
+        return self._masks(mask, count, own), (own - 1).clamp(min=0), cache
 
     def _masks(
         self, attention_mask: torch.Tensor, count: torch.Tensor, own: torch.Tensor
@@ -125,12 +165,55 @@ class DecoderWithCache(nn.Module):
             return torch.where(visible, 0.0, torch.finfo(torch.float32).min)[:, None]
 
         full = keys <= last
-        if self.window is None or self.layer_types == {FULL}:
+        if self.window is None or set(self.layer_types) == {FULL}:
             return additive(full)
         near = full & (keys > last - self.window)
         return (
             {FULL: additive(full), SLIDING: additive(near)} if self.layer_types else additive(near)
         )
+
+    @torch.no_grad()
+    def fuse_attention(self) -> str | None:
+        """Make cache and attention of a layer one operator, ONNX Runtime's GroupQueryAttention.
+
+        Padding is behind the tokens then, and several texts of one call have no cache or one new
+        token each.
+
+        Returns:
+            Why the layers stay as they are; None where they are fused.
+        """
+        implementation = self.model.config._attn_implementation
+        device = next(self.model.parameters()).device
+        ids = torch.arange(_TRIAL, device=device)[None] % min(_TRIAL, self.config.vocab_size)
+        inputs = ids, torch.ones_like(ids), ()
+        expected = self(*inputs)["logits"]
+        self.model.set_attn_implementation(
+            register_attention(require("transformers", "fused attention", CaptureError))
+        )
+        self.fused = True
+        try:
+            reason = self._difference(self(*inputs)["logits"], expected)
+        except CaptureError as error:
+            reason = str(error)
+        if reason is not None:
+            self.fused, self.refusal = False, reason
+            self.model.set_attn_implementation(implementation)
+        return reason
+
+    def _difference(self, logits: torch.Tensor, expected: torch.Tensor) -> str | None:
+        """Return why the logits or windows of fused layers are not those of the model."""
+        kinds = self.layer_types or (FULL if self.window is None else SLIDING,)
+        layers = int(self.config.get_text_config().num_hidden_layers)
+        sliding = -1 if self.window is None else self.window
+        windows = [-1 if kind == FULL else sliding for kind in kinds]
+        called = list(attention_windows())
+        if called != (windows if len(windows) == layers else windows * layers):
+            name = type(self.model).__name__
+            return f"{name} does not call the attention interface of transformers in all layers"
+        noise = float((logits - expected).abs().max())
+        if not noise <= _TOLERANCE * float(expected.abs().max()):
+            return f"{type(self.model).__name__} masks its attention in a way of its own"
+        return None
 
     @torch.no_grad()
     def quantize_cache(self, data: Iterable[Any]) -> None:
@@ -165,7 +248,7 @@ class DecoderWithCache(nn.Module):
         self.model.set_attn_implementation(register_attention(library))
         ids = batch["input_ids"]
         self(ids, torch.ones_like(ids), ())
-        if count_attention_calls() != len(self.cache_scales):
+        if len(attention_windows()) != len(self.cache_scales):
             raise CaptureError(
                 f"{type(self.model).__name__} does not use the attention interface of "
                 "transformers; its KV cache stays in float"
@@ -194,7 +277,7 @@ class CachedPrefixCollator:
         ids, mask = batch["input_ids"], batch["attention_mask"]
         if (short := CACHED_TOKENS + 2 - ids.shape[1]) > 0:
             ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
-            mask = nn.functional.pad(mask, (0, short))
+            mask = nn.functional.pad(mask, (0, short), value=int(self.model.fused))
         return self.model.with_cached_prefix(ids, mask, CACHED_TOKENS)
 
     @property

@@ -56,6 +56,6 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
         "search": {
             "do_sample": False,
             "max_length": length,
-            "past_present_share_buffer": False,
+            "past_present_share_buffer": model.fused,
         },
     }

@@ -1,4 +1,4 @@
-"""KV cache (keys and values of past tokens) for the layers of transformers: float and int8."""
+"""KV cache (keys and values of past tokens) for the layers of transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qtool.core.errors import CaptureError
-from qtool.core.ops.attention import cached_attention
+from qtool.core.ops.attention import grouped_attention
 
 Pair = Mapping[str, torch.Tensor]
 
@@ -69,20 +69,31 @@ class KVCache:
         return [{"key": key, "value": value} for key, value in self.pairs]
 
 
-class Int8KVCache(KVCache):
-    """A KV cache in int8 with one scale per channel of each layer.
+class GroupedKVCache(KVCache):
+    """A KV cache whose appending is one operator with attention.
 
-    Attention and appending are one operator, which the layers call instead of their own attention.
+    The layers call it instead of their own attention.
 
     Attributes:
-        scales: per layer the scales of keys and values, float [heads x width].
-        calls: number of calls of `attend`.
+        lengths: index of each text's last token, and the length of the longest text, as of
+            `sequence_lengths`.
+        mask: whether layers give a mask that is added to the scores; otherwise padding is behind
+            the tokens.
+        scales: per layer the scales of an int8 cache for keys and values, float [heads x width];
+            None for a float cache.
+        windows: of each call of `attend`: number of last tokens, -1 for all.
     """
 
-    def __init__(self, past: Sequence[Pair], scales: Sequence[Pair]) -> None:
+    def __init__(
+        self,
+        past: Sequence[Pair],
+        lengths: tuple[torch.Tensor, torch.Tensor],
+        mask: bool,
+        scales: Sequence[Pair] | None,
+    ) -> None:
         super().__init__(past)
-        self.scales = scales
-        self.calls = 0
+        self.lengths, self.mask, self.scales = lengths, mask, scales
+        self.windows: list[int] = []
 
     def update(
         self,
@@ -100,8 +111,10 @@ class Int8KVCache(KVCache):
         layer: int,
         query: torch.Tensor,
         new: tuple[torch.Tensor, torch.Tensor],
-        mask: torch.Tensor,
+        mask: torch.Tensor | None,
         scale: float,
+        window: int,
+        softcap: float,
     ) -> torch.Tensor:
         """Append keys and values, and attend to all tokens.
 
@@ -111,26 +124,33 @@ class Int8KVCache(KVCache):
             new: keys and values of the new tokens, [batch, groups, sequence, width].
             mask: added to the scores.
             scale: multiplies the scores.
+            window: number of last tokens to attend to, -1 for all.
+            softcap: bound of the scores, 0 for none.
 
         Returns:
             [batch, sequence, heads, width].
         """
         batch, groups, _, width = new[0].shape
         if layer == len(self.pairs):
-            empty = new[0].new_zeros((batch, groups, 0, width), dtype=torch.int8)
+            dtype = new[0].dtype if self.scales is None else torch.int8
+            empty = new[0].new_zeros((batch, groups, 0, width), dtype=dtype)
             self.pairs.append((empty, empty))
-        before, scales = self.pairs[layer], self.scales[layer]
+        before, scales = self.pairs[layer], None if self.scales is None else self.scales[layer]
         flat = (t.transpose(1, 2).flatten(2) for t in (query, *new))
-        heads, pair = query.shape[1], (scales["key"], scales["value"])
-        output, *present = cached_attention(*flat, *before, *pair, mask, heads, groups, scale)
+        heads = query.shape[1]
+        output, *present = grouped_attention(
+            *(*flat, *before, *self.lengths, None, None, mask if self.mask else None),
+            *((None, None) if scales is None else (scales["key"], scales["value"])),
+            *(heads, groups, scale, window, softcap),
+        )
         self.pairs[layer] = (present[0], present[1])
-        self.calls += 1
+        self.windows.append(window)
         attended: torch.Tensor = output.unflatten(2, (heads, width))
         return attended
 
 
-_CURRENT = ContextVar[Int8KVCache]("int8 KV cache of the current call")
-_ATTENTION = "qtool_int8_cache"  # its name in transformers
+_CURRENT = ContextVar[GroupedKVCache]("KV cache of the current call")
+_ATTENTION = "qtool_grouped"  # its name in transformers
 
 
 def _attention(
@@ -138,29 +158,34 @@ def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
     """Compute attention over the current cache; the layers of transformers call it."""
-    if any(more.get(name) is not None for name in ("softcap", "sliding_window", "s_aux")):
-        raise CaptureError(f"{type(module).__name__} does not support an int8 KV cache")
+    cache = _CURRENT.get()
+    window = -1 if cache.mask else more.get("sliding_window") or -1
+    if more.get("s_aux") is not None or query.shape[3] != value.shape[3]:
+        raise CaptureError(
+            f"{type(module).__name__} computes attention as ONNX Runtime's kernel cannot"
+        )
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    return _CURRENT.get().attend(module.layer_idx, query, (key, value), mask, scale), None
+    options = (scale, window, more.get("softcap") or 0.0)
+    return cache.attend(module.layer_idx, query, (key, value), mask, *options), None
 
 
-def set_current_cache(cache: Int8KVCache) -> Int8KVCache:
+def set_current_cache(cache: GroupedKVCache) -> GroupedKVCache:
     """Make `_attention` use this cache from now on, and return it."""
     _CURRENT.set(cache)
     return cache
 
 
-def count_attention_calls() -> int:
-    """Return how many layers have called `_attention` with the current cache."""
-    return _CURRENT.get().calls
+def attention_windows() -> Sequence[int]:
+    """Return the windows of the calls of `_attention` with the current cache, one per layer."""
+    return _CURRENT.get().windows
 
 
 def register_attention(library: Any) -> str:
-    """Register attention over an `Int8KVCache` with transformers, and return its name."""
+    """Register attention over a `GroupedKVCache` with transformers, and return its name."""
     library.AttentionInterface.register(_ATTENTION, _attention)
     return _ATTENTION

@@ -80,8 +80,10 @@ def read_config(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def load_folder(path: Path, task: str | None = None) -> nn.Module:
+def load_folder(path: Path, task: str | None = None, attention: str = "fused") -> nn.Module:
     """Load a folder of transformers (`model_type`) or timm (`architecture`) in eval mode.
+
+    `attention` is that of `load_model`.
 
     Raises:
         CaptureError: there are no weights in safetensors, or not those of the task; the model needs
@@ -97,7 +99,10 @@ def load_folder(path: Path, task: str | None = None) -> nn.Module:
         raise CaptureError(f"{path} is a timm folder, which has no tasks; leave out --task")
     try:
         with silence_logging():
-            return (_timm(path, config) if is_timm else _transformers(path, config, task)).eval()
+            model = _timm(path, config) if is_timm else _transformers(path, config, task)
+            if isinstance(model.eval(), DecoderWithCache) and attention == "fused":
+                model.fuse_attention()
+            return model
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:

@@ -87,6 +87,8 @@ class FileForm:
         workarounds: Forms that the runtime computes wrongly next to quantization and that are
             written in another form: "extremes" (largest and smallest values along axes), "pads"
             (of one axis).
+        fusions: Names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
+            written, in order.
     """
 
     opset: int = 18
@@ -96,6 +98,7 @@ class FileForm:
     passthrough_on_codes: frozenset[str] = frozenset()
     implicit_fusions: frozenset[str] = frozenset()
     workarounds: tuple[str, ...] = ()
+    fusions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ ONNXRUNTIME = Target(
     file=FileForm(
         formats=("qdq", "qoperator"),
         contrib=True,
+        fusions=("rotary", "rotary_attention", "packed_projections", "skip_rms_norm"),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
         implicit_fusions=frozenset(
             [

@@ -19,7 +19,8 @@ from qtool.core.ops import (
     row_of,
     writers,
 )
-from qtool.core.ops.attention import cached_attention
+from qtool.core.ops.attention import grouped_attention, sequence_lengths
+from qtool.core.ops.norms import skip_rms_norm
 from qtool.core.ops.recurrent import dynamic_lstm
 from qtool.planning.targets import TARGETS
 from tests.planning.planned import network_graph
@@ -73,7 +74,8 @@ def test_an_operator_has_one_row_and_one_form() -> None:
 def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
     own = writers(contrib=True).keys() - writers(contrib=False).keys()
     aten = torch.ops.aten
-    stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm, cached_attention}
+    stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm}
+    stored |= {grouped_attention, sequence_lengths, skip_rms_norm}
     assert own == {aten.silu.default, aten.gelu.default, *stored}
 
 

@@ -180,10 +180,14 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
     texts.write_text("\n".join(TEXTS))
     line = ["quantize", str(folder), "--task", TASK, "--data", str(texts), "-o", str(out)]
-    result = CliRunner().invoke(main, [*line, "--mode", "weight-only-int4", "--timing", "0"])
+    line += ["--logits", "last", "--mode", "weight-only-int4", "--timing", "0"]
+    result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     assert len(greedy(in_runtime(out))) == STEPS
+    shapes = {o.name: o.shape for o in ort.InferenceSession(out).get_outputs()}
+    assert shapes["logits"] == ["batch", 1, 96]
     config = json.loads((tmp_path / "genai_config.json").read_text())
+    assert config["search"]["past_present_share_buffer"]
     assert config["model"]["decoder"]["filename"] == "model.onnx"
     assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     session = ort.InferenceSession(out)
@@ -197,7 +201,10 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
 
 def test_texts_come_with_a_cache(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text(f"a\n{TEXTS[0]}\n{TEXTS[0]}")
-    model = load_model(folder, task=TASK)
+    fused = load_model(folder, task=TASK)
+    batches = list(load_data(tmp_path / "texts.txt", model=fused, folder=folder))
+    assert [len(batch["input_ids"]) for batch in batches] == [1, 1, 1]
+    model = load_model(folder, task=TASK, attention="masked")
     data = load_data(tmp_path / "texts.txt", model=model, folder=folder)
     long, short = data
     assert long["past_key_values"][1]["value"].shape == (2, 2, 4, 8)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.onnx_file import to_onnx
 from qtool.backends.onnx.file_info import float_metadata
 from qtool.backends.onnx.storage import atomic_save
@@ -20,7 +21,8 @@ def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto
         ExportError: an operator cannot be written; names it.
     """
     chosen = target(target_name)
-    return to_onnx(graph.module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
+    module = fuse(graph.module, chosen)
+    return to_onnx(module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.linear_forms import lower_linears
 from qtool.backends.onnx.export.restore_rank import restore_rank
 from qtool.backends.onnx.export.workarounds.block_unplanned_fusion import block_unplanned_fusion
@@ -79,7 +80,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
             _split_bias(module, node, row.bias)
     block_unplanned_fusion(module, plan, target)
     G.finish(module)
-    return module
+    return fuse(module, target)
 
 
 def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
