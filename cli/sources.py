@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import click
 from qtool.cli.number_types import COUNT, MOST, Real
-from qtool.cli.output import errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -223,7 +222,7 @@ def _apply_decoder_options(model: Any) -> None:
         return
     model.last_logits = last
     if model.refusal is not None:
-        errors.print(f"Attention is not fused: {model.refusal}", style="dim", highlight=False)
+        click.echo(f"attention stays in single operators: {model.refusal}", err=True)
 
 
 def write_companions(source: str, model: Any, path: Path) -> None:

@@ -9,7 +9,7 @@ without a bias) stay separate.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from qtool.core.ops.attention import grouped_attention
 from qtool.passes.graph_pass import GraphPass
 
 aten = torch.ops.aten
-_AXES = {
+_AXES: Mapping[Any, Mapping[int, int]] = {
     aten.linear.default: {1: 0, 2: 0},
     torch_ops.linear_nbits: {1: 0, 2: 0, 3: 0, 4: 0},
     torch_ops.dynamic_linear: {1: 1, 2: 0, 3: 0},

@@ -36,11 +36,11 @@ def _rewrite_attention(
 ) -> int:
     if node.args[_KEY] is None or node.args[_COS] is not None:
         return 0
-    joined = [_before_joining(node.args[i]) for i in (_QUERY, _KEY, _VALUE)]
-    angles = _rotate_inside(module, node, joined, tables)
-    sources = [x.args[0] if angles and i < 2 else x for i, x in enumerate(joined) if x is not None]
-    if len(sources) < 3:
+    joined: list[Any] = [_before_joining(node.args[i]) for i in (_QUERY, _KEY, _VALUE)]
+    if None in joined:
         return 0
+    angles = _rotate_inside(module, node, joined, tables)
+    sources = [x.args[0] if angles and i < 2 else x for i, x in enumerate(joined)]
     flat = [_joined(node, x, i) for i, x in enumerate(sources)]
     if any(x is None for x in flat):
         return 0
@@ -53,7 +53,7 @@ def _rewrite_attention(
 
 def _before_joining(node: Any) -> fx.Node | None:
     """Return x [batch, heads, sequence, width] of x.transpose(1, 2).reshape(...)."""
-    swapped = node.args[0] if is_call(node, aten.reshape.default) else None
+    swapped: Any = node.args[0] if is_call(node, aten.reshape.default) else None
     if not is_call(swapped, aten.transpose.int) or swapped.args[1:] not in _TRANSPOSED:
         return None
     x: Any = swapped.args[0]
@@ -79,15 +79,13 @@ def _joined(node: fx.Node, x: Any, index: int) -> fx.Node | None:
 def _rotate_inside(
     module: fx.GraphModule,
     node: fx.Node,
-    joined: list[fx.Node | None],
+    joined: list[Any],
     tables: dict[fx.Node, fx.Node | None],
 ) -> list[fx.Node]:
     """Return tables of cos and sin if the kernel can rotate queries and keys, else nothing."""
     query, key = joined[:2]
     if not is_call(query, rotary_embedding) or not is_call(key, rotary_embedding):
         return []
-    assert query is not None
-    assert key is not None
     width = G.shape(query)[-1]
     if query.args[1:] != key.args[1:] or not isinstance(width, int) or width % _HEAD_STEP:
         return []

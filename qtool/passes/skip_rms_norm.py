@@ -32,7 +32,8 @@ def _match(node: fx.Node) -> tuple[Any, ...] | None:
         return None
     shape = str(G.shape(total))
     same = str(G.shape(x)) == shape and str(G.shape(skip)) == shape
-    single = {G.value(n).dtype for n in (x, skip, weight)} == {torch.float32}
+    values = (G.value(n) for n in (x, skip, weight))  # type: ignore[arg-type]  # nodes
+    single = {value.dtype for value in values} == {torch.float32}
     return (x, skip, weight, eps) if same and single and G.rank(total) == 3 else None
 
 

@@ -100,7 +100,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     try:
         with silence_logging():
             model = _timm(path, config) if is_timm else _transformers(path, config, task)
-            if isinstance(model.eval(), DecoderWithCache) and attention == "fused":
+            model.eval()
+            if isinstance(model, DecoderWithCache) and attention == "fused":
                 model.fuse_attention()
             return model
     except QtoolError:
