@@ -3,8 +3,8 @@
     python benchmarks/tflite.py [MODULE:FUNCTION ...] [--only NAME,...] [--random SECONDS]
 
 Networks are the sample network, some of torchvision with random weights where that is installed,
-and those that each FUNCTION returns: {name: (model, calibration batch, evaluation batch)}. Needs the
-extra `microcontroller`. A row has
+and those that each FUNCTION returns: name -> function that returns a model, a calibration batch and
+an evaluation batch. Needs the extra `microcontroller`. A row has
 
 - the outputs of the integer engine that LiteRT's reference kernels and TensorFlow Lite Micro
   compute differently, of all (a file with another code is not written at all);
