@@ -62,7 +62,8 @@ def compare(
     first = paths[0] if reference is None and paths else Path(reference or "")
     ordered = [first, *(p for p in paths if p != first)] if reference is not None else paths
     if len(ordered) < 2:
-        raise DataError("there is one file; give two or more to compare")
+        count = "is one file" if ordered else "is no file"
+        raise DataError(f"there {count}; give two or more to compare")
     for path in ordered:
         read_onnx(path)
     place = None if folder is None else Path(folder)

@@ -184,15 +184,27 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         model, batch, notes = to_float32(model, next(batches([example], model)))
         graph = capture_module(model, batch, dynamic)
     else:
-        raise CaptureError(
-            f"a model is an nn.Module or an ExportedProgram, not a {type(model).__name__}; "
-            "qtool.frontends.load_model reads files and folders"
-        )
+        raise CaptureError(_no_model(model))
     mark = fingerprint(graph.module)
     normed = bool(batch_norms(graph.module))
     unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     return Captured(graph, mark, outputs, unfolded, notes)
+
+
+def _no_model(value: object) -> str:
+    """Return why an object is no model, and what to give instead."""
+    what = "a model is an nn.Module or an ExportedProgram"
+    if isinstance(value, str | Path):
+        return f"{what}, not a name; give qtool.load_model({str(value)!r})"
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"{what}, not a class; give an instance, {value.__name__}(...).eval()"
+    if isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values()):
+        return f"{what}, not a state dict; build the network and call its load_state_dict"
+    if hasattr(value, "plan") and hasattr(value, "export"):
+        return f"{what}, not a quantized model; give the float model it was made from"
+    kind = type(value).__name__
+    return f"{what}, not {'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def _check_torch_defaults() -> None:

@@ -91,10 +91,11 @@ def _no_model(source: str) -> str:
             "builds no model; give the code that builds it, package.module:factory, and the "
             f"state dict with --weights {source}"
         )
+    if suffix == ".py":
+        module = source.removesuffix(".py").strip("./").replace("/", ".")
+        return f"{source} is a file of Python code; name what builds the model: {module}:factory"
     if is_file(source):
         return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
-    if suffix == ".py":
-        return f"no such model: '{source}'; {forms}, without .py"
     hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"
     return f"no such model: '{source}'; {forms}{hub if _HUB_ID.fullmatch(source) else ''}"
 
@@ -105,4 +106,9 @@ def _from_code(source: str) -> Any:
     factory = import_object(source, CaptureError)
     if isinstance(factory, nn.Module):
         return factory
+    if not callable(factory):
+        raise CaptureError(
+            f"{source} is a {type(factory).__name__}, not a function or class that returns an "
+            "nn.Module"
+        )
     return call_user_code(factory, [], {}, source, CaptureError)

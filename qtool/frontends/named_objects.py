@@ -35,6 +35,9 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
 
 def _hint(error: BaseException, module: str) -> str:
     """Return what to do about an error of an import, with a separator in front; or ""."""
+    if "/" in module or module.endswith(".py"):
+        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+        return f"; write the module, {dotted}, not the path of its file"
     if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
         return f"; run qtool in the folder that holds '{error.name}', or install that package"
     if isinstance(error, AttributeError) and isinstance(error.name, str):
@@ -84,8 +87,8 @@ def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dic
     module, _, call = source.partition(":")
     try:
         tree: Any = ast.parse(call.strip(), mode="eval").body
-        args = [ast.literal_eval(a) for a in tree.args]
-        kwargs = {k.arg: ast.literal_eval(k.value) for k in tree.keywords}
+        args = [_literal(a) for a in tree.args]
+        kwargs = {k.arg: _literal(k.value) for k in tree.keywords}
         name = ast.unparse(tree.func)
     except (AttributeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise kind(
@@ -93,3 +96,11 @@ def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dic
             "package.module:factory(arguments), each argument a number, a text, a list or a dict"
         ) from error
     return f"{module}:{name}", args, kwargs
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal; raise ValueError with its text for anything else."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise ValueError(f"{ast.unparse(node)} is no literal") from error

@@ -50,6 +50,5 @@ def describe_import(error: BaseException) -> str:
         return text
     return (
         f"the installed torchvision {version_of('torchvision')} was built for another torch than "
-        f"{version_of('torch')} ({text}); install both from one index, such as pip install torch "
-        "torchvision --index-url https://download.pytorch.org/whl/cpu"
+        f"{version_of('torch')} ({text}); install both from one index, in one command"
     )

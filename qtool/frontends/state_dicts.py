@@ -63,7 +63,9 @@ def _read(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         pickled = isinstance(error, pickle.UnpicklingError)  # torch's message advises unpickling
+        damaged = isinstance(error, IndexError | KeyError | EOFError)  # of a pickle's opcodes
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
+        why = "it is damaged, or not a file of torch.save" if damaged else why
         raise CaptureError(
             f"{file} cannot be read as weights ({why}); save a state dict with "
             "safetensors.torch.save_file or torch.save(model.state_dict(), path)"

@@ -133,7 +133,10 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
         with content:
             arrays = {key: content[key] for key in content.files}
     except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
-        raise DataError(f"{file} cannot be read as arrays: {describe(error)}") from error
+        why = describe(error)
+        if "pickle" in why or "Python objects" in why:  # numpy advises to unpickle
+            why = "it is damaged, or holds Python objects, which are not loaded; save numbers"
+        raise DataError(f"{file} cannot be read as arrays: {why}") from error
     if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
         raise DataError(f"{file} cannot be read as arrays: its member '{odd[0]}' is none")
     return arrays
@@ -165,9 +168,13 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
     return arrays.get("labels", next(iter(arrays.values())))
 
 
+def _array(name: str) -> str:
+    return f"array '{name}'" if name else "its array"
+
+
 def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:
     if scalars := [k for k, a in arrays.items() if not a.ndim]:
-        raise DataError(f"{file}: array '{scalars[0]}' is a single number, not a list of samples")
+        raise DataError(f"{file}: {_array(scalars[0])} is a single number, not a list of samples")
     lengths = {k: len(a) for k, a in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
         used = item if accepts is None else item[:accepts]
         return Batch(tuple(pytree.tree_map(_tensor, v) for v in used))
     raise DataError(
-        f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors"
+        f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors "
+        "(images through a transform, texts through a tokenizer)"
     )
 
 
@@ -65,7 +67,9 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         DataError: `data` is not iterable, an error occurs while it is read, or an item is no
             batch.
     """
-    if isinstance(data, torch.Tensor | np.ndarray | Mapping | str):
+    if isinstance(data, str | Path):
+        raise DataError(f"data is the name {str(data)!r}; give qtool.load_data({str(data)!r})")
+    if isinstance(data, torch.Tensor | np.ndarray | Mapping):
         raise DataError(
             f"data is a {type(data).__name__}; give an iterable of batches, "
             "for instance [tensor] or a DataLoader"

@@ -266,4 +266,21 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
     )
     if not fits:
-        raise DataError(f"{where} has shape {list(actual.shape)}, the model takes {expected}")
+        raise DataError(
+            f"{where} has shape {list(actual.shape)}, the model takes {expected}"
+            f"{_shape_remedy(expected.shape, actual)}"
+        )
+
+
+def _shape_remedy(expected: Sequence[int | str], actual: torch.Tensor) -> str:
+    """Return what to write for a tensor without a batch or with its channels last, or ""."""
+
+    def fits(shape: Sequence[int]) -> bool:
+        pairs = zip(expected, shape, strict=False)
+        return len(shape) == len(expected) and all(isinstance(e, str) or e == s for e, s in pairs)
+
+    if fits((1, *actual.shape)):
+        return "; give batches, x[None] or those of a DataLoader"
+    if actual.dim() == 4 and fits([actual.shape[axis] for axis in (0, 3, 1, 2)]):
+        return "; its channels are last: give x.permute(0, 3, 1, 2)"
+    return ""

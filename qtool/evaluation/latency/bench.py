@@ -129,6 +129,8 @@ def bench(
     paths = [Path(f) for f in files]
     for path in paths:
         read_model(path)
+    if not paths:
+        raise DataError("there is no file; give one or more to time")
     check_same_inputs(paths)
     batch = _inputs(paths[0], data, max(batch_sizes))
     pairs = [(size, count) for count in threads for size in batch_sizes]

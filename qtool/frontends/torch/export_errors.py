@@ -42,6 +42,13 @@ _REMEDIES = (
         ),
     ),
     (
+        re.compile("LazyModule|uninitialized parameter"),
+        (
+            "the model has lazy layers, whose weights have no sizes yet; call it with a batch, or "
+            "load its weights, first"
+        ),
+    ),
+    (
         re.compile("found a fake tensor in the exported program constant's list"),
         (
             "the model uses a tensor that tracing does not see (.data, or one stored by an earlier "
@@ -103,14 +110,9 @@ def explain_export_error(
             "len(x), int(...) and loops over a size fix it, x.shape does not; change that line, or "
             "leave the dimension out of dynamic"
         )
-    if problem := _eager_problem(model, example):
-        inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
-        remedy = input_remedy(model, example)
-        return CaptureError(
-            f"the model does not run on the given inputs ({inputs or 'no tensors'}): "
-            f"{remedy or problem}"
-        )
-    if problem := _eager_problem(model, two):
+    if problem := eager_problem(model, example):
+        return run_error(model, example, problem)
+    if problem := eager_problem(model, two):
         return CaptureError(
             "the model takes one sample but not two; the first dimension of every input must be "
             f"the batch (or fix every size with dynamic={{}}): {problem}"
@@ -118,6 +120,22 @@ def explain_export_error(
     return CaptureError(
         f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs, but "
         "cannot be traced: rewrite that code, or quantize the model without it"
+    )
+
+
+def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
+    """Return an error for a batch that a model does not run on, with what to write if that is
+    known."""
+    inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
+    remedy = input_remedy(model, example)
+    if remedy is None and problem.startswith("IndexError: index out of range"):
+        remedy = (
+            f"{problem}; an index, such as a token id, is beyond the table it selects from: use "
+            "the model's own tokenizer"
+        )
+    return CaptureError(
+        f"the model does not run on the given inputs ({inputs or 'no tensors'}): "
+        f"{remedy or problem}"
     )
 
 
@@ -143,7 +161,7 @@ def _raised_at(error: BaseException) -> str:
     return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
 
 
-def _eager_problem(model: nn.Module, example: Batch) -> str | None:
+def eager_problem(model: nn.Module, example: Batch) -> str | None:
     """Return the error of calling the model with these inputs, or None."""
     try:
         with torch.no_grad():

@@ -29,7 +29,7 @@ from qtool.frontends.torch.example_inputs import (
     name_keyword_inputs,
     unshare_inputs,
 )
-from qtool.frontends.torch.export_errors import explain_export_error
+from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.module_state import preserve_attributes, scalar_attributes
@@ -110,6 +110,8 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         expected = run_model(model, batch)
         again = expected if scalar_attributes(model) == before else run_model(model, batch)
     except (Exception, SystemExit) as error:
+        if (problem := eager_problem(model, batch)) is not None:
+            raise run_error(model, batch, problem) from error
         raise CaptureError(
             f"the captured model fails when it is called again: {describe(error)}"
         ) from error

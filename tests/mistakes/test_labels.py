@@ -1,0 +1,95 @@
+"""Mistakes with labels of files and arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qtool.core.data.array_files import find_labels
+from qtool.evaluation.measure.accuracy import _check_classes, check_labels
+from qtool.frontends.data.rows import Row, class_numbers
+from tests.mistakes.mistake import Cases, check_noted, check_refused
+
+NAMES = {"neg": 0, "pos": 1}
+REFUSED: Cases = {
+    "another length": (
+        lambda: check_labels([0] * 7, 40),
+        "7 labels for 40 samples; pass one per sample",
+    ),
+    "one-hot": (
+        lambda: check_labels(np.eye(5), 5),
+        "the labels have shape [5, 5]; pass one class number per sample",
+    ),
+    "texts": (
+        lambda: _check_classes(np.array(["cat"]), 5),
+        "the labels are <U3; pass class numbers, whole and from 0",
+    ),
+    "probabilities": (
+        lambda: _check_classes(np.array([0.3, 0.7]), 5),
+        "the labels are float64; pass class numbers, whole and from 0",
+    ),
+    "from 1": (
+        lambda: _check_classes(np.array([1, 2, 3]), 3),
+        "the labels are 1 to 3, the model has 3 classes; labels start at 1: subtract 1",
+    ),
+    "below 0": (
+        lambda: _check_classes(np.array([-1, 0]), 3),
+        "the labels are -1 to 0, the model has 3 classes; pass numbers of 0 to 2",
+    ),
+    "of more classes": (
+        lambda: _check_classes(np.array([0, 99]), 3),
+        "the labels are 0 to 99, the model has 3 classes; pass numbers of 0 to 2",
+    ),
+    "a key that is not there": (
+        lambda: find_labels("y", _arrays()),
+        "data.npz holds no array 'y'; it holds x, label",
+    ),
+    "a file that is not there": (
+        lambda: find_labels("labels.npy", Path("images")),
+        "there is no labels file labels.npy, and images is no .npz that could hold them",
+    ),
+    "a file of several arrays": (
+        lambda: find_labels("data.npz", _arrays()),
+        "data.npz holds x, label; name the one with the labels 'labels'",
+    ),
+}
+NOTED: Cases = {
+    "longer names": (
+        lambda: class_numbers(_rows("negative", "positive"), NAMES),
+        "no accuracy: the label 'negative' is none of ... those names, or class numbers from 0",
+    ),
+    "capital letters": (
+        lambda: class_numbers(_rows("Neg", "Pos"), NAMES),
+        "no accuracy: the label 'Neg' is none of the ... those names, or class numbers from 0",
+    ),
+    "a class too many": (
+        lambda: class_numbers(_rows("neg", "pos", "neutral"), NAMES),
+        "no accuracy: the label 'neutral' is none of the ... those names, or class numbers from 0",
+    ),
+}
+
+
+def _rows(*labels: str) -> list[Row]:
+    return [Row(text="a cat", label=label) for label in labels]
+
+
+def _arrays() -> Path:
+    np.savez("data.npz", x=np.zeros(3), label=np.zeros(3))
+    return Path("data.npz")
+
+
+@pytest.fixture(autouse=True)
+def arrays(folder: Path) -> Path:
+    return _arrays()
+
+
+@pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused(call, expected):
+    check_refused(call, expected)
+
+
+@pytest.mark.parametrize(("call", "expected"), NOTED.values(), ids=NOTED)
+def test_noted(call, expected, caplog):
+    check_noted(call, expected, caplog)

@@ -1,0 +1,233 @@
+"""Mistakes with the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from tests.mistakes.mistake import Cases, check_noted, check_refused
+from tests.mistakes.nets import IDS, IMAGES, custom, flat_net, image_net, quantize, token_net
+
+D = [IMAGES]
+REFUSED: Cases = {
+    "a class instead of an instance": (
+        lambda: quantize(D, nn.ReLU),
+        "not a class; give an instance, ReLU",
+    ),
+    "a function": (
+        lambda: quantize(D, torch.relu),
+        "a model is an nn.Module or an ExportedProgram, not a builtin_function_or_method",
+    ),
+    "a state dict": (
+        lambda: quantize(D, image_net().state_dict()),
+        "a model is an nn.Module or an ... and call its load_state_dict",
+    ),
+    "None": (
+        lambda: qtool.quantize(None, D),
+        "a model is an nn.Module or an ExportedProgram, not a NoneType",
+    ),
+    "a name": (
+        lambda: quantize(D, "resnet18"),
+        "a model is an nn.Module or an ... give qtool.load_model('resnet18')",
+    ),
+    "in training mode": (
+        lambda: quantize(D, image_net().train()),
+        "the model is in training mode; call model.eval() first",
+    ),
+    "a dropout layer in training mode": (
+        lambda: quantize(D, _with_training_dropout()),
+        "module '1' (Dropout) is in training mode; call model.eval() first",
+    ),
+    "functional dropout that is always on": (
+        lambda: quantize(D, custom(lambda y, x: nn.functional.dropout(y, 0.5))),
+        "the model draws random numbers ... noise, give it to the model as an input",
+    ),
+    "random noise": (
+        lambda: quantize(D, custom(lambda y, x: y + torch.randn_like(y))),
+        "the model draws random numbers ... noise, give it to the model as an input",
+    ),
+    "a branch on values": (
+        lambda: quantize(D, custom(lambda y, x: y if x.sum() > 0 else -y)),
+        "branches on values of its data at ... replace the branch by torch.where",
+    ),
+    "float() of a tensor": (
+        lambda: quantize(D, custom(lambda y, x: y * float(x.mean()))),
+        "makes a Python number of a tensor (float(x.mean())) at ... compute with",
+    ),
+    "int() of a tensor": (
+        lambda: quantize(D, custom(lambda y, x: y[:, : int(x.argmax())])),
+        "makes a Python number of a tensor (int(x.argmax())) at ... compute with",
+    ),
+    "numpy in forward": (
+        lambda: quantize(D, custom(lambda y, x: y + torch.from_numpy(x.numpy()).sum())),
+        "cannot capture the model at ... .numpy() is not supported ... rewrite that",
+    ),
+    "a string as output": (
+        lambda: quantize(D, custom(lambda y, x: (y, "cat"))),
+        "the model returns something that is not a ... in an nn.Module that returns tensors only",
+    ),
+    "None as output": (
+        lambda: quantize(D, custom(lambda y, x: None)),
+        "the model returns something that is not a ... in an nn.Module that returns tensors only",
+    ),
+    "no output that is a tensor": (
+        lambda: quantize(D, custom(lambda y, x: {})),
+        "nothing in this model can run in ... in float or choose another target",
+    ),
+    "an object as output": (
+        lambda: quantize(D, custom(lambda y, x: Detections(y))),
+        "the model returns an object of a class that ... with torch.export.register_dataclass",
+    ),
+    "an error of its own": (
+        lambda: quantize(D, custom(lambda y, x: y.missing)),
+        "the model does not run on the given inputs ... object has no attribute 'missing'",
+    ),
+    "exit() in forward": (
+        lambda: quantize(D, custom(_leave)),
+        "the model does not run on the given inputs ... 8]): it ended the process (sys.exit(3))",
+    ),
+    "NaN from a logarithm": (
+        lambda: quantize(D, custom(lambda y, x: (-y.abs() - 1).log())),
+        "batch 0: output 'output' of the float ... the data is what it was trained on",
+    ),
+    "Inf from a division": (
+        lambda: quantize(D, custom(lambda y, x: y / (y * 0).relu())),
+        "batch 0: output 'output' of the float ... the data is what it was trained on",
+    ),
+    "NaN weights": (
+        lambda: quantize(D, _with_weight(torch.nan)),
+        "batch 0: output 'output' of the float ... the data is what it was trained on",
+    ),
+    "Inf weights": (
+        lambda: quantize(D, _with_weight(torch.inf)),
+        "batch 0: output 'output' of the float ... the data is what it was trained on",
+    ),
+    "weights on the meta device": (
+        lambda: quantize(D, image_net().to("meta")),
+        "'0.weight' is on the meta device, which has no values; load the weights first",
+    ),
+    "TorchScript": (
+        lambda: quantize(D, torch.jit.trace(image_net(), IMAGES)),
+        "the model is a TorchScript module, which ... not support; give the original nn.Module",
+    ),
+    "nothing to quantize": (
+        lambda: quantize(D, nn.Softmax(1).eval()),
+        "nothing in this model can run in ... in float or choose another target",
+    ),
+    "more classes in a table than tokens": (
+        lambda: quantize([IDS + 10], token_net()),
+        "the model does not run on the given inputs ... from: use the model's own tokenizer",
+    ),
+    "an LSTM with projections": (
+        lambda: quantize(
+            [torch.randn(40, 5, 3)], nn.LSTM(3, 4, proj_size=2, batch_first=True).eval()
+        ),
+        "ONNX does not support an LSTM with ... or a linear layer behind the LSTM",
+    ),
+    "a module that contains itself": (
+        lambda: quantize(D, _cyclic()),
+        "module 'parent' (ModuleList) is in training mode; call model.eval() first",
+    ),
+    "lazy layers without a first run": (
+        lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
+        "the model has lazy layers, whose ... a batch, or load its weights, first",
+    ),
+    "a forward without arguments": (
+        lambda: quantize(D, Nullary().eval()),
+        "a batch does not fit Nullary.forward() -> ... too many positional arguments",
+    ),
+    "no forward": (
+        lambda: quantize(D, nn.Module().eval()),
+        'the model does not run on the given inputs ... missing the required "forward" function',
+    ),
+    "a quantized model again": (
+        lambda: quantize(D, quantize(D)),
+        "a model is an nn.Module or an ExportedProgram, ... give the float model it was made from",
+    ),
+    "another input for dynamic": (
+        lambda: qtool.capture_model(flat_net(), torch.randn(4, 12), {"x": {0: "n"}}),
+        "dynamic names 'x', which is not an input; the inputs are input",
+    ),
+    "dynamic as a list": (
+        lambda: qtool.capture_model(flat_net(), torch.randn(4, 12), [0]),
+        "dynamic is [0]; give a dict of inputs ... such as {'tokens': {1: 'length'}}",
+    ),
+    "a dynamic dimension that is not there": (
+        lambda: qtool.capture_model(flat_net(), torch.randn(4, 12), {"input": {5: "n"}}),
+        "dimension 5 of input 'input' is ... which has the shape [4, 12]",
+    ),
+    "capture without a batch": (
+        lambda: qtool.capture_model(flat_net()),
+        "there is no batch to capture the model with; give at least one",
+    ),
+}
+NOTED: Cases = {
+    "in half": (
+        lambda: quantize(D, image_net().half()),
+        "the model is in float16: a copy in float32 is quantized",
+    ),
+    "in bfloat16": (
+        lambda: quantize(D, image_net().bfloat16()),
+        "the model is in bfloat16: a copy in float32 is quantized",
+    ),
+    "in float64": (
+        lambda: quantize(D, image_net().double()),
+        "the model is in float64: a copy in float32 is quantized",
+    ),
+    "in half, with data in half": (
+        lambda: quantize([IMAGES.half()], image_net().half()),
+        "the model is in float16: a copy in float32 is quantized",
+    ),
+    "all weights zero": (
+        lambda: quantize(D, _with_weight(0.0)),
+        "4.weight: weights are zero in 5 of 5 channels",
+    ),
+}
+
+
+class Detections:
+    """A result that torch.export does not know."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        self.scores = scores
+
+
+class Nullary(nn.Module):
+    def forward(self) -> torch.Tensor:
+        return torch.ones(1)
+
+
+def _leave(y: torch.Tensor, x: torch.Tensor) -> None:
+    raise SystemExit(3)
+
+
+def _with_training_dropout() -> nn.Module:
+    net = nn.Sequential(image_net(), nn.Dropout()).eval()
+    net[1].train()
+    return net
+
+
+def _with_weight(value: float) -> nn.Module:
+    net = image_net()
+    with torch.no_grad():
+        net[4].weight.fill_(value)
+    return net
+
+
+def _cyclic() -> nn.Module:
+    net = image_net()
+    net.parent = nn.ModuleList([net])
+    return net
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)
+def test_refused(call, expected):
+    check_refused(call, expected)
+
+
+@pytest.mark.parametrize(("call", "expected"), NOTED.values(), ids=NOTED)
+def test_noted(call, expected, caplog):
+    check_noted(call, expected, caplog)
