@@ -44,14 +44,25 @@ MAX_SESSIONS = 16  # open sessions of files with layers in float
 MAX_NEIGHBORS = 4  # groups around a tensor that are moved to float together
 
 
+def _check_scores(scores: torch.Tensor) -> None:
+    if scores.dim() != 2 or scores.shape[1] < 2:
+        raise DataError(
+            "the first output is not [samples, classes] scores, so there are no predictions to "
+            "explain; `qtool report` shows which layers cost accuracy"
+        )
+
+
 class Explainer:
     """Explains changed predictions of a file that qtool made, with its float model."""
 
     def __init__(self, file: Path, captured: Captured, sample: Batch) -> None:
         """
         Raises:
+            DataError: the first output is not [samples, classes] scores.
             VerificationError: the file was not made by qtool, or from another model.
         """
+        self.reference = Executor(captured.graph)
+        _check_scores(self._expected(captured.graph.bind(sample)))
         model = restore(file, captured, sample)
         plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
@@ -60,7 +71,6 @@ class Explainer:
         self.executor.quantized_constants = Executor(
             replace(model.graph, module=model.module)
         ).quantized_constants
-        self.reference = Executor(captured.graph)
         plan = model.plan
         self.items = find_items(search_space(model.graph, plan, observers_of(plan), ()))
         self._prepare()
@@ -119,18 +129,19 @@ class Explainer:
         return Explanation(samples, changed, tuple(flips))
 
     def _scores(self, batch: Batch) -> tuple[Array, Array]:
-        first = self.reference.outputs[0] if self.reference.outputs else None
-        if first is None:
-            raise DataError("the model has no float output to explain")
-        real = self.reference.run(batch, frozenset())[first]
         quantized = self.executor.run(self._bind(batch), self.executor.points)
-        both = real, quantized[self.executor.outputs[0]]
-        if any(t.dim() != 2 or t.shape[1] < 2 for t in both):
-            raise DataError(
-                "the first output is not [samples, classes] scores, so there are no predictions"
-            )
+        both = self._expected(batch), quantized[self.executor.outputs[0]]
+        for scores in both:
+            _check_scores(scores)
         expected, actual = (t.numpy() for t in both)
         return expected, actual
+
+    def _expected(self, batch: Batch) -> torch.Tensor:
+        """Return the scores of the float model."""
+        if not self.reference.outputs:
+            raise DataError("the model has no float output to explain")
+        scores: torch.Tensor = self.reference.run(batch, frozenset())[self.reference.outputs[0]]
+        return scores
 
     def _bind(self, batch: Batch) -> Batch:
         return self.model.graph.bind(batch)
