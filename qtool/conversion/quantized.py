@@ -108,6 +108,7 @@ class Quantized:
         assert state.parameters is not None
         own = G.clone_with_parameters(state.graph.module)
         self.graph = replace(state.graph, module=own)  # holds no second copy of the weights
+        self.captured = state.captured
         self.reference = state.captured.graph  # what this model is compared with
         self.plan = state.plan
         self.changes = state.changes

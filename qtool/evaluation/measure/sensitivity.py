@@ -4,7 +4,8 @@ For each chunk of samples the float and the quantized values of every tensor are
 error of a layer, of the outputs when only it is quantized, and of the outputs when only it is in
 float, then need only the part of the network after it: half a network for an average layer. So
 layers take turns over the chunks, as many as the budget allows, and each error is compared with
-that of the whole quantized network on the same samples.
+that of the whole quantized network on the same samples. A layer in float has its weights from
+before they were rounded.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import math
 import time
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from qtool.conversion.quantized import Quantized
+from qtool.conversion.unrounded_weights import unrounded_executor
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.data import Batch
@@ -128,11 +130,12 @@ def measure_sensitivity(
 
     Raises:
         DataError: no data.
+        VerificationError: the weights from before rounding cannot be made again.
     """
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
         raise DataError("there is no data to measure the layers with; give at least one batch")
-    replay, layers = _executor(quantized), layers_of(quantized)
+    replay, layers = unrounded_executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)
     sums = _Sums(layers, store or Store(), _digest(quantized, schedule))
@@ -179,11 +182,6 @@ def _bytes(replay: Executor, batch: Batch, every: Set[str]) -> int:
     values = replay.run(split_batch(batch, 1)[0], every)
     kept = [v for i, v in enumerate(values) if i in replay.calls and isinstance(v, torch.Tensor)]
     return 3 * sum(v.numel() * v.element_size() for v in kept)
-
-
-def _executor(quantized: Quantized) -> Executor:
-    graph = replace(quantized.graph, module=quantized.module)
-    return Executor(graph, {d.node: d.macs for d in quantized.plan.nodes})
 
 
 def split_batch(batch: Batch, size: int) -> list[Batch]:

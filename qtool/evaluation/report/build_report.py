@@ -15,7 +15,7 @@ from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_batch
+from qtool.core.data import Batch, to_batch, to_tensor
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
@@ -169,13 +169,9 @@ class _FirstSamples:
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _as_inputs(self, feeder: Feeder, index: int, item: Any) -> Batch:
-        """Return the batch without items that are not inputs, such as trailing labels."""
-        batch = to_batch(item)
-        feeder.arrays(item, index)
-        names = {i.name for i in feeder.inputs}
-        return Batch(
-            batch.args[: len(names)], {k: v for k, v in batch.kwargs.items() if k in names}
-        )
+        """Return the batch by the names of the inputs, without other items such as labels."""
+        arrays = zip(feeder.inputs, feeder.arrays(item, index), strict=True)
+        return Batch((), {i.name: to_tensor(array) for i, array in arrays})
 
 
 def _digest(files: Sequence[Path], options: ReportOptions) -> str:

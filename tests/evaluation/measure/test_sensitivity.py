@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import qtool
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
@@ -41,7 +42,7 @@ def output_db(quantized, on, inputs):
 
 
 def test_equals_whole_runs():
-    quantized = chain()
+    quantized = chain(accuracy="fast")  # without steps that write rounded weights into the graph
     found = measure_sensitivity(quantized, data(), budget=EVERYTHING)
     every = {name for layer in layers_of(quantized) for name in layer.points}
     assert found.output_db == pytest.approx(output_db(quantized, every, images()), abs=1e-3)
@@ -53,6 +54,21 @@ def test_equals_whole_runs():
         assert error.left_db == pytest.approx(left, abs=1e-3), layer.name
         assert error.gain_db == pytest.approx(left - found.output_db, abs=2e-3)
         assert error.samples == 64
+
+
+def test_layers_with_rounded_weights_are_not_free():
+    """GPTQ writes the rounded weights into the graph, where their points change nothing."""
+    generator = torch.Generator().manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).eval()
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    x = torch.randn(96, 64, generator=generator)
+    model = qtool.quantize(net, [x], mode="weight-only-int4", recover=["gptq"])
+    assert model.changes
+    result = measure_sensitivity(model, [Batch((x,))], budget=EVERYTHING)
+    assert [e.name for e in result.layers] == ["0", "1"]
+    assert all(e.only_db is not None and e.gain_db > 1 for e in result.layers)
+    assert result.output_db == pytest.approx(model.fidelity.worst, abs=1)
 
 
 def test_share_is_of_a_typical_sample():
