@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
+from qtool.core.graph import clone
+from qtool.verification import costliest_layers
 from qtool.verification.fidelity import (
     Fidelity,
     OutputSqnr,
@@ -69,15 +72,15 @@ def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) ->
 
 
 def test_no_layer_is_named_whose_error_is_a_small_part_of_the_whole() -> None:
-    """Rounding is in the weights after GPTQ: no point of the layer shows it."""
-    generator = torch.Generator().manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 8, bias=False)).eval()
-    for parameter in net.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator)
-    data = torch.randn(96, 64, generator=generator)
-    model = qtool.quantize(net, [data], mode="weight-only-int4", recover=["gptq"])
-    assert model.fidelity.worst < 20
-    assert all(db <= model.fidelity.worst + 10.5 for _, db in model.fidelity.costliest)
+    """Errors of rounded weights show at no point, so that a bystander would lead."""
+    model = qtool.quantize(Undone(1).eval(), [DATA], recipe={"recover": []})
+    graph, batch = replace(model.graph, module=model.module), model.sample
+    assert costliest_layers(graph, model.plan, batch, model.reference)
+    far = clone(model.reference.module)
+    for parameter in far.parameters():
+        parameter.data *= 2
+    other = replace(model.reference, module=far)
+    assert costliest_layers(graph, model.plan, batch, other) == ()
 
 
 def test_only_nan_is_a_warning_and_never_no_noise() -> None:
