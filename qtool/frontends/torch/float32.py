@@ -27,8 +27,8 @@ def to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tupl
     if other := types - {torch.float32}:
         notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
         model = _converted(model)
-    given = {t.dtype for _, t in example.tensors() if t.is_floating_point()}
-    if other := given - {torch.float32}:
+    dtypes = {t.dtype for _, t in example.tensors() if t.is_floating_point()}
+    if other := dtypes - {torch.float32}:
         notes.append(f"the data is in {_names(other)}: it is converted to float32")
     return model, example.to_float32(), tuple(notes)
 
