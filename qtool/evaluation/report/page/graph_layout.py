@@ -19,8 +19,9 @@ OPTIONS: Mapping[str, Any] = {
         "stub": 6.0,
     },
     "wrap": {"viewport_aspect": 1.3},  # a chain of layers continues in the next column
-    "tuning": {"wrap": {"max_rows": 5}},
 }
+COLUMNS = 5
+WIDTH = 1180.0  # of the page, on a screen of 1280 pixels
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,11 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
         graph.node(width=width, height=height)
     for source, reader in edges:
         graph.edge(source, reader)
-    drawing = graphlay.layout(graph, options=OPTIONS)
+    for columns in range(COLUMNS, 0, -1):
+        wrap = {"tuning": {"wrap": {"max_rows": columns}}}
+        drawing = graphlay.layout(graph, options={**OPTIONS, **wrap})
+        if drawing.bounds["max"]["x"] - drawing.bounds["min"]["x"] <= WIDTH:
+            break
     left, top = (drawing.bounds["min"][axis] for axis in "xy")
     right, bottom = (drawing.bounds["max"][axis] for axis in "xy")
 

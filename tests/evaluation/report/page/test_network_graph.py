@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from qtool.evaluation.report.page.graph_layout import layout_boxes
+from qtool.evaluation.report.page.graph_layout import WIDTH, layout_boxes
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import (
     MAX_MODULE,
@@ -127,6 +127,14 @@ def test_layout_is_layered():
     xs = [x for line in layout.lines for x, _ in line]
     assert min(xs) >= 0
     assert max(xs) <= layout.width
+
+
+def test_a_long_network_continues_in_columns_that_fit():
+    pytest.importorskip("graphlay", reason=ELSEWHERE)
+    edges = [(i, i + 1) for i in range(119)] + [(i, i + 4) for i in range(0, 112, 4)]
+    layout = layout_boxes([(200.0, 24.0)] * 120, edges)
+    assert layout.width <= WIDTH
+    assert layout.height < 120 * 24
 
 
 def test_the_page_says_that_the_library_is_missing(monkeypatch):
