@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 import click
+from qtool.cli.config_file import config_option
 
 __all__ = ["JSON", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
@@ -27,7 +28,7 @@ GROUPS = {
     "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
-    "mended arm web title history as_json verbose quiet log_level",
+    "mended arm web title history config as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
@@ -77,7 +78,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += _common()
+        self.params += [config_option(), *_common()]
         for parameter in self.params:
             if isinstance(parameter.type, click.IntRange | click.FloatRange) and (
                 not parameter.metavar and parameter.name != "verbose"

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import FileError
+from qtool.core.text_files import read_toml_or_json
 
 
 def read_recipe(path: Path) -> Any:
     """Return the parsed content of a recipe file.
 
-    TOML needs Python 3.11 or the package tomli. JSON always works, and one old version of Python is
-    not worth a dependency.
-
     Raises:
         FileError: the file cannot be read or parsed, or is neither .toml nor .json.
     """
-    try:
-        if path.exists() and not path.is_file():  # a pipe may wait for ever, a device never end
-            raise FileError(f"{path}: cannot read the recipe: not a regular file")
-        text = path.read_text("utf-8")
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path}: cannot read the recipe ({error})") from error
-    if path.suffix == ".json":
-        parse: Any = json.loads
-    elif path.suffix == ".toml":
-        try:
-            parse = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads
-        except ImportError as error:
-            raise FileError(
-                f"{path}: TOML needs Python 3.11 or `pip install tomli`; or write the recipe as "
-                "JSON"
-            ) from error
-    else:
-        raise FileError(f"{path}: a recipe must be a .toml or .json file")
-    try:
-        return parse(text)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: not {path.suffix.removeprefix('.').upper()} ({error})") from error
+    return read_toml_or_json(path, "recipe")
 
 
 def toml_value(value: str | int | list[str]) -> str:
