@@ -22,6 +22,7 @@ from qtool import observers
 from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.join_models import join_models
+from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import model_files, move_into_place
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, store_inputs
@@ -235,7 +236,8 @@ def _publish(run: BlockwiseRun, path: Path) -> None:
     spec = observers.parse(run.observer)
     rounded = sum(b.rounded for b in checkpoint.finished)
     changes = (Change(GPTQ.name, rounded, REASON),) if rounded else ()
-    info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes
+    origin = Origin(run.source.fingerprint, versions=present_versions())
+    info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes, origin
     untested = SelfTest("", missing="the file was written block by block and never run as a whole")
     onnx.helper.set_model_props(model, {**FileInfo(*info).metadata(), **untested.metadata()})
     move_into_place(model, path, checkpoint.data, checkpoint.digest)

@@ -23,6 +23,7 @@ import torch
 from qtool import observers
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples
+from qtool.core.data.data_digest import merged_digest
 from qtool.core.errors import CalibrationError, PlanError
 from qtool.core.graph import Input
 from qtool.core.path_arguments import accepts_paths
@@ -52,6 +53,7 @@ class Calibration:
         statistics: point or probe -> statistic.
         kept_samples: samples stored for steps that run the network.
         notes: for the user; not stored in the file.
+        data: digest of the samples, see `qtool.core.data.data_digest`; "" if unknown.
     """
 
     fingerprint: str
@@ -64,6 +66,7 @@ class Calibration:
     statistics: Mapping[str, Statistic]
     kept_samples: CalibrationSamples = field(default_factory=lambda: CalibrationSamples(0))
     notes: tuple[str, ...] = ()
+    data: str = ""
 
     def merge(self, other: Calibration) -> Calibration:
         """Return the calibration on the data of both.
@@ -87,7 +90,9 @@ class Calibration:
         kept = CalibrationSamples(self.kept_samples.limit, self.kept_samples)
         kept.merge(other.kept_samples)
         total = self.samples + other.samples
-        return replace(self, samples=total, statistics=merged, kept_samples=kept, notes=())
+        data = merged_digest(self.data, other.data)
+        parts = {"statistics": merged, "kept_samples": kept, "data": data}
+        return replace(self, samples=total, notes=(), **parts)
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """Return (tensor, low, high) per whole tensor, as its observer estimates it for uint8."""
@@ -123,6 +128,7 @@ class Calibration:
             "recipe": self.recipe.to_json(),
             "inputs": [[i.name, i.dtype, list(i.shape)] for i in self.inputs],
             "samples": self.samples,
+            "data": self.data,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
             "kept": self.kept_samples.limit,
             "digest": _digest(tensors),
@@ -170,6 +176,7 @@ class Calibration:
                 specs,
                 {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
                 CalibrationSamples.from_state(int(header["kept"]), kept),
+                data=_text(header.get("data", "")),  # calibrations of before have none
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error

@@ -23,6 +23,7 @@ from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
 from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
+from qtool.core.data.data_digest import DataDigest
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs
@@ -198,6 +199,7 @@ def collect_statistics(
     modules = modules_to_observe(prepared, plan, probes)
     use_in_place_operators(prepared)
     kept, split = CalibrationSamples(keep), bool(keep) and graph.batches_are_samples
+    digest = DataDigest()
     specs = {name: observed.observer for name, observed in modules.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     buffer = OutputBuffer()
@@ -218,13 +220,15 @@ def collect_statistics(
             buffer.parts = len(parts[0]) > 1
             for part, moved in zip(*parts, strict=True):
                 kept.update(graph.tensors_of(part), split)
+                digest.add(graph.tensors_of(part))
                 if modules:  # else only samples are stored
                     with PROCESS_LOCK:
                         check_outputs(graph, moved, _run(prepared, moved, index), index)
             with _batch_in_errors(index):
                 buffer.flush()
             convergence.record(samples, statistics)
-    own = replace(own, samples=samples, notes=convergence.notes(samples, statistics))
+    notes = convergence.notes(samples, statistics)
+    own = replace(own, samples=samples, notes=notes, data=digest.text())
     calibration = merge_ranks(ranks, own, first if check_shards else None)
     if not calibration.samples:
         raise DataError("the calibration data is empty; give at least one batch")

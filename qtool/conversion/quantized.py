@@ -14,6 +14,7 @@ from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
+from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import SelfTest, attach
 from qtool.backends.onnx.storage import atomic_save, save
@@ -38,7 +39,7 @@ from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.core.graph.fingerprint import state_hash
+from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
@@ -110,6 +111,8 @@ class Quantized:
         self.graph = replace(state.graph, module=own)  # holds no second copy of the weights
         self.captured = state.captured
         self.reference = state.captured.graph  # what this model is compared with
+        calibration, self._fingerprint = state.calibration, state.captured.fingerprint
+        self._data = ("", 0) if calibration is None else (calibration.data, calibration.samples)
         self.plan = state.plan
         self.changes = state.changes
         self.parameters = state.parameters.params
@@ -424,4 +427,9 @@ class Quantized:
             if d.execution is not Execution.SHAPE
         )
         origin = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
-        return FileInfo(*origin, nodes, self.changes)
+        return FileInfo(*origin, nodes, self.changes, self._origin())
+
+    def _origin(self) -> Origin:
+        data, samples = self._data
+        weights = weights_digest(self.reference.module)
+        return Origin(self._fingerprint, weights, data, samples, present_versions())

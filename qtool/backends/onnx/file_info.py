@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import torch
 
+from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
@@ -51,6 +52,7 @@ class FileInfo:
         recipe: of the plan.
         nodes: the decision for each node.
         changes: what the steps of the conversion did.
+        origin: model, weights, data and versions; None in files of before.
     """
 
     version: str
@@ -60,6 +62,7 @@ class FileInfo:
     recipe: Recipe
     nodes: tuple[NodeInfo, ...]
     changes: tuple[Change, ...] = ()
+    origin: Origin | None = None
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
@@ -75,6 +78,8 @@ class FileInfo:
             metadata[_RECIPE] = _text(self.recipe.to_json())
         if self.changes:
             metadata[_CHANGES] = _text([_pack(c) for c in self.changes])
+        if self.origin is not None:
+            metadata |= self.origin.metadata()
         return metadata
 
     @classmethod
@@ -97,6 +102,7 @@ class FileInfo:
                 Recipe.of(json.loads(metadata.get(_RECIPE, "[]"))),
                 tuple(_node(row) for row in json.loads(metadata[_NODES])),
                 tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
+                Origin.of(metadata),
             )
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise VerificationError(

@@ -42,6 +42,13 @@ class Sample:
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
+def samples_of(tensors: Sequence[torch.Tensor], split: bool) -> Iterator[list[torch.Tensor]]:
+    """Yield the samples of a batch, on the CPU; see `CalibrationSamples.update`."""
+    on_cpu = [t.detach().cpu() for t in tensors]
+    count = len(on_cpu[0]) if split else 1
+    return ([t[i : i + 1] for t in on_cpu] if split else on_cpu for i in range(count))
+
+
 class CalibrationSamples:
     """At most `limit` samples of all that were added, in order of their hashes.
 
@@ -77,10 +84,7 @@ class CalibrationSamples:
         """
         if not self.limit:
             return
-        on_cpu = [t.detach().cpu() for t in tensors]
-        count = len(on_cpu[0]) if split else 1
-        rows = ([t[i : i + 1] for t in on_cpu] if split else on_cpu for i in range(count))
-        self._add(Sample(content_hash(row), tuple(row)) for row in rows)
+        self._add(Sample(content_hash(row), tuple(row)) for row in samples_of(tensors, split))
 
     def merge(self, other: CalibrationSamples) -> None:
         """Add the samples of `other`: the result is that of the data of both."""

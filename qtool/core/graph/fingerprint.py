@@ -26,6 +26,21 @@ def fingerprint(module: fx.GraphModule) -> str:
     return digest.hexdigest()[:32]
 
 
+def weights_digest(module: fx.GraphModule) -> str:
+    """Return a SHA-256 (32 hex digits) of the parameters and constants that the graph reads.
+
+    It depends neither on their names nor on their order.
+    """
+    hashes = set()
+    for node in module.graph.find_nodes(op="get_attr"):
+        array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
+        digest = hashlib.sha256(f"{array.dtype} {G.shape(node)}\n".encode())
+        if array.numel():
+            digest.update(array.view(torch.uint8).numpy().data)
+        hashes.add(digest.hexdigest())
+    return hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()[:32]
+
+
 def _wired(graph: fx.Graph) -> Iterator[tuple[fx.Node, str]]:
     """Yield each node and a text of its operator and arguments."""
     numbers = {n: i for i, n in enumerate(graph.nodes)}
