@@ -28,7 +28,7 @@ GROUPS = {
     "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
-    "mended arm web title history config as_json verbose quiet log_level",
+    "mended arm web title history provenance config as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}

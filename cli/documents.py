@@ -14,6 +14,7 @@ from qtool.evaluation.evaluate import Evaluation
 from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.latency.speedup import Speedup
 from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents
+from qtool.evaluation.measure.provenance import Provenance
 from qtool.evaluation.report.report import Report
 from qtool.search.explanation import Explanation
 from qtool.search.tune_result import TuneResult
@@ -140,7 +141,7 @@ DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "bench": ((Bench,),),
     "tune": ((TunedFile, TuneResult),),
     "explain": ((Explanation,),),
-    "inspect": ((ModelContents,), (CalibrationContents,)),
+    "inspect": ((ModelContents,), (CalibrationContents,), (Provenance,)),
     "emulators": ((Emulators, Installed),),
 }
 """Command -> the alternatives of what it prints, each the parts of one object."""

@@ -11,19 +11,28 @@ from qtool.cli.command import Command
 
 @click.command("inspect", cls=Command)
 @click.argument("file", type=sources.Path_)
-@sources.apply(options.json_)
-def command(file: Path, as_json: bool) -> None:
+@sources.apply(
+    click.option(
+        "--provenance",
+        is_flag=True,
+        help="Show what made an ONNX file: versions, model, weights, data, recipe and steps.",
+    ),
+    options.json_,
+)
+def command(file: Path, provenance: bool, as_json: bool) -> None:
     """Show the contents of FILE, an ONNX file or a calibration.
 
     For an ONNX file: every operator, the kernel that ONNX Runtime runs for it, its MACs and its
-    quantization parameters. For a calibration: every tensor and its range.
+    quantization parameters. With --provenance: what made the file. For a calibration: every tensor
+    and its range.
 
     \b
     Example:
       qtool inspect digits.int8.onnx
     """
     import qtool
+    from qtool.evaluation.measure import provenance as made
 
     with output.status("reading"):
-        contents = qtool.inspect(file)
+        contents = made.provenance(file) if provenance else qtool.inspect(file)
     output.show(contents, as_json)

@@ -1,0 +1,136 @@
+"""What made a file: tools, model, data, recipe and steps, read from its metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qtool.backends.onnx.file_info import FileInfo, maker_version
+from qtool.backends.onnx.origin import Origin
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.storage import load_outline, model_files
+from qtool.core.errors import FileError, VerificationError
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.records import to_json
+
+_CHUNK = 1 << 24  # bytes read at once
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """What one step of the conversion changed."""
+
+    step: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What made an ONNX file.
+
+    Attributes:
+        file: its path.
+        sha256: of the model file and of the files with its weights, by name.
+        producer: name and version of the tool that wrote the file, from its ONNX header.
+        qtool: version of qtool; null in files of other tools.
+        target, plan, observer: runtime, digest of the plan, range estimator.
+        recipe: rules and options of the conversion.
+        origin: model, weights, data and package versions; null if the file does not state them.
+        steps: what the steps of the conversion changed.
+        self_test: the self-test in the file, in a sentence.
+    """
+
+    file: str
+    sha256: dict[str, str]
+    producer: str
+    qtool: str | None
+    target: str | None
+    plan: str | None
+    observer: str | None
+    recipe: Any
+    origin: Origin | None
+    steps: tuple[StepTaken, ...]
+    self_test: str
+
+    def to_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = to_json(self)
+        return fields
+
+    def __str__(self) -> str:
+        rows = [("file", self.file)]
+        rows += [(f"sha256 of {name}", digest) for name, digest in self.sha256.items()]
+        rows.append(("written by", f"qtool {self.qtool}" if self.qtool else self.producer))
+        if self.origin is not None:
+            rows += _origin_rows(self.origin)
+        if self.target is not None:
+            rows += [
+                ("target", self.target),
+                ("observer", self.observer or ""),
+                ("recipe", str(self.recipe or "the defaults")),
+                ("plan", self.plan or ""),
+            ]
+        rows += [(f"step {s.step}", f"{s.count} changes: {s.reason}") for s in self.steps]
+        rows.append(("self-test", self.self_test.removeprefix("self-test: ")))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:{width}}  {value}" for name, value in rows]
+        if self.qtool is None:
+            lines.append("not a file of qtool: nothing else is known of it")
+        elif self.origin is None:
+            lines.append("written by a former version: model and data are not in the file")
+        return "\n".join(lines)
+
+
+def _origin_rows(origin: Origin) -> list[tuple[str, str]]:
+    data = f"{origin.samples} samples" if origin.samples else "none"
+    digest = f", digest {origin.data}" if origin.data and origin.samples else ""
+    return [
+        ("with", ", ".join(f"{name} {version}" for name, version in origin.versions.items())),
+        ("model", f"fingerprint {origin.model}"),
+        ("weights", f"digest {origin.weights}" if origin.weights else "unknown"),
+        ("calibration data", data + digest),
+    ]
+
+
+@accepts_paths("file")
+def provenance(file: str | Path) -> Provenance:
+    """Return what made an ONNX file.
+
+    Args:
+        file: an ONNX file of any tool.
+
+    Raises:
+        FileError: not an ONNX file.
+        VerificationError: the metadata that qtool wrote is damaged.
+    """
+    model = load_outline(file)
+    info = FileInfo.of(model)
+    producer = f"{model.producer_name} {model.producer_version}".strip() or "unknown"
+    digests = {path.name: _sha256(path) for path in model_files(file)}
+    common = (str(file), digests, producer, maker_version(model))
+    if info is None:
+        return Provenance(*common, None, None, None, None, None, (), _self_test(model))
+    steps = tuple(StepTaken(c.step, c.count, c.reason) for c in info.changes)
+    plan = (info.target, info.plan, str(info.observer), info.recipe.to_json())
+    return Provenance(*common, *plan, info.origin, steps, _self_test(model))
+
+
+def _self_test(model: Any) -> str:
+    try:
+        test = SelfTest.of(model)
+    except VerificationError as error:
+        return str(error)
+    return "no self-test in this file" if test is None else str(test)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
