@@ -91,8 +91,8 @@ class Calibration:
         kept.merge(other.kept_samples)
         total = self.samples + other.samples
         data = merged_digest(self.data, other.data)
-        parts = {"statistics": merged, "kept_samples": kept, "data": data}
-        return replace(self, samples=total, notes=(), **parts)
+        merged_parts = replace(self, statistics=merged, kept_samples=kept, data=data)
+        return replace(merged_parts, samples=total, notes=())
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """Return (tensor, low, high) per whole tensor, as its observer estimates it for uint8."""

@@ -50,8 +50,8 @@ class Origin:
             return None
         values: Any = json.loads(metadata[_KEY])
         versions = {str(k): str(v) for k, v in values["versions"].items()}
-        texts = (str(values[name]) for name in ("model", "weights", "data"))
-        return cls(*texts, int(values["samples"]), versions)
+        model, weights, data = (str(values[name]) for name in ("model", "weights", "data"))
+        return cls(model, weights, data, int(values["samples"]), versions)
 
 
 def present_versions() -> dict[str, str]:
