@@ -74,7 +74,7 @@ def test_a_model_has_the_same_bytes(sample: Cli) -> None:
         sample, "quantize", *DIGITS, *DATA, "-o", str(file), "--timing", "0"
     )
     assert code == 0
-    assert output.startswith(f"{file}: ")
+    assert output.startswith(f"{file}  ")
     assert other == [(0, "", "")]
     assert file.read_bytes() == (sample.folder / "digits.int8.onnx").read_bytes()
 
