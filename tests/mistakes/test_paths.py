@@ -318,6 +318,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "verify float.onnx",
         "float.onnx: it has no quantized ... file that `qtool quantize` wrote",
     ),
+    "an ONNX file of a fixed batch": (
+        f"quantize fixed.onnx --data vectors.npy {OUT}",
+        "give batches of 1 (--batch-size 1), or export the file with a dynamic batch",
+    ),
     "a recipe that is not there": (
         f"{N} {D} --recipe no.toml {OUT}",
         "no.toml: cannot read the recipe ([Errno 2] No such file or directory: 'no.toml')",
@@ -418,7 +422,12 @@ def _save_float() -> None:
         [onnx.helper.make_node("Relu", ["x"], ["y"])], "g", *([v] for v in value)
     )
     opset = [onnx.helper.make_opsetid("", 17)]
-    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), "float.onnx")
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.save(model, "float.onnx")
+    for each in (*model.graph.input, *model.graph.output):
+        each.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, "fixed.onnx")
+    np.save("vectors.npy", np.ones((8, 4), np.float32))
 
 
 @pytest.mark.parametrize(("arguments", "expected"), COMMANDS.values(), ids=COMMANDS)

@@ -118,6 +118,15 @@ class ProcessorCollator:
             lengths = _append_lengths(lengths, self._ids(_targets(rows)))
         return lengths
 
+    def unknown_share(self, rows: Sequence[Row]) -> float:
+        """Return the share of unknown tokens in texts; 0 where there is no such token."""
+        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        if unknown is None or rows[0].text is None:
+            return 0.0
+        texts = self.tokenizer(_texts(rows)[0], add_special_tokens=False, truncation=True)
+        ids: list[int] = [each for row in texts["input_ids"] for each in row]
+        return ids.count(unknown) / max(len(ids), 1)
+
     def _ids(self, texts: list[str], pairs: list[str] | None = None, **padding: Any) -> Any:
         options = {"truncation": True, "max_length": self.max_length, **padding}
         return self.tokenizer(texts, pairs, **options)

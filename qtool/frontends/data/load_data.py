@@ -16,6 +16,7 @@ from torch import nn
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
 from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
+from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.collators import Collator, ProcessorCollator
 from qtool.frontends.data.processors import make_collator
@@ -152,8 +153,21 @@ def load_data(
     lengths: list[tuple[int, ...]] = [()] * len(readable)
     if isinstance(plain, ProcessorCollator):
         lengths = plain.lengths(readable)
+        _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
     batches = _equal_length_batches(readable, lengths, batch_size)
     return Rows(batches, collate, _classes(model), tuple(errors.values()))
+
+
+CHECKED_TEXTS = 64
+MANY_UNKNOWN = 0.5
+
+
+def _warn_unknown(share: float, source: str | Path) -> None:
+    if share > MANY_UNKNOWN:
+        log_warning(
+            f"{100 * share:.0f} % of the tokens of {source} are unknown to the tokenizer: it is of "
+            "another language or model, and ranges on such texts mean little"
+        )
 
 
 def _equal_length_batches(

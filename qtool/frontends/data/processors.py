@@ -115,8 +115,10 @@ def _processed(
             tokenizer.pad_token = tokenizer.eos_token
     images = sounds = None
     if row.image is not None:
+        _check_processor_files(folder, "images", "image processor")
         images = _loaded(library.AutoImageProcessor, folder, "image processor")
     if row.sound is not None:
+        _check_processor_files(folder, "sounds", "feature extractor")
         sounds = _loaded(library.AutoFeatureExtractor, folder, "feature extractor")
     longest = getattr(tokenizer, "model_max_length", MAX_LENGTH)
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
@@ -154,6 +156,17 @@ def _check_tokenizer_files(folder: Path) -> None:
             f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "
             "there with tokenizer.save_pretrained, or give another folder with --processor"
         )
+
+
+def _check_processor_files(folder: Path, kind: str, what: str) -> None:
+    if not any((folder / f"{name}.json").is_file() for name in _PROCESSORS):
+        raise DataError(
+            f"{folder} has no {what}, so its model may not take {kind}; give data of the kind that "
+            f"it takes, or a folder with the {what} with --processor"
+        )
+
+
+_PROCESSORS = ("preprocessor_config", "processor_config", "video_preprocessor_config")
 
 
 def _is_bytewise(folder: Path) -> bool:

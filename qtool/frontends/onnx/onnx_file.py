@@ -241,6 +241,17 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
     if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
         raise CaptureError(
             f"input '{name}' of the file is {wanted}{sizes}, the batch gives "
-            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; give batches of that "
-            "type and shape, or export the file with a dynamic batch"
+            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; "
+            f"{_batch_remedy(sizes, tensor)}, or export the file with a dynamic batch"
         )
+
+
+def _batch_remedy(sizes: Sequence[int | str], tensor: torch.Tensor) -> str:
+    """Return what to do about a batch of another shape: it may only have another number of
+    samples."""
+    only = len(sizes) == tensor.dim() and sizes and isinstance(sizes[0], int)
+    if only and all(
+        isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
+    ):
+        return f"give batches of {sizes[0]} (--batch-size {sizes[0]})"
+    return "give batches of that type and shape"
