@@ -59,11 +59,11 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
         graph.node(width=width, height=height)
     for source, reader in edges:
         graph.edge(source, reader)
-    for columns in range(COLUMNS, 0, -1):
-        wrap = {"tuning": {"wrap": {"max_rows": columns}}}
-        drawing = graphlay.layout(graph, options={**OPTIONS, **wrap})
-        if drawing.bounds["max"]["x"] - drawing.bounds["min"]["x"] <= WIDTH:
-            break
+    columns = COLUMNS
+    drawing = _in_columns(graph, columns)
+    while columns > 1 and drawing.bounds["max"]["x"] - drawing.bounds["min"]["x"] > WIDTH:
+        columns -= 1
+        drawing = _in_columns(graph, columns)
     left, top = (drawing.bounds["min"][axis] for axis in "xy")
     right, bottom = (drawing.bounds["max"][axis] for axis in "xy")
 
@@ -76,3 +76,11 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
         tuple(point(node["center"]) for node in drawing.nodes),
         tuple(tuple(map(point, edge["points"])) for edge in drawing.edges),
     )
+
+
+def _in_columns(graph: Any, columns: int) -> Any:
+    """Return the layout of a `graphlay.Graph` in at most this many columns."""
+    import graphlay
+
+    wrap = {"tuning": {"wrap": {"max_rows": columns}}}
+    return graphlay.layout(graph, options={**OPTIONS, **wrap})
