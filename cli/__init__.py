@@ -30,7 +30,7 @@ SCHEMA = 1
 
 GROUPS = {
     "Make a file": ("quantize", "calibrate", "merge", "convert", "blockwise"),
-    "Judge it": ("verify", "evaluate", "report", "compare", "bench"),
+    "Judge it": ("verify", "evaluate", "report", "compare", "bench", "generate"),
     "Search and explain": ("tune", "explain"),
     "Tools": ("inspect", "emulators"),
 }
@@ -130,6 +130,7 @@ HELP = {
     "emulators": "List the processors that can be emulated, or install emulators.",
     "evaluate": "Compare an int8 file with its float model on data.",
     "explain": "Find the layers that cause changed predictions.",
+    "generate": "Continue a text with the ONNX file of a language model.",
     "inspect": "Show the contents of a calibration or an ONNX file.",
     "merge": "Merge calibrations made on different parts of the data.",
     "quantize": "Calibrate and convert in one step.",

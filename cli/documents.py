@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qtool.blockwise.quantize import BlockResult
 from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.latency.speedup import Speedup
 from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents
@@ -139,6 +140,7 @@ DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "report": ((Report,),),
     "compare": ((Report,),),
     "bench": ((Bench,),),
+    "generate": ((Generation,),),
     "tune": ((TunedFile, TuneResult),),
     "explain": ((Explanation,),),
     "inspect": ((ModelContents,), (CalibrationContents,), (Provenance,)),

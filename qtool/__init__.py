@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         register_pass,
         register_target,
     )
+    from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantized_model import QuantizedModel
     from qtool.api.reports import compare, report
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     )
     from qtool.distributed import within
     from qtool.evaluation.evaluate import Evaluation
+    from qtool.evaluation.generation import Generation
     from qtool.evaluation.latency.bench import Bench, bench
     from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents, inspect
     from qtool.evaluation.options import Goals, ReportOptions
@@ -66,6 +68,7 @@ _HOMES = {
     "api.conversion": "calibrate convert quantize",
     "api.evaluation": "evaluate verify",
     "api.extensions": "register_observer register_operator register_pass register_target",
+    "api.generation": "generate",
     "api.other_cpus": "verify_on",
     "api.quantized_model": "QuantizedModel",
     "api.reports": "compare report",
@@ -78,6 +81,7 @@ _HOMES = {
     "VerificationError",
     "distributed": "within",
     "evaluation.evaluate": "Evaluation",
+    "evaluation.generation": "Generation",
     "evaluation.latency.bench": "Bench bench",
     "evaluation.measure.file_contents": "CalibrationContents ModelContents inspect",
     "evaluation.options": "Goals ReportOptions",
@@ -116,6 +120,7 @@ __all__ = [
     "ExportError",
     "FileCheck",
     "FileError",
+    "Generation",
     "Goals",
     "KernelError",
     "ModelContents",
@@ -142,6 +147,7 @@ __all__ = [
     "emulators",
     "evaluate",
     "explain",
+    "generate",
     "inspect",
     "load_data",
     "load_model",

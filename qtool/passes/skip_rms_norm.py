@@ -43,6 +43,7 @@ def _rewrite(module: fx.GraphModule, node: fx.Node, args: tuple[Any, ...]) -> No
         return
     first = min((n for n in total.users), key=list(module.graph.nodes).index)
     name = G.name_of(node)
+    args = (*total.args, *args[2:])  # an operand may have become the sum of a norm before
     pair = G.add_call(first, fused, args, name, node)
     outputs = [G.add_call(first, operator.getitem, (pair, i), f"{name}.{i}", node) for i in (0, 1)]
     total.replace_all_uses_with(outputs[1], delete_user_cb=lambda user: user is not pair)

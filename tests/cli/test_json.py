@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from qtool.cli import COMMANDS, SCHEMA
 from qtool.cli.documents import DOCUMENTS, Envelope, Error
 
+import qtool
 from qtool.core.json_schema import json_schema
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC
 from tests.cli.conftest import DIGITS, Cli
 from tests.cli.float_onnx import write_float_onnx
 
 DATA = ("--data", "calib_data/digits")
 EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")
 FLOAT = ("--model", *DIGITS)
+DECODER = str(Path(__file__).parents[2] / "examples/language_model/model")
 FAST = ("--accuracy", "fast")
 CALLS = {
     "quantize": ("quantize", *DIGITS, *DATA, "-o", "a.onnx", *FAST, "--seconds", "0.01"),
@@ -41,6 +46,7 @@ CALLS = {
         *("--seconds", "0.01", "--batch-sizes", "1"),
     ),
     "bench": ("bench", "digits.int8.onnx", "--seconds", "0.01", "--batch-sizes", "1"),
+    "generate": ("generate", "decoder.onnx", "a text", "--tokenizer", DECODER, "--tokens", "2"),
     "tune": (
         *("tune", *DIGITS, *DATA, "--eval-data", *EVAL[1:], "-o", "a.onnx"),
         *("--evaluations", "1", "--accuracy", "fast"),
@@ -54,6 +60,15 @@ CALLS = {
 }
 
 
+def write_decoder(path: Path) -> None:
+    """Write the float file of the example's language model."""
+    pytest.importorskip("transformers")
+    model: Any = qtool.load_model(DECODER, task="text-generation-with-past")
+    ids = torch.arange(3, 14)[None]
+    batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
+    qtool.capture_model(model, batch, DYNAMIC).export_float(path)
+
+
 def test_every_command_is_called_and_described() -> None:
     assert {call[0] for call in CALLS.values()} == set(COMMANDS) == set(DOCUMENTS)
 
@@ -64,6 +79,8 @@ def test_the_document_is_as_described(name: str, sample: Cli) -> None:
     shutil.copy("digits.calib", "second.calib")
     shutil.copy("digits.int8.onnx", "second.onnx")
     write_float_onnx(sample.folder)
+    if command == "generate":
+        write_decoder(sample.folder / "decoder.onnx")
     result = sample(*CALLS[name], "--json", code=(0, 1, 2))
     document = json.loads(result.stdout)
     failed = result.exit_code == 2

@@ -108,8 +108,7 @@ def _processed(
     needs_text = takes_text and (row.text is not None or row.target is not None)
     tokenizer = None
     if needs_text:
-        _check_tokenizer_files(folder)
-        tokenizer = _loaded(library.AutoTokenizer, folder, "tokenizer")
+        tokenizer = load_tokenizer(folder)
         _check_vocabulary(tokenizer, model, folder)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -131,6 +130,17 @@ def _processed(
         start if config.get("is_encoder_decoder") else None,
         forward,
     )
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of a local folder.
+
+    Raises:
+        DataError: there is none, or it cannot be loaded.
+    """
+    library = require("transformers", f"the tokenizer in {folder}", DataError)
+    _check_tokenizer_files(folder)
+    return _loaded(library.AutoTokenizer, folder, "tokenizer")
 
 
 def _loaded(loader: Any, folder: Path, what: str) -> Any:

@@ -1,0 +1,98 @@
+"""Text generation with the file of a decoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtool.core.errors import DataError, OptionError
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.paths import is_file
+from qtool.evaluation import generation
+from qtool.evaluation.generation import Generation, Sampling, end_tokens
+from qtool.frontends.data.processors import load_tokenizer
+from qtool.frontends.huggingface.model_folder import WITH_PAST
+from qtool.frontends.load_model import load_model
+
+_CONFIGS = ("generation_config.json", "config.json")
+
+
+@accepts_paths("file", "model", "tokenizer")
+def generate(
+    file: str | Path,
+    prompt: str,
+    *,
+    model: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    threads: int = 0,
+    on_text: Callable[[str], object] = lambda _: None,
+) -> Generation:
+    """Continue a prompt with the ONNX file of a language model that has its KV cache as inputs.
+
+    Args:
+        file: the file.
+        prompt: a text.
+        model: folder of the float model, to count the tokens that it finds most likely, too; only
+            where the most likely token is taken.
+        tokenizer: folder with the tokenizer; by default that of the file.
+        tokens: the most new tokens; a text ends earlier with a token that ends texts.
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: number of tokens to choose from; 0 for all.
+        top_p: probability of the smallest set of tokens to choose from.
+        seed: of the random numbers.
+        threads: of ONNX Runtime; 0 lets it choose.
+        on_text: is called with each piece of the new text.
+
+    Raises:
+        DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens.
+        OptionError: a number is out of its range, or `model` is combined with a temperature.
+        VerificationError: ONNX Runtime refuses the file.
+    """
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    if model is not None and temperature:
+        raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
+    folder = Path(file).parent if tokenizer is None else Path(tokenizer)
+    loaded = load_tokenizer(folder)
+    result = generation.generate(
+        file,
+        prompt,
+        loaded,
+        tokens=tokens,
+        sampling=sampling,
+        ends=_ends(folder),
+        threads=threads,
+        on_text=on_text,
+    )
+    if model is None:
+        return result
+    return replace(result, agreement=_agreement(model, loaded(prompt)["input_ids"], result.tokens))
+
+
+def _ends(folder: Path) -> frozenset[int]:
+    """Return the tokens that end a text, of the first configuration in the folder."""
+    for path in (folder / name for name in _CONFIGS):
+        if is_file(path):
+            try:
+                return end_tokens(json.loads(path.read_text("utf-8")))
+            except ValueError as error:
+                raise DataError(f"{path} is no JSON: {error}") from error
+    return frozenset()
+
+
+@torch.no_grad()
+def _agreement(model: str | Path, prompt: list[int], tokens: tuple[int, ...]) -> int:
+    """Return how many tokens the float model finds most likely behind those before them."""
+    decoder: Any = load_model(model, task=WITH_PAST, attention="masked")
+    ids = torch.tensor([[*prompt, *tokens[:-1]]])
+    logits = decoder(ids, torch.ones_like(ids), ())["logits"][0, len(prompt) - 1 :]
+    return int((logits.argmax(-1) == torch.tensor(tokens)).sum())

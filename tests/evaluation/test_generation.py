@@ -1,0 +1,97 @@
+"""Text from the file of a decoder: the tokens of its float model, drawn tokens, ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from qtool.cli import main
+
+import qtool
+from qtool.core.errors import DataError, OptionError
+from qtool.evaluation.generation import CachedDecoder, Sampling, next_tokens
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
+from tests.frontends.huggingface.test_causal_decoder import folder  # noqa: F401  # a fixture
+
+pytest.importorskip("transformers")
+PROMPT = "the cat sat"
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:  # noqa: F811
+    return folder
+
+
+def export(source: Path, path: Path, attention: str) -> Path:
+    decoder: Any = qtool.load_model(source, task="text-generation-with-past", attention=attention)
+    assert isinstance(decoder, DecoderWithCache)
+    ids = torch.arange(3, 14)[None]
+    batch = decoder.with_cached_prefix(ids, torch.ones_like(ids), 4)
+    qtool.capture_model(decoder, batch, DYNAMIC).export_float(path)
+    return path
+
+
+@pytest.mark.parametrize("attention", ["fused", "masked"])
+def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Path) -> None:
+    file = export(model, tmp_path / "model.onnx", attention)
+    pieces = list[str]()
+    result = qtool.generate(
+        file, PROMPT, model=model, tokenizer=model, tokens=12, on_text=pieces.append
+    )
+    assert result.agreement == len(result.tokens)
+    assert "".join(pieces) == result.text
+    assert result.prompt_seconds > 0
+    assert "tokens per second" in str(result.summary)
+    drawn = [
+        qtool.generate(
+            file, PROMPT, tokenizer=model, tokens=12, temperature=5.0, top_k=50, seed=seed
+        ).tokens
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_text_ends_with_a_token_that_ends_texts(model: Path, tmp_path: Path) -> None:
+    file = export(model, tmp_path / "model.onnx", "fused")
+    every = list(next_tokens(CachedDecoder(file, 40), [3, 4], 9, Sampling()))
+    ends = frozenset({every[2]})
+    some = list(next_tokens(CachedDecoder(file, 40), [3, 4], 9, Sampling(), ends))
+    assert some == every[: every.index(every[2]) + 1]
+
+
+def test_tokens_are_drawn_from_the_most_likely_ones() -> None:
+    generator = np.random.default_rng(0)
+    logits = np.log(np.array([0.05, 0.5, 0.15, 0.3], np.float32))
+    assert Sampling().choose(logits, generator) == 1
+    few = {Sampling(1.0, top_k=2).choose(logits, generator) for _ in range(50)}
+    assert few == {1, 3}
+    likely = {Sampling(1.0, top_p=0.9).choose(logits, generator) for _ in range(100)}
+    assert likely == {1, 2, 3}
+    every = [Sampling(1.0).choose(logits, generator) for _ in range(2000)]
+    assert abs(every.count(1) / 2000 - 0.5) < 0.05
+
+
+def test_the_command(model: Path, tmp_path: Path) -> None:
+    file = export(model, tmp_path / "model.onnx", "fused")
+    line = ["generate", str(file), PROMPT, "--tokenizer", str(model), "--tokens", "5"]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 0, result.output
+    assert "tokens per second" in result.stderr
+    missing = CliRunner().invoke(main, ["generate", str(file), PROMPT])
+    assert missing.exit_code == 2
+    assert "has no tokenizer" in missing.stderr
+
+
+def test_what_cannot_generate(model: Path, tmp_path: Path) -> None:
+    plain = qtool.capture_model(torch.nn.Linear(4, 4).eval(), torch.randn(2, 4))
+    file = plain.export_float(tmp_path / "plain.onnx")
+    with pytest.raises(DataError, match="has no KV cache; write it with --task"):
+        qtool.generate(file, PROMPT, tokenizer=model)
+    with pytest.raises(OptionError, match="top_p is 0"):
+        qtool.generate(file, PROMPT, tokenizer=model, top_p=0)
+    with pytest.raises(OptionError, match="temperature is 0"):
+        qtool.generate(file, PROMPT, tokenizer=model, model=model, temperature=1.0)
