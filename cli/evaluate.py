@@ -36,6 +36,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
     ),
     options.seconds,
     sources.dynamic,
+    options.history,
     options.json_,
 )
 def command(
@@ -50,6 +51,7 @@ def command(
     threads: int,
     seconds: float,
     dynamic: tuple[str, ...],
+    history: Path | None,
     as_json: bool,
 ) -> None:
     """Compare INT8_FILE with its float model: accuracy, size, latency, integer share of the MACs.
@@ -64,7 +66,10 @@ def command(
           --data examples/digits/eval.npz --labels labels
     """
     import qtool
+    from qtool.evaluation.history import append_run, make_run, read_history
 
+    if history is not None:
+        read_history(history)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
@@ -82,4 +87,15 @@ def command(
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("evaluating", output.length_of(share)),
     )
+    if history is not None:
+        run = make_run(
+            "evaluate",
+            int8_file,
+            str(int8_file),
+            result.int8.size_bytes,
+            speedup=result.speedup,
+            sqnr_db=result.sqnr_db,
+            metrics={metric.name: metric.values[-1] for metric in result.metrics},
+        )
+        append_run(history, run)
     output.show(result, as_json)

@@ -195,6 +195,12 @@ max_drop = click.option(
     type=Real(),
     help="Exit with 1 if the first metric drops by more (0.01 of top-1 accuracy is one point).",
 )
+history = click.option(
+    "--history",
+    type=Path_,
+    metavar="FILE",
+    help="Append a line of JSON on this run to FILE, such as history.jsonl.",
+)
 min_speedup = click.option(
     "--min-speedup",
     type=Real(min=0, min_open=True),
@@ -239,7 +245,7 @@ def report_options(values: dict[str, Any], batches: Iterable[Any]) -> ReportOpti
 
     An option that the command does not have keeps its default.
     """
-    same = ("batch_sizes", "threads", "seconds", "budget")
+    same = ("batch_sizes", "threads", "seconds", "budget", "history")
     if "layer_samples" in values:
         values = {**values, "samples": values["layer_samples"]}
         same = (*same, "samples")

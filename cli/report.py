@@ -59,6 +59,7 @@ from qtool.evaluation.options import ReportOptions
     options.min_speedup,
     options.min_coverage,
     options.fail_on,
+    options.history,
     options.json_,
 )
 def command(

@@ -115,6 +115,7 @@ CHOICES = ("static", "dynamic", "int8-weights")
     options.target,
     options.recipe,
     sources.dynamic,
+    options.history,
     options.json_,
 )
 def command(
@@ -130,6 +131,7 @@ def command(
     page: Path | None,
     save_recipe: Path | None,
     batch_size: int,
+    history: Path | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -149,12 +151,15 @@ def command(
     import qtool
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import MODEL_SUFFIXES
+    from qtool.evaluation.history import append_run, make_run, read_history
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
     check_writable(output_, model, weights, data, eval_data, suffixes=MODEL_SUFFIXES)
     for path in filter(None, (page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
+    if history is not None:
+        read_history(history)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
     eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
@@ -186,6 +191,19 @@ def command(
     )
     with output.status("exporting and verifying"):
         result.save(output_, front=front, page=page, recipe=save_recipe)
+    if history is not None:
+        best = result.best
+        run = make_run(
+            "tune",
+            output_,
+            str(output_),
+            best.size,
+            verdict="goals met" if result.reached else "goal missed",
+            speedup=best.speedup,
+            sqnr_db=best.score.sqnr_db,
+            metrics={best.score.metric: best.score.value} if best.score.metric else {},
+        )
+        append_run(history, run)
     if as_json:
         from qtool.cli.documents import TunedFile
 

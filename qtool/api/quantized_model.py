@@ -107,7 +107,10 @@ class QuantizedModel(Quantized):
             FileError: the folder cannot be written, or holds other files than a report.
         """
         from qtool.evaluation.report.page.folder import MODEL
-        from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+        from qtool.evaluation.report.page.write import (  # loads the plotting library
+            History,
+            write_report,
+        )
 
         place, options = Path(folder), options or ReportOptions()
         if not options.title:
@@ -120,7 +123,11 @@ class QuantizedModel(Quantized):
                     self, file, data, options, origin=origin, keep=keep, bars=bars
                 )
 
-            return write_report(place, measure, file)
+            history = options.history
+            name = str(place / MODEL)
+            return write_report(
+                place, measure, file, None if history is None else History(history, file, name)
+            )
 
     @accepts_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:

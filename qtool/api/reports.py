@@ -184,14 +184,18 @@ def _report_file(
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
         reference = capture_model(model, sample, dynamic)
-    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
+    from qtool.evaluation.report.page.write import (  # loads the plotting library
+        History,
+        write_report,
+    )
 
     def measure(keep: Path) -> Report:
         return measure_file(
             file, data, options, reference=reference, sample=sample, keep=keep, bars=bars
         )
 
-    return write_report(folder, measure)
+    history = None if options.history is None else History(options.history, file, str(file))
+    return write_report(folder, measure, history=history)
 
 
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:

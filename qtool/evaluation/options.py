@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.core.limits import THREADS, Range, check_fields
@@ -61,6 +62,7 @@ class ReportOptions:
         samples: number of first samples to measure the layers on, rounded up to whole batches.
         budget: cost of measuring the layers, in runs of the float model.
         goals: for the verdict.
+        history: file of earlier runs, to which this one is appended; the report shows the trend.
 
     Raises:
         OptionError: a number is NaN, infinite or out of its range.
@@ -77,6 +79,7 @@ class ReportOptions:
     samples: int = 512
     budget: float = 3.5
     goals: Goals = field(default_factory=Goals)
+    history: Path | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, OPTION_RANGES)

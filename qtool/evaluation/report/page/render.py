@@ -14,13 +14,14 @@ from qtool.core import formats
 from qtool.evaluation.report.page.figures import figures
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
+from qtool.evaluation.report.page.trend import Trend
 from qtool.evaluation.report.ranking import best_in_column
 from qtool.evaluation.report.report import Report
 
 LIMIT = 30  # rows of a table in Markdown; HTML and JSON have all rows
 
 
-def render_pages(report: Report) -> dict[str, bytes]:
+def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]:
     """Return the contents of report.json, report.md and report.html, by file name."""
     text = report.text()
     html = (
@@ -31,10 +32,13 @@ def render_pages(report: Report) -> dict[str, bytes]:
             figures=figures(report),
             network=network_view(report),
             anchors=anchors(report),
+            trend=trend,
             data=_embedded_json(report),
         )
     )
-    markdown = environment().get_template("report.md").render(report=report, limit=LIMIT)
+    markdown = (
+        environment().get_template("report.md").render(report=report, limit=LIMIT, trend=trend)
+    )
     return {
         "report.json": text.encode(),
         "report.md": markdown.encode(),
