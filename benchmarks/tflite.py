@@ -46,6 +46,7 @@ VISION += ("efficientnet_b0", "mnasnet0_5", "regnet_y_400mf", "googlenet", "conv
 VISION += ("vit_b_16",)
 HEAD = ("network", "LiteRT", "TFLM", "XNNPACK", "dB", "dB onnx", "size", "time", "NPU", "TRANSPOSE")
 
+_LIBRARY = torch.library.Library("torchvision", "DEF")
 Network = tuple[torch.nn.Module, torch.Tensor, torch.Tensor]
 
 
@@ -69,6 +70,10 @@ def vision() -> dict[str, Callable[[], Network]]:
         import torchvision
     except ImportError:
         return {}
+    except RuntimeError:  # its compiled part fits another torch, and is not needed
+        for name in ("nms", "qnms"):
+            _LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import torchvision
 
     def make(name: str) -> Network:
         torch.manual_seed(0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import qtool
 from qtool.backends.tflite import litert, tflm
@@ -157,3 +158,86 @@ def test_litert_refuses_in_a_sentence(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(VerificationError, match="LiteRT"):
         litert.run_reference(path, [np.zeros((1, 8, 8, 1), np.float32)])
+
+
+class Kernels(nn.Module):
+    """One call of every operator that has a kernel on codes, with convolutions between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Conv2d(4, 4, 1) for _ in range(12)])
+        self.grouped = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2)
+        self.up = nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1)
+        self.slopes = nn.PReLU(4)
+        self.head = nn.Linear(4 * 36, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        c = iter(self.convs)
+        y = F.hardswish(next(c)(x))
+        y = F.gelu(next(c)(y))
+        y = self.slopes(next(c)(y)) + F.leaky_relu(next(c)(x), 0.2)
+        y = next(c)(torch.sigmoid(next(c)(y))) * torch.tanh(next(c)(y))
+        y = self.up(F.relu(self.grouped(y)))
+        y = F.max_pool2d(next(c)(y), 3, 2, 1)
+        y = F.avg_pool2d(next(c)(F.interpolate(y, scale_factor=2)), 3, 1, 1)
+        y = next(c)(F.pad(y[:, :, 1:], (0, 0, 1, 0)))
+        rows = next(c)(y).flatten(2)
+        attended = torch.softmax(rows @ rows.transpose(1, 2), -1) @ rows
+        y = torch.cat([next(c)(attended.reshape(y.shape)), y], 1)
+        return self.head(F.hardtanh(y[:, :4] + y[:, 4:], 0, 4).flatten(1))
+
+
+class Floats(nn.Module):
+    """Parts in float between layers: norms, attention with masks, lookups, decompositions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.first = nn.Embedding(20, 8), nn.Linear(8, 8)
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.GroupNorm(2, 6), nn.RMSNorm(8)])
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        samples = torch.arange(ids.shape[0])[:, None, None, None]
+        columns = torch.arange(6)[None, None, None, :]
+        allowed = mask[samples, columns] > 0
+        x = self.norms[0](self.first(self.table(ids)))
+        heads = x.unflatten(2, (2, 4)).transpose(1, 2)
+        x = x + F.scaled_dot_product_attention(heads, heads, heads, allowed).transpose(
+            1, 2
+        ).flatten(2)
+        heads = heads * 0.5
+        x = x + F.scaled_dot_product_attention(heads, heads, heads, is_causal=True)[:, 0].repeat(
+            1, 1, 2
+        )
+        x = self.norms[2](self.norms[1](x)) + F.softplus(x) - F.elu(x) * F.mish(x).clamp(-1, 1)
+        return self.last(x)
+
+
+@needs_litert
+def test_every_kernel_on_codes_is_exact(tmp_path: Path) -> None:
+    path, model = (
+        tmp_path / "model.tflite",
+        qtool.quantize(Kernels().eval(), [images(16)], target="tflite"),
+    )
+    result = model.export(path)
+    assert result is not None
+    assert result.passed
+    assert result.exactness is not None
+    assert result.exactness.exact
+    kernels = "HARD_SWISH GELU PRELU LEAKY_RELU LOGISTIC TANH TRANSPOSE_CONV SOFTMAX BATCH_MATMUL"
+    integer = {r.op for r in result.coverage.rows if r.integer}
+    assert set(kernels.split()) <= integer
+    assert result.coverage.share == 1.0
+
+
+@needs_litert
+def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
+    ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(6)[None] < torch.arange(16)[:, None] % 6 + 1).long()
+    model = qtool.quantize(Floats().eval(), [(ids, mask)], target="tflite")
+    result = model.export(tmp_path / "model.tflite")
+    assert result is not None
+    assert result.passed
+    assert result.exactness is not None
+    assert result.exactness.exact
+    assert result.exactness.float_steps > 20

@@ -65,18 +65,18 @@ def _is_integer(model: Model, op: Operator) -> bool:
 
 
 def macs(model: Model, op: Operator) -> int:
-    """Return the multiply-accumulates of an operator for one sample."""
+    """Return the multiply-accumulates of an operator for one sample: shapes are those of one."""
     shapes = [model.tensors[i].shape if i >= 0 else () for i in op.inputs]
     out = model.tensors[op.outputs[0]].shape
     if op.name == "CONV_2D" and len(shapes) > 1:
-        return prod(out[1:]) * prod(shapes[1][1:])
+        return prod(out) * prod(shapes[1][1:])
     if op.name == "DEPTHWISE_CONV_2D" and len(shapes) > 1:
-        return prod(out[1:]) * prod(shapes[1][1:3])
+        return prod(out) * prod(shapes[1][1:3])
     if op.name == "TRANSPOSE_CONV" and len(shapes) > 2:
-        return prod(shapes[2][1:]) * prod(shapes[1][:3])
+        return prod(shapes[2]) * prod(shapes[1][:3])
     if op.name == "FULLY_CONNECTED" and len(shapes) > 1:
-        return prod(out[1:] if len(out) > 1 else out) * shapes[1][-1]
+        return prod(out) * shapes[1][-1]
     if op.name == "BATCH_MATMUL" and len(shapes) > 1:
         swapped = bool(op.options.get("adj_x", False))
-        return prod(out[1:]) * shapes[0][-2 if swapped else -1]
+        return prod(out) * shapes[0][-2 if swapped else -1]
     return 0

@@ -86,10 +86,8 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
     sources = [w.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
     if not all(isinstance(s, Stored) for s in sources):
         return None
-    if any(w.is_dynamic(s) for s in G.shape(node)):
-        raise ExportError(
-            f"{G.name_of(node)}: a constant of the size of the batch cannot be written"
-        )
+    follows = any(w.is_dynamic(s) for s in G.shape(node))
+    follows = follows or any(isinstance(s, Stored) and s.follows_batch for s in sources)
 
     def value(argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
@@ -99,7 +97,8 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
 
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
     with torch.no_grad():
-        return Stored(G.name_of(node), node.target(*args, **kwargs))  # type: ignore[operator]  # it is called
+        data = node.target(*args, **kwargs)  # type: ignore[operator]  # it is called
+    return Stored(G.name_of(node), data, follows_batch=follows)
 
 
 def params_of(w: Writer, node: fx.Node) -> QuantParams:

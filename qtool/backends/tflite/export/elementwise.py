@@ -57,7 +57,7 @@ def binary(kind: str) -> Any:
     def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
         (a, b), order = aligned(w, [w.argument(n) for n in node.args[:2]], G.rank(node))
         result = w.new(name(node), node, order, out)
-        options = {"fused_activation_function": activation(bounds)}
+        options = {"fused_activation_function": activation(bounds, out)}
         return w.emit(kind, [a, b], result, 2, **options)
 
     return write

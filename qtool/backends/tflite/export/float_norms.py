@@ -60,6 +60,19 @@ def _affine(w: Writer, node: fx.Node, x: Value, weight: Any, bias: Any) -> Value
     return x
 
 
+def _masked(w: Writer, node: fx.Node, scores: Value, mask: Value | Stored) -> Value:
+    """Add a mask to scores, or leave out those for which a boolean mask is False."""
+    masked = w.new(f"{name(node)}.masked", scores)
+    rank = len(scores.sizes)
+    kind = mask.dtype if isinstance(mask, Value) else str(mask.data.dtype)
+    if "bool" not in kind:
+        values, _ = aligned(w, [scores, _plain(mask)], rank)
+        return w.emit("ADD", values, masked)
+    (_, condition), _ = aligned(w, [scores, mask], rank)
+    lowest = w.stored(Stored("lowest", torch.tensor(torch.finfo(torch.float32).min)), ())
+    return w.emit("SELECT_V2", [condition, scores, lowest], masked)
+
+
 def _plain(value: Value | Stored) -> Value | Stored:
     return value if isinstance(value, Value) else Stored(value.name, value.real().detach())
 
@@ -129,8 +142,8 @@ def attention(w: Writer, node: fx.Node) -> Value:
     """Write softmax(q k / sqrt(d) + mask) v."""
     query, key, value = (w.floats(n) for n in node.args[:3])
     mask = G.argument(node, 3, "attn_mask")
-    if G.argument(node, 5, "is_causal", False) or node.kwargs.get("enable_gqa"):
-        raise ExportError(f"{name(node)}: causal attention cannot be written to TFLite yet")
+    if node.kwargs.get("enable_gqa"):
+        raise ExportError(f"{name(node)}: attention of groups of heads cannot be written to TFLite")
     rank, width = len(query.sizes), query.sizes[-1]
     scale: Any = node.kwargs.get("scale")
     factor = width**-0.5 if scale is None else float(scale)
@@ -145,12 +158,13 @@ def attention(w: Writer, node: fx.Node) -> Value:
     key = key if transposed else w.in_order(key, plain)
     scores = w.add(f"{name(node)}.scores", sizes, moves, plain)
     w.emit("BATCH_MATMUL", [scaled, key], scores, adj_y=not transposed)
-    if mask is not None:
-        stored = w.argument(mask)
-        if "bool" in (stored.dtype if isinstance(stored, Value) else str(stored.data.dtype)):
-            raise ExportError(f"{name(node)}: a boolean attention mask cannot be written yet")
-        values, _ = aligned(w, [scores, _plain(stored)], rank)
-        scores = w.emit("ADD", values, w.add(f"{name(node)}.masked", sizes, moves, plain))
+    causal = bool(G.argument(node, 5, "is_causal", False))
+    masks = [] if mask is None else [w.argument(mask)]
+    if causal:
+        allowed = torch.ones(sizes[-2:], dtype=torch.bool).tril()
+        masks.append(Stored(f"{name(node)}.causal", allowed))
+    for each in masks:
+        scores = _masked(w, node, scores, each)
     weights = w.add(f"{name(node)}.weights", sizes, moves, plain)
     w.emit("SOFTMAX", [scores], weights, beta=1.0)
     return write_matmul(w, node, weights, value, None)

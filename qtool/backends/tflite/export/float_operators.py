@@ -15,6 +15,7 @@ from qtool.backends.tflite.export.elementwise import aligned, last_axis, write_m
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
 from qtool.backends.tflite.export.writer import DTYPES, Writer
+from qtool.backends.tflite.file.schema import ELEMENT_TYPES
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
@@ -169,23 +170,74 @@ def _cast(w: Writer, node: fx.Node) -> Value | Stored:
     if x.dtype == DTYPES.get(wanted):
         return x
     x = w.in_order(x, x.order)
-    return w.emit("CAST", [x], w.new(name(node), node, x.order))
+    result = w.new(name(node), node, x.order)
+    types = {"in_data_type": ELEMENT_TYPES[x.dtype], "out_data_type": ELEMENT_TYPES[result.dtype]}
+    return w.emit("CAST", [x], result, **types)
 
 
 def _embedding(w: Writer, node: fx.Node) -> Value:
-    """Write GATHER of rows."""
+    """Write GATHER of rows; those of codes are cast and multiplied by their scales."""
     at = [0, 1] if node.target in (torch_ops.embedding, torch_ops.embedding_codes) else [1, 0]
     ids, table = (w.argument(node.args[i]) for i in at)
     assert isinstance(ids, Value)
     assert isinstance(table, Stored)
-    real = table.real()
-    if node.target is torch_ops.embedding_codes:
-        scale = w.argument(node.args[2])
-        assert isinstance(scale, Stored)
-        real = table.data.float() * scale.data[:, None]
-    rows = w.stored(Stored(table.name, real.detach()), identity(2))
     ids = w.in_order(ids, identity(len(ids.sizes)))
-    return w.emit("GATHER", [rows, ids], w.new(name(node), node), 2, axis=0)
+    if node.target is not torch_ops.embedding_codes:
+        rows = w.stored(Stored(table.name, table.real().detach()), identity(2))
+        return w.emit("GATHER", [rows, ids], w.new(name(node), node), 2, axis=0)
+    scale = w.argument(node.args[2])
+    assert isinstance(scale, Stored)
+    whole = w.new(name(node), node)
+    column = Stored(scale.name, scale.data.detach()[:, None])
+    codes = w.add(f"{name(node)}.rows", whole.sizes, whole.dynamic, whole.order, dtype="int8")
+    factor = w.add(f"{name(node)}.scale", (*whole.sizes[:-1], 1), whole.dynamic, whole.order)
+    real = w.add(f"{name(node)}.cast", whole.sizes, whole.dynamic, whole.order)
+    stored = w.stored(Stored(table.name, table.data.detach()), identity(2))
+    w.emit("GATHER", [stored, ids], codes, 2, axis=0)
+    w.emit("GATHER", [w.stored(column, identity(2)), ids], factor, 2, axis=0)
+    w.emit("CAST", [codes], real, in_data_type=9, out_data_type=0)
+    return w.emit("MUL", [real, factor], whole)
+
+
+def _whole_unary(kind: str) -> Write:
+    """An operator on values that are no floats."""
+
+    def write(w: Writer, node: fx.Node) -> Value:
+        x = w.computed(node.args[0])
+        x = w.in_order(x, x.order)
+        return w.emit(kind, [x], w.new(name(node), node, x.order))
+
+    return write
+
+
+def _index(w: Writer, node: fx.Node) -> Value:
+    """Write x[samples, columns] of a tensor [N, C] as GATHER; masks of attention have this form.
+
+    The samples have to be all of the batch, in order, and the columns constant.
+    """
+    indices: Any = node.args[1]
+    x = w.in_order(w.computed(node.args[0]), identity(G.rank(node.args[0])))  # type: ignore[arg-type]  # a node
+    chosen = [None if i is None else w.argument(i) for i in indices]
+    fits = len(chosen) == len(x.sizes) == 2
+    rows, columns = chosen if fits else (None, None)
+    if (
+        not isinstance(rows, Stored)
+        or not isinstance(columns, Stored)
+        or not rows.follows_batch
+        or rows.data.dim() != G.rank(node)
+        or G.shape(node)[0] != G.shape(node.args[0])[0]  # type: ignore[arg-type]  # a node
+    ):
+        raise ExportError(
+            f"{name(node)}: elements that are selected by tensors cannot be written to TFLite; "
+            "select them along one axis"
+        )
+    places = columns.data.flatten().tolist()
+    sizes = (x.sizes[0], len(places))
+    flat = w.add(f"{name(node)}.columns", sizes, x.dynamic, x.order, dtype=x.dtype)
+    w.emit("GATHER", [x, w.integers(places)], flat, 2, axis=1)
+    result = w.new(name(node), node)
+    w.reshape(flat, result)
+    return result
 
 
 def _bilinear(w: Writer, node: fx.Node) -> Value:
@@ -392,9 +444,15 @@ FLOAT: Mapping[Any, Write] = {
     aten.lt.Tensor: _binary("LESS"),
     aten.le.Scalar: _binary("LESS_EQUAL"),
     aten.le.Tensor: _binary("LESS_EQUAL"),
+    aten.index.Tensor: _index,
+    aten.__and__.Tensor: _binary("LOGICAL_AND"),
+    aten.__or__.Tensor: _binary("LOGICAL_OR"),
+    aten.bitwise_and.Tensor: _binary("LOGICAL_AND"),
+    aten.bitwise_or.Tensor: _binary("LOGICAL_OR"),
+    aten.bitwise_not.default: _whole_unary("LOGICAL_NOT"),
     aten.logical_and.default: _binary("LOGICAL_AND"),
     aten.logical_or.default: _binary("LOGICAL_OR"),
-    aten.logical_not.default: _unary("LOGICAL_NOT"),
+    aten.logical_not.default: _whole_unary("LOGICAL_NOT"),
     aten.batch_norm.default: float_norms.batch_norm,
 }
 """Torch operator -> writer of its form in float."""

@@ -42,7 +42,7 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
         "stride_w": stride[1],
         "dilation_h_factor": dilation[0],
         "dilation_w_factor": dilation[1],
-        "fused_activation_function": activation(bounds),
+        "fused_activation_function": activation(bounds, out),
     }
     if depthwise:
         options["depth_multiplier"] = codes.shape[0] // groups
@@ -83,7 +83,7 @@ def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bo
         "padding": VALID,
         "stride_h": stride[0],
         "stride_w": stride[1],
-        "fused_activation_function": activation(bounds),
+        "fused_activation_function": activation(bounds, out),
     }
     inputs: list[Value | int] = [shape, kernel, image, _bias(w, bias, weight, x)]
     version = 4 if options["fused_activation_function"] else 3
@@ -108,7 +108,7 @@ def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) ->
     many = len(x.sizes) > 2
     version = 1 if out is None else 12 if weight.params and weight.params.axis is not None else 4
     inputs: list[Value | int] = [x, _weight(w, weight, codes, 0), _bias(w, bias, weight, x)]
-    options = {"fused_activation_function": activation(bounds), "keep_num_dims": many}
+    options = {"fused_activation_function": activation(bounds, out), "keep_num_dims": many}
     return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
 
 
@@ -336,7 +336,7 @@ def _write_pool(
         "stride_w": stride[1],
         "filter_height": kernel[0],
         "filter_width": kernel[1],
-        "fused_activation_function": activation(bounds),
+        "fused_activation_function": activation(bounds, out),
     }
     w.emit(kind, [image], result, 1 if result.params is None else 2, **options)
     return _signal(w, node, result)

@@ -72,11 +72,13 @@ class Stored:
         name: of the attribute, or of the codes.
         data: values or codes.
         params: of codes.
+        follows_batch: an axis has the size of the batch; the values are those of one sample.
     """
 
     name: str
     data: torch.Tensor
     params: QuantParams | None = None
+    follows_batch: bool = False
 
     def real(self) -> torch.Tensor:
         """Return the values; those of codes dequantized."""

@@ -26,6 +26,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.int8: "int8",
     torch.uint8: "uint8",
 }
+_FAR = 2.0**30  # codes
 _ACTIVATION_NUMBERS: Mapping[Bounds, int] = {
     (None, None): 0,
     (0.0, None): 1,
@@ -136,6 +137,10 @@ class Writer:
 
     def stored(self, constant: Stored, order: Order) -> Value:
         """Store a constant in a layout."""
+        if constant.follows_batch:
+            raise ExportError(
+                f"{constant.name}: a constant of the size of the batch cannot be written to TFLite"
+            )
         data = constant.data.detach()
         sizes = tuple(data.shape)
         array = np.ascontiguousarray(data.permute(*order).numpy() if order else data.numpy())
@@ -246,8 +251,19 @@ class Writer:
         return self.emit("CONCATENATION", parts, joined, axis=0).index
 
 
-def activation(bounds: Bounds) -> int:
-    """Return the number of a fused activation; 0 for bounds that no operator fuses."""
+def activation(bounds: Bounds, out: QuantParams | None = None) -> int:
+    """Return the number of a fused activation; 0 for bounds that no operator fuses.
+
+    Args:
+        bounds: of the activation.
+        out: parameters of the output. A bound that is far outside of its codes is left out, since
+            the runtime refuses one that does not fit 32 bits.
+    """
+    if out is not None:
+        low, high = (
+            None if b is not None and abs(b) / float(out.scale) >= _FAR else b for b in bounds
+        )
+        bounds = low, high
     return _ACTIVATION_NUMBERS.get(bounds, 0)
 
 
