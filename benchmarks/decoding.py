@@ -65,7 +65,9 @@ def inputs(path: Path, new: int, past: int, tokens: int) -> list[np.ndarray[Any,
 def measure(hidden: int, folder: Path, options: argparse.Namespace) -> None:
     """Prints a row for each form: its size and its speed beside float, with 95 % intervals."""
     model = decoder(hidden, options.layers, options.tokens)
-    ids = torch.randint(0, options.tokens, (2, 12))
+    if options.attention == "fused":
+        model.fuse_attention()
+    ids = torch.randint(0, options.tokens, (1, 12))
     batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
     captured = qtool.capture_model(model, batch, DYNAMIC)
     files = [write_float(captured.graph, folder / "float.onnx")]
@@ -98,6 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hidden", default="512,1024,2048")
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--attention", choices=("fused", "masked"), default="fused")
     parser.add_argument("--tokens", type=int, default=4096, help="that the model knows")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--past", type=int, default=128)

@@ -65,7 +65,8 @@ def captured_model(options: argparse.Namespace) -> tuple[Any, Any]:
         data = batches("calibration.txt", model)
         return qtool.capture_model(model, next(iter(data)), data.dynamic), data
     model = random_llama(options.width, options.layers)
-    ids = torch.randint(0, TOKENS, (2, 12))
+    model.fuse_attention()
+    ids = torch.randint(0, TOKENS, (1, 12))
     batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
     return qtool.capture_model(model, batch, DYNAMIC), [batch]
 

@@ -19,6 +19,7 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.ops.attention import grouped_attention
 from qtool.passes.graph_pass import GraphPass
+from qtool.passes.rewrite_rules import insert_before
 
 aten = torch.ops.aten
 _AXES: Mapping[Any, Mapping[int, int]] = {
@@ -112,14 +113,19 @@ def _concatenated(
 
 def _take_packed(node: fx.Node) -> None:
     """Pass queries, keys and values as one tensor where they are the parts of one."""
-    parts: list[Any] = list(node.args[:3])
-    if not all(isinstance(p, fx.Node) and p.target is operator.getitem for p in parts):
+    tensors: list[Any] = list(node.args[:3])
+    parts = [p.args[0] if p.target is aten.reshape.default else p for p in tensors if p is not None]
+    if len(parts) < 3 or not all(p.target is operator.getitem for p in parts):
         return
     split = parts[0].args[0]
     if [p.args for p in parts] != [(split, i) for i in range(len(split.args[1]))]:
         return
-    if G.rank(split.args[0]) == 3:
-        node.args = (split.args[0], None, None, *node.args[3:])
+    packed = split.args[0]
+    if G.rank(packed) == 2 and tensors[0] is not parts[0]:
+        sizes = [*tensors[0].args[1][:2], G.shape(packed)[-1]]
+        packed = insert_before(node, aten.reshape.default, (packed, sizes), "input")
+    if G.rank(packed) == 3:
+        node.args = (packed, None, None, *node.args[3:])
 
 
 packed_projections = GraphPass(
