@@ -38,7 +38,7 @@ from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
-from qtool.core.errors import VerificationError
+from qtool.core.errors import ExportError, VerificationError
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.option_names import file_format
@@ -237,6 +237,8 @@ class Quantized:
         """
         if (kind := file_format(path, format)) in tflite_export.FORMATS:
             check_format(self.plan.target, kind)
+            if external_data:
+                raise ExportError("a TFLite file holds its weights itself; leave external_data out")
             ports = tflite_export.layout_of(self.plan.target, layout, interface)
             return self._export_tflite(Path(path), verify, kind, ports)
         self._model(format)

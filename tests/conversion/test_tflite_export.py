@@ -105,6 +105,8 @@ def test_other_names_of_layouts_and_targets_are_refused(tmp_path: Path) -> None:
         model.export(tmp_path / "model.tflite", interface="int4")
     with pytest.raises(ExportError, match="does not support format 'tflite'"):
         converted("residual_concat", "openvino").export(tmp_path / "model.tflite")
+    with pytest.raises(ExportError, match="holds its weights itself"):
+        model.export(tmp_path / "model.tflite", external_data=True)
     assert not (tmp_path / "model.tflite").exists()
 
 
@@ -165,7 +167,7 @@ class Kernels(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convs = nn.ModuleList([nn.Conv2d(4, 4, 1) for _ in range(12)])
+        self.convs = nn.ModuleList([nn.Conv2d(4, 4, 1) for _ in range(13)])
         self.grouped = nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2)
         self.up = nn.ConvTranspose2d(8, 4, 3, stride=2, padding=1, output_padding=1)
         self.slopes = nn.PReLU(4)
@@ -174,7 +176,7 @@ class Kernels(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         c = iter(self.convs)
         y = F.hardswish(next(c)(x))
-        y = F.gelu(next(c)(y))
+        y = F.gelu(next(c)(F.silu(next(c)(y))))
         y = self.slopes(next(c)(y)) + F.leaky_relu(next(c)(x), 0.2)
         y = next(c)(torch.sigmoid(next(c)(y))) * torch.tanh(next(c)(y))
         y = self.up(F.relu(self.grouped(y)))

@@ -48,6 +48,7 @@ INTEGER: Mapping[str, Write] = {
     "mul": elementwise.binary("MUL"),
     "prelu": elementwise.prelu,
     "sigmoid": elementwise.unary("LOGISTIC", 2),
+    "silu": elementwise.silu,
     "softmax": elementwise.softmax,
     "tanh": elementwise.unary("TANH", 2),
 }

@@ -76,6 +76,16 @@ def unary(kind: str, version: int, **options: Any) -> Any:
     return write
 
 
+def silu(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+    """Write LOGISTIC, with the only parameters that it may have, and MUL."""
+    x = w.computed(node.args[0])
+    x = w.in_order(x, x.order)
+    assert x.params is not None
+    gate = QuantParams(x.params.qtype, torch.tensor(1 / 256), torch.tensor(x.params.qtype.qmin))
+    sigmoid = w.emit("LOGISTIC", [x], w.new(f"{name(node)}.gate", node, x.order, gate), 2)
+    return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), 2)
+
+
 def softmax(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     x = last_axis(w, w.computed(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
     result = w.new(name(node), node, x.order, out)
