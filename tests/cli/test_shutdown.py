@@ -124,7 +124,7 @@ def test_the_disk_is_full(command: str, tmp_path: Path) -> None:
     assert process.returncode == 2
     assert errors.splitlines()[-1] == f"Error: cannot write {out}: File too large"
     assert out.read_text() == "old"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "scratch"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx", "scratch"]
 
 
 LEAVING = {
