@@ -22,7 +22,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test floors newest fuzz lint docs notebooks clean
+.PHONY: help setup quickstart test matrix floors newest fuzz lint docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -58,6 +58,9 @@ test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-
 	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
+
+matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode
+	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "matrix or not matrix" tests/matrix
 
 floors: ## Run examples and tests with the oldest versions that qtool works with, on Python 3.10
 	@.ci/lane floors

@@ -9,9 +9,24 @@ from qtool.cli import options, output, sources
 from qtool.cli.command import Command
 
 
+def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    """Return a path that exists.
+
+    Raises:
+        click.BadParameter: it does not; a model from Python has no files to read block by block.
+    """
+    if value.exists():
+        return value
+    raise click.BadParameter(
+        f"'{value}' is no model folder and no .onnx file; for other models use `qtool quantize`",
+        ctx,
+        param,
+    )
+
+
 @click.command("blockwise", cls=Command)
 @sources.apply(
-    click.argument("folder", type=sources.ExistingPath),
+    click.argument("folder", type=sources.Path_, callback=_weight_files),
     sources.task,
     sources.data,
     options.output,

@@ -18,7 +18,7 @@ from qtool.cli.command import Command
     options.labels,
     click.option(
         "--sample",
-        "samples",
+        "sample",  # `samples` is the option of all commands
         multiple=True,
         type=click.IntRange(min=0),
         help="Number of a sample, from 0; by default all samples whose prediction changed.",
@@ -52,7 +52,7 @@ def command(
     weights: Path | None,
     data: str,
     labels: str | None,
-    samples: tuple[int, ...],
+    sample: tuple[int, ...],
     most: int,
     mended: Path | None,
     batch_size: int,
@@ -81,7 +81,7 @@ def command(
         int8_file,
         loaded,
         batches,
-        samples=samples or None,
+        samples=sample or None,
         most=most,
         mended=mended,
         dynamic=sources.dynamic_of(dynamic, batches),

@@ -92,8 +92,8 @@ def calibrate(
     probes = probes_of_steps(captured, plan)
     if not plan.observed() and not probes and not samples_to_keep(plan):
         raise CalibrationError(
-            "there is nothing to calibrate: no tensor of this plan has a fixed range; call "
-            "quantize, which takes one batch then"
+            "there is nothing to calibrate: no tensor of this plan has a fixed range; use "
+            "`qtool quantize` (in Python qtool.quantize), which needs one batch only"
         )
     graph, _ = captured.for_target(target)
     calibration = collect_statistics(

@@ -179,7 +179,8 @@ def explain(
     Args:
         file: an int8 file that qtool wrote.
         model: its float model, as for `quantize`.
-        data: batches; the first output of the model has to be a list of scores.
+        data: batches; the first output of the model has to be [samples, classes] scores, or those
+            of the next tokens of a language model.
         samples: numbers of samples, from 0; None: all with a changed prediction.
         most: maximum number of samples to explain.
         mended: where to write the file with those layers in float that restore all predictions.

@@ -26,8 +26,11 @@ from qtool.core.graph.process_lock import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.types import ObserverSpec
+from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
+from qtool.frontends.suggested_sizes import SuggestedSizes
 from qtool.frontends.torch.example_inputs import check_dynamic
+from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.float32 import to_float32
@@ -182,7 +185,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         graph = capture_onnx(model, next(batches([example], model)), dynamic)
     elif isinstance(model, nn.Module):
         model, batch, notes = to_float32(model, next(batches([example], model)))
-        graph = capture_module(model, batch, dynamic)
+        with without_cache(model, batch) as cache_notes:
+            graph, size_notes = _with_suggested_sizes(model, batch, dynamic)
+        notes += (*cache_notes, *size_notes)
     else:
         raise CaptureError(_no_model(model))
     mark = fingerprint(graph.module)
@@ -205,6 +210,31 @@ def _no_model(value: object) -> str:
         return f"{what}, not a quantized model; give the float model it was made from"
     kind = type(value).__name__
     return f"{what}, not {'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def _with_suggested_sizes(
+    model: nn.Module, batch: Batch, dynamic: DynamicSizes | None
+) -> tuple[FloatGraph, tuple[str, ...]]:
+    """Capture a module; dimensions that the data suggested and the model fixes are fixed.
+
+    Returns:
+        The graph, and a note on each of these dimensions.
+
+    Raises:
+        CaptureError: the model cannot be captured.
+    """
+    try:
+        return capture_module(model, batch, dynamic), ()
+    except FixedSizeError as error:
+        name, axis = error.name, error.axis
+        if not isinstance(dynamic, SuggestedSizes) or not dynamic.has(name, axis):
+            raise
+        note = (
+            f"dimension {axis} of input '{name}' is fixed to {error.size}, the only size that the "
+            "model takes; pad to it (--max-length with --pad-to-max-length)"
+        )
+    graph, notes = _with_suggested_sizes(model, batch, dynamic.without(name, axis))
+    return graph, (note, *notes)
 
 
 def _check_torch_defaults() -> None:

@@ -6,6 +6,9 @@ plan gives the points that disappear if a set of layers runs in float: the weigh
 and tensors whose producer and consumers all run in float. Sets are chosen by the sum of these
 gains, run, and pruned while the prediction holds. A set of one layer is minimal; no layer of a
 larger set can be removed.
+
+The predictions of a language model are the next tokens after each token of a text. Of a text with
+several changed ones the one is explained that the float model is most certain of.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import torch
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.conversion.quantized import Quantized
+from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, PlanError
@@ -27,6 +31,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
 from qtool.core.progress import track
 from qtool.core.types import Array
+from qtool.evaluation.language_model import LanguageModel, find_language_model
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import Kind
@@ -40,6 +45,7 @@ DEMAND_GROWTH = 1.3  # of the required gain, if the sum of the gains was too opt
 MARGINS = (0.1, 0.5, 1.5)
 """Safety margins, in multiples of the RMS error of the scores, tried in turn because the runtime
 rounds slightly differently."""
+LOGITS_RANK = 3  # samples, tokens, vocabulary
 MAX_SESSIONS = 16  # open sessions of files with layers in float
 MAX_NEIGHBORS = 4  # groups around a tensor that are moved to float together
 
@@ -58,11 +64,14 @@ class Explainer:
     def __init__(self, file: Path, captured: Captured, sample: Batch) -> None:
         """
         Raises:
-            DataError: the first output is not [samples, classes] scores.
+            DataError: the first output is neither [samples, classes] scores nor those of next
+                tokens.
             VerificationError: the file was not made by qtool, or from another model.
         """
         self.reference = Executor(captured.graph)
-        _check_scores(self._expected(captured.graph.bind(sample)))
+        self.language_model = _language_model(captured, sample)
+        if self.language_model is None:
+            _check_scores(self._expected(captured.graph.bind(sample)))
         model = restore(file, captured, sample)
         plain = restore(file, captured, sample, weights=False)
         self.file, self.model, self.captured = file, model, captured
@@ -107,18 +116,19 @@ class Explainer:
             most: maximum number of samples to explain.
 
         Raises:
-            DataError: no such sample, its prediction did not change, or the first output is not
-                [samples, classes] scores.
+            DataError: no such sample, its prediction did not change, or the model gives neither
+                [samples, classes] scores nor scores of next tokens.
         """
         samples = changed = 0
         flips: list[Flip] = []
         for batch in track("finding changed predictions", data):
-            expected, actual = self._scores(batch)
-            differing = np.flatnonzero(expected.argmax(1) != actual.argmax(1))
-            changed += len(differing)
-            for i in differing.tolist():
+            expected, differing = self._changes(batch)
+            changed += int(differing.any(1).sum())
+            for i in np.flatnonzero(differing.any(1)).tolist():
                 if (wanted is None or samples + i in wanted) and len(flips) < most:
-                    flips.append(self._flip(samples + i, _one_sample(batch, i), expected[i]))
+                    place = _most_certain(expected[i], differing[i])
+                    one = _one_sample(batch, i)
+                    flips.append(self._flip(samples + i, one, expected[i, place], place))
             samples += len(expected)
         explained = {f.index for f in flips}
         for index in wanted or ():
@@ -128,13 +138,24 @@ class Explainer:
                 raise DataError(f"the prediction for sample {index} did not change")
         return Explanation(samples, changed, tuple(flips))
 
-    def _scores(self, batch: Batch) -> tuple[Array, Array]:
+    def _changes(self, batch: Batch) -> tuple[Array, Array]:
+        """Return the float model's scores, and which predictions the quantized model changed.
+
+        Returns:
+            float [samples, places, classes], bool [samples, places]. The places are the tokens of
+            a language model, and a single one otherwise.
+        """
         quantized = self.executor.run(self._bind(batch), self.executor.points)
         both = self._expected(batch), quantized[self.executor.outputs[0]]
-        for scores in both:
-            _check_scores(scores)
-        expected, actual = (t.numpy() for t in both)
-        return expected, actual
+        if self.language_model is None:
+            for scores in both:
+                _check_scores(scores)
+        expected, actual = (t.reshape(len(t), -1, t.shape[-1]).numpy() for t in both)
+        differing = expected.argmax(2) != actual.argmax(2)
+        if self.language_model is not None:
+            arrays = [t.numpy() for t in self.captured.graph.tensors_of(batch)]
+            differing &= self.language_model.token_mask(arrays)
+        return expected, differing
 
     def _expected(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the float model."""
@@ -146,14 +167,22 @@ class Explainer:
     def _bind(self, batch: Batch) -> Batch:
         return self.model.graph.bind(batch)
 
-    def _flip(self, index: int, batch: Batch, expected: Array) -> Flip:
+    def _flip(self, index: int, batch: Batch, expected: Array, place: int) -> Flip:
+        """Explain one prediction.
+
+        Args:
+            index: of the sample in the data.
+            batch: the sample.
+            expected: the float model's scores, [classes].
+            place: of the token, see `_changes`.
+        """
         right = int(expected.argmax())
         values = self.executor.run(self._bind(batch), self.executor.points)
-        scores = values[self.executor.outputs[0]][0]
+        scores = _scores_at(values[self.executor.outputs[0]], place)
         wrong = int(scores.argmax())
         error = float(np.sqrt(np.square(scores.numpy() - expected).mean()))
         margin = float(expected[right] - np.delete(expected, right).max())
-        search = _FlipSearch(self, values, right, 0.0)
+        search = _FlipSearch(self, values, right, place)
         start = search.margin(frozenset())
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
@@ -162,16 +191,19 @@ class Explainer:
         for factor in MARGINS:
             search.least = min(factor * error, margin / 2)
             chosen, mended = self._smallest(search, gains, search.least - start)
-            if mended and self._confirmed_by_runtime(chosen, batch, right):
+            if mended and self._confirmed_by_runtime(chosen, batch, right, place):
                 break
         else:
             mended = False
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
         moved = tuple(a / -start if start else 0.0 for a in alone)
-        return Flip(index, right, wrong, margin, start, names, moved, mended, search.runs)
+        token = place if self.language_model is not None else None
+        return Flip(index, right, wrong, margin, start, names, moved, mended, search.runs, token)
 
-    def _confirmed_by_runtime(self, chosen: frozenset[int], batch: Batch, right: int) -> bool:
+    def _confirmed_by_runtime(
+        self, chosen: frozenset[int], batch: Batch, right: int, place: int
+    ) -> bool:
         """Return True if ONNX Runtime predicts `right` with these groups in float."""
         if chosen not in self.sessions:  # many flips have the same cause
             if len(self.sessions) >= MAX_SESSIONS:
@@ -180,7 +212,8 @@ class Explainer:
         model = self.sessions[chosen]
         if model is None:  # everything is in float
             return True
-        return int(run(model, self._bind(batch).arrays())[0][0].argmax()) == right
+        scores = torch.from_numpy(run(model, self._bind(batch).arrays())[0])
+        return int(_scores_at(scores, place).argmax()) == right
 
     def _open_session(self, chosen: frozenset[int]) -> Any:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
@@ -257,8 +290,9 @@ class Explainer:
 class _FlipSearch:
     """Runs one sample through the quantized network with points switched off."""
 
-    def __init__(self, explainer: Explainer, values: Values, right: int, least: float) -> None:
-        self.of, self.values, self.right, self.least = explainer, values, right, least
+    def __init__(self, explainer: Explainer, values: Values, right: int, place: int) -> None:
+        self.of, self.values, self.right, self.place = explainer, values, right, place
+        self.least = 0.0
         self.runs = 0
         self.known: dict[frozenset[int], float] = {}
 
@@ -268,8 +302,7 @@ class _FlipSearch:
         off |= {bias for weight, bias in self.of.biases.items() if weight in off}
         output = executor.outputs[0]
         new = executor.rerun_changed(self.values, off, executor.points - off)
-        scores: torch.Tensor = (new[output] if output in new else self.values[output])[0]
-        return scores
+        return _scores_at(new[output] if output in new else self.values[output], self.place)
 
     def gain(self, point: str, wrong: int) -> float:
         """Return the score of the right class minus the wrong one, without a point."""
@@ -288,6 +321,35 @@ class _FlipSearch:
             others = torch.cat([scores[: self.right], scores[self.right + 1 :]])
             self.known[chosen] = float(scores[self.right] - others.max())
         return self.known[chosen]
+
+
+def _language_model(captured: Captured, sample: Batch) -> LanguageModel | None:
+    """Return the places of tokens and scores if the first output has next tokens, else None."""
+    graph = captured.graph
+    outputs = G.output_nodes(graph.graph)
+    if not outputs or not G.is_tensor(outputs[0]) or G.rank(outputs[0]) != LOGITS_RANK:
+        return None
+    arrays = [t.detach().cpu().numpy() for t in graph.tensors_of(graph.bind(sample))]
+    with scratch_folder() as folder:
+        model = session(captured.export_float(folder / "float.onnx"))
+        place = find_language_model(model, arrays)
+    return place if place is not None and place.logits == 0 else None
+
+
+def _most_certain(expected: Array, differing: Array) -> int:
+    """Return the changed place whose prediction the float model is most certain of.
+
+    Args:
+        expected: scores, [places, classes].
+        differing: [places].
+    """
+    best = np.partition(expected, -2, axis=1)[:, -2:]
+    return int(np.where(differing, best[:, 1] - best[:, 0], -np.inf).argmax())
+
+
+def _scores_at(output: torch.Tensor, place: int) -> torch.Tensor:
+    """Return the scores [classes] of the first sample at a place, see `Explainer._changes`."""
+    return output[0].reshape(-1, output.shape[-1])[place]
 
 
 def _one_sample(batch: Batch, index: int) -> Batch:

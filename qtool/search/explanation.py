@@ -24,6 +24,8 @@ class Flip:
         gains: share of the required gain that each of these layers reaches alone.
         fixed: True if these layers in float restore the prediction in ONNX Runtime.
         runs: number of partial runs of the network.
+        token: position in the text of the token after which another one is predicted, from 0; None
+            for classes.
         name: of the sample's file, or the begin of its text; "" if the data has no names.
         expected_name, predicted_name: names of these classes; "" if unknown.
     """
@@ -37,12 +39,14 @@ class Flip:
     gains: tuple[float, ...]
     fixed: bool
     runs: int
+    token: int | None = None
     name: str = ""
     expected_name: str = ""
     predicted_name: str = ""
 
     def __str__(self) -> str:
         sample = f"{self.name} (sample {self.index})" if self.name else f"sample {self.index}"
+        sample += "" if self.token is None else f", after token {self.token}"
         end = "fixes it" if self.fixed else "does not fix it"
         return (
             f"{sample}: float predicts {self.expected_name or self.expected} "

@@ -273,9 +273,13 @@ def _measure(
 def _tensor(
     replay: Executor, layer: Layer, values: Values, new: dict[int, Any] | None = None
 ) -> torch.Tensor:
-    """Return the layer's output, after its quantization point if it has one."""
+    """Return the layer's output, after its quantization point if it has one.
+
+    That of a recurrent layer is its first result, the hidden states.
+    """
     number = replay.indices.get(value_names.quant_point(layer.tensor), replay.indices[layer.tensor])
-    output: torch.Tensor = new[number] if new and number in new else values[number]
+    result = new[number] if new and number in new else values[number]
+    output: torch.Tensor = result[0] if isinstance(result, list | tuple) else result
     return output
 
 

@@ -24,6 +24,7 @@ from qtool.frontends.data.rows import Row, class_numbers, read_rows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, PartCollator
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
+from qtool.frontends.suggested_sizes import SuggestedSizes
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Rows:
         if not isinstance(self.collate, ProcessorCollator | CachedPrefixCollator | PartCollator):
             return None
         inputs = self.collate(self.batches[0][:1])
-        return {name: sizes for name, sizes in self.collate.dynamic.items() if name in inputs}
+        declared = self.collate.dynamic.items()
+        return SuggestedSizes({name: sizes for name, sizes in declared if name in inputs})
 
 
 def load_data(

@@ -22,12 +22,12 @@ from qtool.core.graph.process_lock import silence_logging
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.model_folder import (
     WITH_PAST,
-    disable_cache,
     model_class,
     no_pooler_options,
     read_config,
     timm_arguments,
 )
+from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
@@ -86,11 +86,13 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
     library = require("transformers", f"the model in {path}", CaptureError)
     if part_for_task(task) is not None:
         raise CaptureError(
-            f"block-wise quantization loads no part of an encoder-decoder; leave out '{task}'"
+            f"block-wise quantization loads no part of an encoder-decoder ('{task}'); use "
+            "`qtool quantize` for it"
         )
     if task == WITH_PAST:
         raise CaptureError(
-            f"block-wise quantization does not support a KV cache; leave out the task '{task}'"
+            f"block-wise quantization does not support a KV cache; use `qtool quantize` for "
+            f"the task '{task}', or leave it out for a file without a cache"
         )
     loader = model_class(library, path, config, task)
     hf_config = library.AutoConfig.from_pretrained(

@@ -18,6 +18,7 @@ from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
+from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
@@ -160,15 +161,6 @@ def no_pooler_options(kind: type[nn.Module], missing: Collection[str]) -> Mappin
     only_pooler = bool(missing) and all("pooler" in name.split(".") for name in missing)
     option = "add_pooling_layer"
     return {option: False} if only_pooler and option in signature(kind).parameters else {}
-
-
-def disable_cache(model: nn.Module) -> nn.Module:
-    """Make the model return no KV cache, which is not a tensor."""
-    for part in model.modules():
-        config: Any = getattr(part, "config", None)
-        if getattr(config, "use_cache", False):
-            config.use_cache = False
-    return model
 
 
 def _options(loader: Any) -> Mapping[str, Any]:

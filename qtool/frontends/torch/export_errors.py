@@ -73,6 +73,24 @@ _REMEDIES = (
 """Errors of torch.export, and what to do about them."""
 
 
+class FixedSizeError(CaptureError):
+    """A dimension that was to be dynamic, and that the model fixes.
+
+    Attributes:
+        name: of the input.
+        axis: the dimension.
+        size: the only one that the model takes.
+    """
+
+    def __init__(self, name: str, axis: int, size: int) -> None:
+        super().__init__(
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
+            "len(x), int(...) and loops over a size fix it, x.shape does not; change that line, or "
+            "leave the dimension out of dynamic"
+        )
+        self.name, self.axis, self.size = name, axis, size
+
+
 def explain_export_error(
     model: nn.Module, example: Batch, two: Batch, error: BaseException
 ) -> CaptureError:
@@ -105,11 +123,7 @@ def explain_export_error(
         )
     if fixed := _FIXED.search(text):
         name, axis, size = fixed.groups()
-        return CaptureError(
-            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
-            "len(x), int(...) and loops over a size fix it, x.shape does not; change that line, or "
-            "leave the dimension out of dynamic"
-        )
+        return FixedSizeError(name, int(axis), int(size))
     if problem := eager_problem(model, example):
         return run_error(model, example, problem)
     if problem := eager_problem(model, two):

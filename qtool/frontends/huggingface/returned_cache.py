@@ -1,0 +1,66 @@
+"""Models of transformers that return a KV cache: captured without it.
+
+`use_cache` is true in most configurations, and the cache is no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from qtool.core.data import Batch
+
+_CACHES = frozenset({"past_key_values", "past_buckets_states", "cache_params", "mems", "state"})
+"""Names of caches among the outputs of transformers."""
+
+NOTE = (
+    "the model returns a cache of past tokens, which is left out; for a file with one, load the "
+    "model's folder with the task text-generation-with-past (text2text-generation-decoder for an "
+    "encoder-decoder)"
+)
+
+
+@contextmanager
+def without_cache(model: nn.Module, example: Batch) -> Iterator[tuple[str, ...]]:
+    """Make a model of transformers return no cache, and yield a note on it.
+
+    Its configuration is restored afterwards. A model that returns none, or gets one, is unchanged.
+    """
+    parts = _caching_parts(model) if _returns_cache(model, example) else []
+    for config in parts:
+        config.use_cache = False
+    try:
+        yield (NOTE,) if parts else ()
+    finally:
+        for config in parts:
+            config.use_cache = True
+
+
+def disable_cache(model: nn.Module) -> nn.Module:
+    """Make the model return no KV cache, which is not a tensor."""
+    for config in _caching_parts(model):
+        config.use_cache = False
+    return model
+
+
+def _caching_parts(model: nn.Module) -> list[Any]:
+    """Return the configurations of a model and its parts that ask for a cache."""
+    configs = [getattr(part, "config", None) for part in model.modules()]
+    return [c for c in configs if getattr(c, "use_cache", False) is True]
+
+
+def _returns_cache(model: nn.Module, example: Batch) -> bool:
+    if not type(model).__module__.startswith("transformers.") or not _caching_parts(model):
+        return False
+    if "use_cache" in example.kwargs or _CACHES & example.kwargs.keys():
+        return False
+    try:
+        with torch.no_grad():
+            outputs = model(*example.args, **example.kwargs)
+    except Exception:  # noqa: BLE001  # the capture says what is wrong
+        return False
+    return isinstance(outputs, Mapping) and bool(_CACHES & outputs.keys())

@@ -1,0 +1,150 @@
+"""The command of each cell of the matrix, and the cells that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tests.matrix.kinds import SAMPLES, Kind
+
+MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
+COMMANDS = (
+    "calibrate",
+    "convert",
+    "quantize",
+    "verify",
+    "inspect",
+    "evaluate",
+    "report",
+    "compare",
+    "bench",
+    "tune",
+    "explain",
+    "blockwise",
+)
+_SCHEMES = {
+    "static": "static",
+    "dynamic": "dynamic",
+    "weight-only": "int8-weights",
+    "weight-only-int4": "int4-weights",
+}
+
+NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "explain")
+"""Commands on the file of `quantize`."""
+
+REFUSED: tuple[tuple[str, str, str, str], ...] = (
+    # command, kind, mode, what the sentence says
+    ("calibrate", "*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
+    ("blockwise", "cnn", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    ("blockwise", "detector", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    ("blockwise", "lstm", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    ("blockwise", "decoder-with-cache", "*", "does not support a KV cache; use `qtool quantize`"),
+    ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
+    ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
+    ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
+)
+"""Cells that are refused; names are patterns of fnmatch, the sentence is a regular expression."""
+
+
+def refusal(command: str, kind: str, mode: str) -> str | None:
+    """Return what the refusal of a cell says; None for a cell that works."""
+    for *patterns, sentence in REFUSED:
+        if all(map(fnmatch, (command, kind, mode), patterns)):
+            return sentence
+    return None
+
+
+def arguments(command: str, kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
+    """Return the command line of a cell.
+
+    Args:
+        command: its name.
+        kind: the model and its data.
+        mode: value of --mode.
+        file: the quantized file of the kind and mode; what `quantize` writes.
+        folder: for other output.
+    """
+    return [command, *_LINES[command](kind, mode, file, folder)]
+
+
+_QUICK = ("--accuracy", "fast")
+
+
+def _data(kind: Kind) -> list[str]:
+    return ["--data", kind.data, "--samples", SAMPLES, *kind.reading]
+
+
+def _model(kind: Kind) -> list[str]:
+    return [kind.model, *kind.loading]
+
+
+def _task(kind: Kind) -> tuple[str, ...]:
+    """Return the task, without the weights of a model from Python."""
+    return kind.loading if "--task" in kind.loading else ()
+
+
+def _calibrate(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
+    out = str(folder / f"{mode}.calib")
+    return [*_model(kind), *_data(kind), "--mode", mode, *_QUICK, "-o", out]
+
+
+def _convert(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
+    out = ["-o", str(folder / f"{mode}.converted.onnx"), "--seconds", "0"]
+    own = folder / f"{mode}.calib"
+    chosen = (
+        ["--calibration", str(own)]
+        if own.exists()
+        else ["--calibration", str(folder / "static.calib"), "--mode", mode]
+    )
+    return [*_model(kind), *chosen, *out]
+
+
+def _quantize(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
+    out = ["-o", str(file), "--seconds", "0"]
+    return [*_model(kind), *_data(kind), "--mode", mode, *_QUICK, *out]
+
+
+def _with_float(kind: Kind) -> list[str]:
+    return ["--model", *_model(kind), *_data(kind)]
+
+
+_LINES: dict[str, Callable[[Kind, str, Path, Path], list[str]]] = {
+    "calibrate": _calibrate,
+    "convert": _convert,
+    "quantize": _quantize,
+    "verify": lambda kind, mode, file, folder: [str(file), "--samples", SAMPLES],
+    "inspect": lambda kind, mode, file, folder: [str(file)],
+    "evaluate": lambda kind, mode, file, folder: [
+        *(str(file), *_with_float(kind), *kind.labels, "--seconds", "0.01")
+    ],
+    "report": lambda kind, mode, file, folder: [
+        *(str(file), *_with_float(kind), *kind.labels, "--seconds", "0.01"),
+        *("--layer-samples", "2", "--budget", "2.5", "-o", str(folder / f"{mode}.report")),
+    ],
+    "compare": lambda kind, mode, file, folder: [
+        *(str(file), str(_copy(file)), *_data(kind), *kind.processor, *kind.labels),
+        *("--seconds", "0.01", "-o", str(folder / f"{mode}.compare")),
+    ],
+    "bench": lambda kind, mode, file, folder: [
+        *(str(file), "--seconds", "0.01", "--precision", "1", "--batch-sizes", "1,2")
+    ],
+    "tune": lambda kind, mode, file, folder: [
+        *(*_model(kind), *_data(kind), "--eval-data", kind.data, *kind.labels, *_QUICK),
+        *("--choices", _SCHEMES[mode], "--evaluations", "1", "--min-sqnr", "-50"),
+        *("-o", str(folder / f"{mode}.tuned.onnx")),
+    ],
+    "explain": lambda kind, mode, file, folder: [
+        *(str(file), *_with_float(kind), *kind.labels, "--max-samples", "1")
+    ],
+    "blockwise": lambda kind, mode, file, folder: [
+        *(kind.model, *_task(kind), *_data(kind), "--mode", mode, *_QUICK),
+        *("-o", str(folder / f"{mode}.blocks.onnx")),
+    ],
+}
+
+
+def _copy(file: Path) -> Path:
+    copy = file.with_suffix(".copy.onnx")
+    copy.write_bytes(file.read_bytes())
+    return copy

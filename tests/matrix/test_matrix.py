@@ -1,0 +1,109 @@
+"""Each command with each kind of model in each mode: it works, or a sentence names what to use.
+
+`make test` walks a part that has every command, kind and mode; `make matrix` walks all cells.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from qtool.cli import main
+
+from tests.matrix.cells import COMMANDS, MODES, NO_FILE, arguments, refusal
+from tests.matrix.kinds import KINDS, Kind
+
+pytest.importorskip("transformers")
+
+Cell = tuple[str, str, str]
+QUICK: tuple[Cell, ...] = (
+    ("calibrate", "cnn", "static"),
+    ("convert", "cnn", "static"),
+    ("evaluate", "cnn", "static"),
+    ("explain", "cnn", "static"),
+    ("tune", "cnn", "static"),
+    ("quantize", "lstm", "dynamic"),
+    ("inspect", "lstm", "dynamic"),
+    ("compare", "onnx", "static"),
+    ("blockwise", "onnx", "weight-only"),
+    ("report", "classifier", "dynamic"),
+    ("verify", "encoder-decoder", "weight-only"),
+    ("bench", "decoder-with-cache", "weight-only-int4"),
+    ("quantize", "decoder", "weight-only"),
+    ("inspect", "encoder", "dynamic"),
+    ("quantize", "detector", "static"),
+)
+"""The cells of `make test`."""
+
+REMEDY = re.compile(r"qtool \w+|--[a-z]|\w+\(.*\)")
+"""A command, an option or a call."""
+
+
+class Workshop:
+    """Runs commands in a folder for each kind, and quantizes each kind once in each mode."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kind = cache(self._make_kind)
+        self.quantized = cache(self._quantize)
+
+    def _make_kind(self, name: str) -> Kind:
+        self.of(name).mkdir()
+        return KINDS[name](self.of(name))
+
+    def of(self, name: str) -> Path:
+        return self.folder / name
+
+    def _quantize(self, name: str, mode: str) -> Result:
+        return self._run("quantize", name, mode)
+
+    def run(self, command: str, name: str, mode: str) -> Result:
+        if command in NO_FILE or command == "quantize":
+            result = self.quantized(name, mode)
+            if command == "quantize" or result.exit_code:
+                return result
+        if command == "convert":
+            for needed in {mode, "static"}:
+                self._run("calibrate", name, needed)
+        return self._run(command, name, mode)
+
+    def _run(self, command: str, name: str, mode: str) -> Result:
+        kind, folder = self.kind(name), self.of(name)
+        line = arguments(command, kind, mode, folder / f"{mode}.onnx", folder)
+        return CliRunner().invoke(main, line)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("matrix"))
+
+
+def cells() -> list[object]:
+    every = product(COMMANDS, KINDS, MODES)
+    return [
+        pytest.param(*cell, id="-".join(cell), marks=() if cell in QUICK else pytest.mark.matrix)
+        for cell in sorted(every, key=lambda cell: (list(KINDS).index(cell[1]), cell[2]))
+    ]
+
+
+@pytest.mark.parametrize(("command", "kind", "mode"), cells())
+def test_a_cell(workshop: Workshop, command: str, kind: str, mode: str) -> None:
+    result = workshop.run(command, kind, mode)
+    expected = refusal(command, kind, mode)
+    assert result.exit_code == (0 if expected is None else 2), (result.output, result.exception)
+    assert result.output.strip()
+    if expected is not None:
+        sentence = result.output.strip().splitlines()[-1]
+        assert re.search(expected, sentence), sentence
+        assert REMEDY.search(sentence), sentence
+
+
+def test_the_quick_part_has_every_command_kind_and_mode() -> None:
+    commands, kinds, modes = map(set, zip(*QUICK, strict=True))
+    assert commands == set(COMMANDS)
+    assert kinds == set(KINDS)
+    assert modes == set(MODES)
