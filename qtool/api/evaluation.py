@@ -80,6 +80,7 @@ def _verify_tflite(
     path: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
 ) -> FileCheck:
     """Compare the integer engine with LiteRT's reference kernels."""
+    check_quantized(path)
     litert.require()
     file = TfliteFile(path)  # before a session: says why it is malformed
     inputs = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)

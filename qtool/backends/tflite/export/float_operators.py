@@ -296,6 +296,14 @@ def _elu(w: Writer, node: fx.Node) -> Value:
     return result if scale == 1.0 else part("MUL", result, _number(w, scale), "scale")
 
 
+def _ceil(w: Writer, node: fx.Node) -> Value:
+    """-floor(-x), since reference kernels have no CEIL."""
+    x = w.whole(node.args[0])
+    for i, kind in enumerate(("NEG", "FLOOR", "NEG")):
+        x = w.emit(kind, [x], w.new(f"{name(node)}.{i}", node, x.order))
+    return x
+
+
 def _expm1(w: Writer, node: fx.Node) -> Value:
     x = w.whole(node.args[0])
     raised = w.emit("EXP", [x], w.new(f"{name(node)}.exp", node, x.order))
@@ -374,7 +382,7 @@ FLOAT: Mapping[Any, Write] = {
     aten.sin.default: _unary("SIN"),
     aten.cos.default: _unary("COS"),
     aten.floor.default: _unary("FLOOR"),
-    aten.ceil.default: _unary("CEIL"),
+    aten.ceil.default: _ceil,
     aten.round.default: _unary("ROUND"),
     aten.sigmoid.default: _unary("LOGISTIC"),
     aten.tanh.default: _unary("TANH"),
