@@ -116,7 +116,8 @@ def test_a_model_has_the_bytes_of_one_process(tmp_path: Path) -> None:
 
 
 def noted(rank: int, shares: list[list[int]]) -> tuple[str, ...]:
-    return calibrate(captured(), [batches()[i] for i in shares[rank]]).notes
+    notes = calibrate(captured(), [batches()[i] for i in shares[rank]]).notes
+    return tuple(n for n in notes if not n.startswith("calibrated on"))  # few samples
 
 
 def test_shares_that_are_odd_are_noted() -> None:

@@ -162,7 +162,7 @@ def test_a_widened_scale_is_noted_and_holds_the_bias() -> None:
         model[0].weight[2].mul_(1e-12)
         model[0].bias[2] = 7.0
     found = quantize(model, [noise()], accuracy="fast", target="onnxruntime-x86-vnni")
-    (note,) = found.notes
+    _few, note = found.notes
     assert note.startswith("0.weight: scale widened in 1 of 6 channels")
     scale = found.parameters["0.bias"].scale.double()
     codes = model[0].bias.detach().double() / scale
@@ -220,7 +220,9 @@ def notes_of(scale: float, zero_channel: bool = False, data: float = 1.0) -> str
         if zero_channel:
             net[0].weight[1] = 0
     images = data * torch.randn(4, 3, 5, 5)
-    return "\n".join(quantize(net.eval(), [images], accuracy="fast").notes)
+    few, *others = quantize(net.eval(), [images], accuracy="fast").notes
+    assert few.startswith("calibrated on 4 samples")
+    return "\n".join(others)
 
 
 def test_an_ordinary_network_has_nothing_strange() -> None:
