@@ -20,7 +20,7 @@ WORDS = [
     *("dogs", "run", "after", "one", "small", "red", "ball", "today"),
 ]
 TEXTS = [" ".join(np.roll(WORDS, -i)[: 6 + i % 4]) for i in range(8)]
-SAMPLES = "4"
+SAMPLES = "2"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _encoder(folder: Path) -> Kind:
 def _decoder(folder: Path, task: str = "text-generation") -> Kind:
     model = str(EXAMPLES / "language_model" / "model")
     data = str(EXAMPLES / "language_model" / "evaluation.txt")
-    short = ("--max-length", "24")
+    short = ("--max-length", "12")
     return Kind(model, data, ("--task", task), short, processor=("--processor", model))
 
 

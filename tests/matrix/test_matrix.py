@@ -83,11 +83,14 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 def cells() -> list[object]:
-    every = product(COMMANDS, KINDS, MODES)
-    return [
-        pytest.param(*cell, id="-".join(cell), marks=() if cell in QUICK else pytest.mark.matrix)
-        for cell in sorted(every, key=lambda cell: (list(KINDS).index(cell[1]), cell[2]))
-    ]
+    """Return all cells; those of one kind run in one process, which makes its files once."""
+    parameters = []
+    for kind, mode, command in product(KINDS, MODES, COMMANDS):
+        cell = (command, kind, mode)
+        marks = [pytest.mark.xdist_group(kind)]
+        marks += [] if cell in QUICK else [pytest.mark.matrix]
+        parameters.append(pytest.param(*cell, id="-".join(cell), marks=marks))
+    return parameters
 
 
 @pytest.mark.parametrize(("command", "kind", "mode"), cells())
