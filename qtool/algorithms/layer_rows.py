@@ -28,6 +28,11 @@ def is_product(node: fx.Node) -> bool:
     return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
 
 
+def has_bias(node: fx.Node) -> bool:
+    """Return whether a convolution or linear layer has a bias."""
+    return len(node.args) > 2 and isinstance(node.args[2], fx.Node)
+
+
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
     """Return weights as [groups, out / groups, inputs of a position]."""
     if node.target is torch_ops.conv_transpose:  # [in, out / groups, ...]

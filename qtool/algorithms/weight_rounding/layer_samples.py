@@ -16,6 +16,7 @@ from torch import fx
 from qtool.algorithms.layer_rows import (
     channel_mean,
     channel_sums,
+    has_bias,
     input_mean,
     input_rows,
     input_sums,
@@ -72,7 +73,9 @@ class LayerSamples:
     slices: Sequence[BatchSlice]
 
     def rows(self, holdout: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return rows of inputs and targets, less their means, times the root of their weights.
+        """Return rows of inputs and targets, times the root of their weights.
+
+        They are less their means where the layer has a bias, which restores the mean result.
 
         Args:
             holdout: of the held-out batches, or of the others.
@@ -87,13 +90,16 @@ class LayerSamples:
         if x.shape[1] < 2:
             return None
         if "counts" not in chosen[0]:
-            return x.sub_(x.mean(1, keepdim=True)), y.sub_(y.mean(1, keepdim=True))
-        counts = torch.cat([each["counts"] for each in chosen])
-        share = (counts / counts.sum().clamp(min=1e-30))[:, None]
+            share = x.new_full((x.shape[1], 1), 1 / x.shape[1])
+        else:
+            counts = torch.cat([each["counts"] for each in chosen])
+            share = (counts / counts.sum().clamp(min=1e-30))[:, None]
+        if has_bias(self.node):
+            x, y = (t.sub_((share * t).sum(1, keepdim=True)) for t in (x, y))
+        if "counts" not in chosen[0]:
+            return x, y
         root = (share * len(share)).sqrt()
-        return root * (x - (share * x).sum(1, keepdim=True)), root * (
-            y - (share * y).sum(1, keepdim=True)
-        )
+        return root * x, root * y
 
     def mean_input(self) -> torch.Tensor:
         """Return the mean row of inputs, float64 [groups, in]."""
