@@ -69,10 +69,17 @@ def samples_to_keep(plan: QuantPlan) -> int:
     Steps train on two thirds of them. Where no step trains, and tensors are observed, the samples
     estimate the accuracy on new data.
     """
-    steps = select_steps(plan.recipe)
-    most = max(max(step.samples, step.low_bits * plan.low_bits) for step in steps)
-    if not most:
-        return ESTIMATE_SAMPLES if plan.observed() else 0
+    learning = samples_for_steps(plan.recipe, plan.low_bits)
+    return learning or (ESTIMATE_SAMPLES if plan.observed() else 0)
+
+
+def samples_for_steps(recipe: Recipe, low_bits: bool) -> int:
+    """Return how many samples the steps of a recipe need, with held-out ones; 0 if none learns.
+
+    Args:
+        low_bits: some weights have fewer than 8 bits.
+    """
+    most = max(max(step.samples, step.low_bits * low_bits) for step in select_steps(recipe))
     return most + most // (HOLDOUT_DIVISOR - 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -79,14 +80,13 @@ class ActivationStore:
         coded = {k.removeprefix(_CODED): v for k, v in tensors.items() if k.startswith(_CODED)}
         return exact, {**exact, **coded}
 
-    def move(self, index: int, to: ActivationStore, number: int) -> None:
-        """Move a batch to another store, under another number."""
-        to.folder.mkdir(exist_ok=True)
-        self._file(index).replace(to._file(number))
-
     def drop(self, index: int) -> None:
         """Delete a batch."""
         self._file(index).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Delete all batches."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, index: int) -> Path:
         return self.folder / f"{index:06}.safetensors"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import log10
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +23,28 @@ from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.block_run import BlockOutcome
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.model_source import ModelSource
+from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.atomic import write_atomic
 from qtool.core.data import Batch
-from qtool.core.data.calibration_samples import content_hash
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block
 from qtool.core.graph.split_layers import LayerShard
 from qtool.core.types import Change
-from qtool.distributed import interleave
 from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import CANONICAL
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
+from qtool.verification.fidelity import decibels
 
 SAMPLES = 4
 """Samples that each block is verified with."""
+
+OUTPUT_BYTES = 1 << 30
+"""Outputs of both networks that are stored to measure a block that only joins them."""
 
 
 @dataclass(frozen=True)
@@ -76,65 +79,51 @@ class BlockwiseRun:
         return self.source.read(part.source, value, part.slices)
 
 
-def store_inputs(run: BlockwiseRun, data: Iterator[Batch]) -> list[int]:
-    """Store the data as inputs of the first block; return all ranks' batch sizes, in order."""
-    checkpoint, ranks, own = run.checkpoint, run.checkpoint.ranks, list[tuple[str, int]]()
-    names = [i.name for i in run.whole.inputs]
-    store = checkpoint.own_data if ranks.is_distributed else checkpoint.activations(0)
-    for index, batch in enumerate(data):
-        tensors = run.whole.tensors_of(batch)
-        own.append((content_hash(tensors), batch.size))
-        if not checkpoint.finished:
-            needed = _needed_tensors(run, 0, index)
-            kept = {n: t for n, t in zip(names, tensors, strict=True) if n in needed}
-            store.save(index, kept, kept)
-    gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(own))]
-    numbers = interleave(
-        [[(rank, i) for i in range(len(share))] for rank, share in enumerate(gathered)]
-    )
-    if ranks.is_distributed and not checkpoint.finished:
-        for number, (rank, index) in enumerate(numbers):
-            if rank == ranks.rank:
-                store.move(index, checkpoint.activations(0), number)
-    contents, digest = interleave(gathered), hashlib.sha256()
-    for content, _ in contents:
-        digest.update(content.encode())
-    checkpoint.check_identity("data", digest.hexdigest()[:32])
-    ranks.all_gather("")  # a barrier: all data is stored
-    return [size for _, size in contents]
-
-
-def _needed_tensors(run: BlockwiseRun, index: int, batch: int = 0) -> list[str]:
+def required_inputs(
+    run: BlockwiseRun, index: int, batches: Sequence[StoredBatch], batch: StoredBatch
+) -> list[str]:
     """Return the tensors of a batch that a block and later ones read.
 
-    A block that only joins outputs, which are large and feed no other block, needs the first batch
-    alone.
+    A block that only joins outputs, which are large and feed no other block, needs some measured
+    batches alone.
     """
     before = {b.tensor_name(n) for b in run.blocks[:index] for n in b.outputs}
     before |= {i.name for i in run.whole.inputs}
-    later = [b for b in run.blocks[index:] if batch == 0 or not b.only_outputs]
+    later = [b for b in run.blocks[index:] if batch in _batches_of(b, batches)]
     read = [b.tensor_name(n) for b in later for n in b.inputs]
     return [name for name in dict.fromkeys(read) if name in before]
 
 
-def convert_block(run: BlockwiseRun, index: int, sizes: Sequence[int]) -> None:
+def _batches_of(block: Block, batches: Sequence[StoredBatch]) -> Sequence[StoredBatch]:
+    """Return the batches that run through a block."""
+    if not block.only_outputs:
+        return batches
+    shapes = [[G.hint(size) for size in G.shape(n)] for n in block.outputs]
+    sample = 2 * sum(4 * prod(shape[1:]) for shape in shapes)
+    measured = [batch for batch in batches if batch.measured]
+    ends = accumulate(batch.size * sample for batch in measured)
+    fitting = sum(end <= OUTPUT_BYTES for end in ends)
+    return measured[: max(1, fitting)]
+
+
+def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch]) -> None:
     """Convert one block and add it to the checkpoint."""
     block, checkpoint = run.blocks[index], run.checkpoint
+    own = _batches_of(block, batches)
     values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
-    exact, coded = ([side[n] for n in names] for side in values.load(0))
+    exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
     captured, plan = _plan_block(run, block, exact)
-    calibration = _calibrate_block(
-        run, captured, plan, index, 1 if block.only_outputs else len(sizes)
-    )
+    calibration = _calibrate_block(run, captured, plan, index, own)
     solved = SOLVE.run(ConversionState.start(captured, plan, calibration))
     rounding = GPTQ in select_steps(run.recipe)
-    sizes = sizes[:1] if block.only_outputs else sizes
-    after = checkpoint.activations(index + 1), partial(_needed_tensors, run, index + 1)
-    outcome = run_block(solved, rounding, values, checkpoint.scratch, after, sizes)
+    after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
+    outcome = run_block(solved, rounding, values, checkpoint.scratch, after, own)
     record = None
     if not checkpoint.ranks.rank:
-        record = _write_block(run, _with_rounded_weights(solved, outcome), outcome, coded)
+        measured = sum(batch.size for batch in own if batch.measured)
+        state = _with_rounded_weights(solved, outcome)
+        record = _write_block(run, state, outcome, coded, measured)
     checkpoint.add(record)
 
 
@@ -143,8 +132,14 @@ def _write_block(
     converted: ConversionState,
     outcome: BlockOutcome,
     coded: Sequence[torch.Tensor],
+    measured: int,
 ) -> BlockRecord:
-    """Verify the next block and write it. coded: its inputs in the quantized network."""
+    """Verify the next block and write it.
+
+    Args:
+        coded: its inputs in the quantized network.
+        measured: number of samples that its errors are measured on.
+    """
     checkpoint, index = run.checkpoint, len(run.checkpoint.finished)
     name, quantized = run.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
     model, end = append_weights(quantized.to_onnx(), checkpoint.data, checkpoint.end)
@@ -156,9 +151,9 @@ def _write_block(
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     digest = _digest(message, checkpoint.data, checkpoint.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
-    sqnr = {k: _sqnr(outcome, k) for k in outcome.noise}
+    sqnr = {k: decibels(outcome.power[k], noise) for k, noise in outcome.noise.items()}
     notes = (*quantized.notes, *outcome.notes)
-    return BlockRecord(name, end, digest, sqnr, len(outcome.weights), notes, nodes)
+    return BlockRecord(name, end, digest, sqnr, measured, len(outcome.weights), notes, nodes)
 
 
 def _plan_block(
@@ -174,7 +169,11 @@ def _plan_block(
 
 
 def _calibrate_block(
-    run: BlockwiseRun, captured: Captured, plan: QuantPlan, index: int, count: int
+    run: BlockwiseRun,
+    captured: Captured,
+    plan: QuantPlan,
+    index: int,
+    batches: Sequence[StoredBatch],
 ) -> Calibration:
     """Calibrate the block on the float network; empty if its plan has no fixed range."""
     graph, _ = captured.for_target(run.target)
@@ -185,8 +184,8 @@ def _calibrate_block(
     ranks = run.checkpoint.ranks
 
     def data() -> Iterator[Batch]:
-        for at in range(ranks.rank, count, ranks.size):
-            exact, _ = values.load(at)
+        for batch in batches[ranks.rank :: ranks.size]:
+            exact, _ = values.load(batch.number)
             yield graph.call_of([exact[n] for n in names])
 
     return collect_statistics(graph, plan, (), data(), "", check_shards=False)
@@ -207,12 +206,6 @@ def _with_rounded_weights(state: ConversionState, outcome: BlockOutcome) -> Conv
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     """Return the first samples of a batch."""
     return graph.head(graph.call_of(tensors), SAMPLES)
-
-
-def _sqnr(outcome: BlockOutcome, name: str) -> float | None:
-    """Return the SQNR of a result in dB; None for identical results."""
-    noise, power = outcome.noise[name], outcome.power[name]
-    return 10 * log10(max(power, 1e-30) / noise) if noise else None
 
 
 def _digest(message: bytes, data: Path, start: int, end: int) -> str:

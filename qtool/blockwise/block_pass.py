@@ -22,13 +22,13 @@ from qtool.algorithms.pipeline import ConversionState
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, round_layer
+from qtool.blockwise.stored_data import StoredBatch
 from qtool.core import graph as G
 from qtool.core.graph.process_lock import trim_memory
 from qtool.core.progress import track
-from qtool.distributed import interleave
 
 _SIZE = "size "
-After = tuple[ActivationStore, Callable[[int], Iterable[str]]]
+After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
 
 
 def run_block(
@@ -37,9 +37,9 @@ def run_block(
     values: ActivationStore,
     scratch: ActivationStore,
     after: After,
-    sizes: Sequence[int],
+    batches: Sequence[StoredBatch],
 ) -> BlockOutcome:
-    """Run all batches through a block, and round its weights on the way.
+    """Run batches through a block, and round its weights on the way.
 
     Args:
         state: of the block, with solved parameters.
@@ -47,7 +47,7 @@ def run_block(
         values: inputs of the block and of later ones.
         scratch: for activations inside the block.
         after: where to store the inputs of the next blocks, and their names for each batch.
-        sizes: the number of samples of each batch.
+        batches: the batches to run; those held out are measured, and never learned from.
 
     Raises:
         FileError: the disk is full.
@@ -56,8 +56,8 @@ def run_block(
     top = max(at.levels.values(), default=0)
     for level in track("levels", range(top + 1), top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-        shards = make_shards(at.ranks, at.executor, layers, len(sizes))
-        _advance(at, level, values, scratch, after if level == top else None, sizes, shards)
+        shards = make_shards(at.ranks, at.executor, layers, sum(b.fitted for b in batches))
+        _advance(at, level, values, scratch, after if level == top else None, batches, shards)
         for layer in layers:
             _round(at, layer, [shard for shard in shards if shard.layer is layer])
         del shards
@@ -72,7 +72,7 @@ def _advance(
     values: ActivationStore,
     scratch: ActivationStore,
     after: After | None,
-    sizes: Sequence[int],
+    batches: Sequence[StoredBatch],
     shards: Sequence[Shard],
 ) -> None:
     """Run all batches through one level, and accumulate the moments of the next level's shards.
@@ -83,26 +83,30 @@ def _advance(
     steps, alive = at.steps(level), at.alive(level)
     kept, layers = alive | at.constants, {shard.layer.number: shard.layer for shard in shards}
     targets = layers.keys()  # computed in the float network alone
-    firsts = [0, *accumulate(sizes)]  # number of each batch's first sample
-    own = range(ranks.rank, len(sizes), ranks.size)
-    for index in track("batches", own, len(own)):
+    counts = [batch.size * batch.fitted for batch in batches]
+    fitted = list(zip(batches, [0, *accumulate(counts)], strict=False))  # number of first sample
+    fitted = [(batch, first) for batch, first in fitted if batch.fitted]
+    firsts = {batch.number: first for batch, first in fitted}
+    own = batches[ranks.rank :: ranks.size]
+    for batch in track("batches", own, len(own)):
+        index = batch.number
         ranks.check()
         exact, coded = _load(at, level, index, values, scratch)
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
         run.advance(exact, list(layers), frozenset(), kept | targets)
-        if not ranks.is_distributed:
+        if batch.fitted and not ranks.is_distributed:
             add_batch(shards, exact, coded, firsts[index])
         if after is None:
             scratch.save(index, _to_named(exact, alive | targets), _to_named(coded, alive))
         else:
-            _finish(at, index, values, after, (exact, coded))
+            _finish(at, batch, values, after, (exact, coded))
             scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
-        for index in track("batches", range(len(sizes)), len(sizes)):
+        for batch, first in track("batches", fitted, len(fitted)):
             ranks.check()
-            add_batch(shards, *_load(at, level + 1, index, values, scratch), firsts[index])
+            add_batch(shards, *_load(at, level + 1, batch.number, values, scratch), first)
 
 
 def _load(
@@ -141,36 +145,42 @@ def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
 
 def _finish(
     at: BlockRun,
-    index: int,
+    batch: StoredBatch,
     values: ActivationStore,
     after: After,
     networks: tuple[list[torch.Tensor], list[torch.Tensor]],
 ) -> None:
-    """Store the inputs of the next blocks, and add up the errors of the results."""
+    """Store the inputs of the next blocks, and measure the errors of the results."""
     folder, needed = after
-    both = values.load(index)
+    both = values.load(batch.number)
     for name, number in at.outputs.items():
         exact, coded = (side[number] for side in networks)
         both[0][name], both[1][name] = exact, coded
-        if exact.is_floating_point():
-            noise, power = (
-                sum(float(line.double().square().sum()) for line in t)
-                for t in (torch.atleast_1d(exact - coded), torch.atleast_1d(exact))
-            )
-            at.errors.setdefault(name, []).append((noise, power))
-    names = tuple(needed(index))
+        if batch.measured and exact.is_floating_point():
+            errors = at.errors.setdefault(name, [])
+            errors.append((batch.number, *_noise_and_power(exact, coded)))
+    names = tuple(needed(batch))
     kept = [{name: side[name] for name in names} for side in both]
-    folder.save(index, *kept)
+    folder.save(batch.number, *kept)
+
+
+def _noise_and_power(exact: torch.Tensor, coded: torch.Tensor) -> tuple[float, float]:
+    """Return the sums of squares of the error and of the float values, where these are finite."""
+    noise, power = 0.0, 0.0
+    for real, other in zip(torch.atleast_1d(exact), torch.atleast_1d(coded), strict=True):
+        finite, line = real.isfinite(), real.double()
+        noise += float((line - other)[finite].square().sum())
+        power += float(line[finite].square().sum())
+    return noise, power
 
 
 def _sum_errors(at: BlockRun) -> None:
     """Sum the errors of the results over the batches of all ranks, in their order."""
     gathered = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
     for name in dict.fromkeys(name for errors in gathered for name in errors):
-        both = interleave([errors.get(name, []) for errors in gathered])
-        at.outcome.noise[name], at.outcome.power[name] = (
-            sum(each) for each in zip(*both, strict=True)
-        )
+        rows = sorted(row for errors in gathered for row in errors.get(name, []))
+        at.outcome.noise[name] = sum(noise for _, noise, _ in rows)
+        at.outcome.power[name] = sum(power for _, _, power in rows)
 
 
 def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:

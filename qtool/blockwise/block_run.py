@@ -25,7 +25,8 @@ class BlockOutcome:
     Attributes:
         weights: attribute -> rounded weights of a layer.
         notes: sentences for the user.
-        noise, power: name of a result -> sum of squares of its error, and of itself, on all data.
+        noise, power: name of a result -> sum of squares of its error, and of itself, over the
+            measured batches.
     """
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class BlockRun:
         layers: number of the result -> layer to be rounded.
         levels: number -> level.
         fixed: numbers of computed values that are equal for all batches.
-        errors: name of a result -> noise and power, by batch of this rank.
+        errors: name of a result -> number of a measured batch of this rank, noise and power.
     """
 
     state: ConversionState
@@ -56,7 +57,7 @@ class BlockRun:
     fixed: Sequence[int]
     outcome: BlockOutcome
     ranks: Ranks
-    errors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    errors: dict[str, list[tuple[int, float, float]]] = field(default_factory=dict)
 
     def steps(self, level: int) -> list[int]:
         """Return the values of a level."""

@@ -34,7 +34,8 @@ class BlockRecord:
         name: its first and last layer.
         end: offset behind its weights in the data file, in bytes.
         digest: of the block and its weights.
-        sqnr: of its results, in dB, by name; None for identical results.
+        sqnr: of its results on the measured samples, in dB, by name; None for identical results.
+        samples: number of these samples.
         rounded: number of layers that GPTQ rounded.
         notes: sentences for the user.
         nodes: rows of its plan.
@@ -44,6 +45,7 @@ class BlockRecord:
     end: int
     digest: str
     sqnr: Mapping[str, float | None]
+    samples: int
     rounded: int
     notes: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...] = field(metadata={"json": False})
@@ -147,7 +149,7 @@ class Checkpoint:
 
     @property
     def own_data(self) -> ActivationStore:
-        """Data of this rank, until the batch counts of all ranks are known."""
+        """Data of this rank, until the samples of all ranks are known."""
         return ActivationStore(self.folder / f"{_TAKEN}{self.ranks.rank}")
 
     @property
@@ -165,8 +167,8 @@ class Checkpoint:
         if not ranks.rank:
             assert record is not None
             write_atomic(self._file(index, "json"), record.to_json().encode())
-            shutil.rmtree(self.activations(index).folder, ignore_errors=True)
-            shutil.rmtree(self.scratch.folder, ignore_errors=True)
+            self.activations(index).remove()
+            self.scratch.remove()
         data = ranks.broadcast(None if record is None else record.to_json().encode())
         self.finished.append(record or BlockRecord.of(json.loads(data)))
 

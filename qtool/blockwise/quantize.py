@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,15 +20,17 @@ import torch
 from torch import nn
 
 from qtool import observers
+from qtool.algorithms.registry import samples_for_steps, select_steps
 from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import model_files, move_into_place
-from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, store_inputs
+from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
 from qtool.blockwise.model_source import open_source
+from qtool.blockwise.stored_data import store_data
 from qtool.core import formats
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
@@ -51,6 +54,7 @@ from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import FOR_TARGETS, run_passes
 from qtool.planning import targets
 from qtool.planning.recipe import INPUT, Recipe
+from qtool.verification.fidelity import Fidelity, OutputSqnr, decibels_text
 
 BLOCK = 1 << 28
 """Default size of a block: bytes of its weights in float32."""
@@ -65,13 +69,18 @@ class BlockResult:
     Attributes:
         files: the model and its weights.
         blocks: records of all blocks, in order.
+        outputs: names of the model's outputs.
+        holdout: the SQNR is that of held-out samples; otherwise no step learned from the samples,
+            or there are too few to hold some out.
         notes: on the whole model, for the user; blocks have their own.
     """
 
-    JSON_PROPERTIES: ClassVar = ("size_bytes", "sqnr")
+    JSON_PROPERTIES: ClassVar = ("size_bytes", "sqnr", "samples")
 
     files: tuple[Path, ...]
     blocks: tuple[BlockRecord, ...]
+    outputs: tuple[str, ...]
+    holdout: bool
     notes: tuple[str, ...] = ()
 
     @property
@@ -81,8 +90,15 @@ class BlockResult:
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
-        """SQNR of the model's outputs on all data, in dB; None for identical outputs."""
-        return self.blocks[-1].sqnr
+        """SQNR of the model's float outputs, in dB; None for identical outputs."""
+        known = {name: value for block in self.blocks for name, value in block.sqnr.items()}
+        return {name: known[name] for name in self.outputs if name in known}
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that the SQNR is measured on."""
+        own = [b.samples for b in self.blocks if not self.sqnr.keys().isdisjoint(b.sqnr)]
+        return min(own, default=0)
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
@@ -91,10 +107,13 @@ class BlockResult:
     def summary(self) -> Summary:
         """Return the result in a few lines."""
         count, rounded = len(self.blocks), sum(b.rounded for b in self.blocks)
-        outputs = [f"{name} {_decibels(value)}" for name, value in self.sqnr.items()]
+        outputs = tuple(OutputSqnr(name, value) for name, value in self.sqnr.items())
+        fidelity = Fidelity(self.samples, outputs)
+        if self.holdout:
+            fidelity = replace(fidelity, holdout=outputs, holdout_samples=self.samples)
         rows = (
             ("size", formats.size(self.size_bytes)),
-            ("SQNR", f"{group_names(outputs)} (all calibration data)"),
+            fidelity.row(),
             ("blocks", f"{count}, each verified in ONNX Runtime; GPTQ rounded {rounded} layers"),
         )
         all_notes = (*self.notes, *(note for b in self.blocks for note in b.notes))
@@ -109,7 +128,7 @@ class BlockResult:
             (
                 b.name,
                 str(b.rounded),
-                group_names([f"{k} {_decibels(v)}" for k, v in b.sqnr.items()]),
+                group_names([f"{k} {decibels_text(v)}" for k, v in b.sqnr.items()]),
             )
             for b in self.blocks
         ]
@@ -179,10 +198,11 @@ def quantize_by_blocks(
     with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
         run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, target, observer, chosen)
-        sizes = store_inputs(run, stream)
+        keep = samples_for_steps(chosen, chosen.low_bits) if GPTQ in select_steps(chosen) else 0
+        stored = store_data(whole, stream, checkpoint, keep, partial(required_inputs, run, 0))
         for index in track("blocks", range(len(run.blocks)), len(run.blocks)):
             if index >= len(checkpoint.finished):
-                convert_block(run, index, sizes)
+                convert_block(run, index, stored)
                 gc.collect()  # graphs are reference cycles that hold the weights of their block
                 trim_memory()
                 source.release_memory()
@@ -191,7 +211,9 @@ def quantize_by_blocks(
             _publish(run, path)
             checkpoint.remove()
         ranks.all_gather("")
-    return BlockResult(tuple(model_files(path)), blocks, _unused_rules(run, blocks))
+    holdout = not all(batch.measured for batch in stored)
+    outputs, notes = tuple(whole.outputs), _unused_rules(run, blocks)
+    return BlockResult(tuple(model_files(path)), blocks, outputs, holdout, notes)
 
 
 def _capture(
@@ -241,7 +263,3 @@ def _publish(run: BlockwiseRun, path: Path) -> None:
     untested = SelfTest("", missing="the file was written block by block and never run as a whole")
     onnx.helper.set_model_props(model, {**FileInfo(*info).metadata(), **untested.metadata()})
     move_into_place(model, path, checkpoint.data, checkpoint.digest)
-
-
-def _decibels(value: float | None) -> str:
-    return "equal" if value is None else f"{value:.1f} dB"

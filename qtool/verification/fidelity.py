@@ -138,10 +138,10 @@ class Fidelity:
         outputs = self.holdout if holdout else self.outputs
         where = f"{samples} {'held-out' if holdout else 'calibration'} samples"
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
-        shown = _decibels(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
+        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
-            shown += f", KV cache {_decibels(min(caches))}"
+            shown += f", KV cache {decibels_text(min(caches))}"
         same = sorted(self.equal_shares, key=lambda each: each[1])
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
         return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"
@@ -272,12 +272,13 @@ def holdout_sqnr(
 def _shown(outputs: Outputs) -> str:
     """Describe the worst outputs."""
     ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
-    each = [f"{n} {_decibels(db)}" for n, db in ordered]
+    each = [f"{n} {decibels_text(db)}" for n, db in ordered]
     more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
     return f"{', '.join(each[:_SHOWN])}{more}"
 
 
-def _decibels(value: float | None) -> str:
+def decibels_text(value: float | None) -> str:
+    """Return an SQNR in words."""
     return "no noise" if value is None else f"{value:.1f} dB"
 
 

@@ -70,7 +70,7 @@ class CalibrationSamples:
     @property
     def n_train(self) -> int:
         """Number of samples that steps may learn from; the others are held out."""
-        return len(self) - len(self) // HOLDOUT_DIVISOR
+        return train_count(len(self))
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._by_hash.values())
@@ -164,15 +164,33 @@ class CalibrationSamples:
 
         More data can only move that place forward, so no dropped sample would be stored later.
         """
-        stored: dict[str, Sample] = {}
-        total = 0
-        for key in sorted(self._by_hash):
-            total += self._by_hash[key].size
-            if len(stored) >= self.limit or (stored and total > MAX_BYTES):
-                self._bound = key
-                break
-            stored[key] = self._by_hash[key]
-        self._by_hash = stored
+        hashes = sorted(self._by_hash)
+        stored = select_hashes({key: self._by_hash[key].size for key in hashes}, self.limit)
+        if len(stored) < len(hashes):
+            self._bound = hashes[len(stored)]
+        self._by_hash = {key: self._by_hash[key] for key in stored}
+
+
+def select_hashes(sizes: Mapping[str, int], limit: int) -> list[str]:
+    """Return the hashes of the samples to store, in order.
+
+    Args:
+        sizes: hash -> bytes.
+        limit: number of samples.
+    """
+    stored: list[str] = []
+    total = 0
+    for key in sorted(sizes):
+        total += sizes[key]
+        if len(stored) >= limit or (stored and total > MAX_BYTES):
+            break
+        stored.append(key)
+    return stored
+
+
+def train_count(count: int) -> int:
+    """Return how many of the stored samples steps may learn from; those behind are held out."""
+    return count - count // HOLDOUT_DIVISOR
 
 
 def content_hash(tensors: Sequence[torch.Tensor]) -> str:

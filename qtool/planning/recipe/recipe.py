@@ -173,6 +173,13 @@ class Recipe:
                 choices[name] = rule.apply(choices[name], number)
         return choices
 
+    @property
+    def low_bits(self) -> bool:
+        """Whether weights of the mode or of a rule have fewer than 8 bits."""
+        default = Choice(SCHEMES[MODES[self.mode]], "")
+        choices = [default, *(rule.apply(default, 1) for rule in self.rules)]
+        return any(c.scheme.weights is not None and c.scheme.weights.bits < 8 for c in choices)
+
     def check_names(self, names: Iterable[str]) -> None:
         """Check that each rule's `select` matches a name of a model with unknown operators.
 
