@@ -129,8 +129,8 @@ def written(quantized: Any, folder: Path) -> tuple[tuple[int, int], tuple[float,
     """Return sizes and CPU seconds of the TFLite and of the QDQ file of one plan."""
     lite, onnx = folder / "plain.tflite", folder / "plain.onnx"
     start = time.process_time()
-    simulation = quantized._simulation
-    tflite_export.save(tflite_export.write(simulation, quantized.qdq, Layout()), lite)
+    simulation, info = quantized._simulation, quantized.info.metadata()
+    tflite_export.save(tflite_export.write(simulation, quantized.qdq, Layout(), info), lite)
     middle = time.process_time()
     quantized._stored.graph = None
     save_onnx(quantized.to_onnx(), onnx)

@@ -42,7 +42,7 @@ def command(
     as_json: bool,
     **values: Any,
 ) -> None:
-    """Compare the accuracy, speed and size of ONNX FILES, from qtool or any other tool.
+    """Compare the accuracy, speed and size of FILES, ONNX or TFLite, from qtool or any other tool.
 
     \b
     Example:

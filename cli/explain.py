@@ -71,10 +71,10 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
-    from qtool.core.option_names import MODEL_SUFFIXES
+    from qtool.core.option_names import suffixes_of
 
     if mended is not None:
-        check_writable(mended, int8_file, model, weights, data, suffixes=MODEL_SUFFIXES)
+        check_writable(mended, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     explanation = qtool.explain(

@@ -14,14 +14,12 @@ from qtool.evaluation.options import ReportOptions
 
 
 @click.command("report", cls=Command)
-@click.argument("source", metavar="MODEL|FILE.onnx")
+@click.argument("source", metavar="MODEL|FILE")
 @sources.apply(
     sources.weights,
     sources.data,
     options.report_folder(True, "Folder for the report."),
-    click.option(
-        "--model", help="Float model of FILE.onnx, in a form of MODEL or as an .onnx file."
-    ),
+    click.option("--model", help="Float model of FILE, in a form of MODEL or as a file."),
     click.option(
         "--calibration",
         type=sources.Path_,
@@ -75,11 +73,11 @@ def command(
     as_json: bool,
     **values: Any,
 ) -> None:
-    """Write a report on whether to ship the int8 form of MODEL, or FILE.onnx.
+    """Write a report on whether to ship the int8 form of MODEL, or FILE.
 
-    Writes report.html, report.md and report.json. A MODEL (package.module:factory or .pt2) is
-    calibrated and converted first, and its int8 file is written too. If the command is interrupted,
-    run it again: it resumes.
+    FILE is an .onnx or a .tflite file. Writes report.html, report.md and report.json. A MODEL
+    (package.module:factory or .pt2) is calibrated and converted first, and its int8 file is written
+    too. If the command is interrupted, run it again: it resumes.
 
     \b
     Example:
@@ -114,4 +112,7 @@ def command(
 
 
 def _file_or_model(source: str, weights: Path | None) -> Any:
-    return Path(source) if source.endswith(".onnx") else sources.load_model(source, weights)
+    from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX
+
+    is_file = source.endswith((*MODEL_SUFFIXES, TFLITE_SUFFIX))
+    return Path(source) if is_file else sources.load_model(source, weights)

@@ -150,12 +150,12 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable
-    from qtool.core.option_names import MODEL_SUFFIXES
+    from qtool.core.option_names import file_format, suffixes_of
     from qtool.evaluation.history import append_run, make_run, read_history
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
-    check_writable(output_, model, weights, data, eval_data, suffixes=MODEL_SUFFIXES)
+    check_writable(output_, model, weights, data, eval_data, suffixes=suffixes_of("qdq"))
     for path in filter(None, (page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
     if history is not None:
@@ -187,6 +187,7 @@ def command(
         recover=options.names(values["recover"]),
         dynamic=sources.dynamic_of(values["dynamic"], batches),
         archive=values["archive"],
+        format=file_format(output_, "qdq"),
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):

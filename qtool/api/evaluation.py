@@ -21,7 +21,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.restored_model import check_quantized, read_model
+from qtool.evaluation.files import check_quantized, open_file
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -129,7 +129,7 @@ def evaluate(
         VerificationError: a file does not run.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    read_model(file)
+    open_file(file)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own)
     if first is None:

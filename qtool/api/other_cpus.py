@@ -11,8 +11,8 @@ import numpy as np
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
+from qtool.evaluation.files import check_quantized
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.restored_model import check_quantized
 from qtool.verification.emulation import (
     TIMEOUT,
     CpuComparison,

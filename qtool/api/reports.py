@@ -16,11 +16,11 @@ from qtool.core.data import Batch, peek
 from qtool.core.errors import DataError
 from qtool.core.path_arguments import accepts_paths
 from qtool.distributed import DataShard, current, within
+from qtool.evaluation.files import open_file
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.restored_model import read_onnx
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -41,7 +41,7 @@ def compare(
     reference: str | Path | None = None,
     bars: ProgressBars = no_bars,
 ) -> Report:
-    """Compare accuracy, speed and size of several ONNX files of any tool.
+    """Compare accuracy, speed and size of several model files of any tool.
 
     Args:
         files: two or more with the same inputs and outputs.
@@ -55,7 +55,7 @@ def compare(
     Raises:
         DataError: a single file, files with different inputs, or unusable data, labels or
             evaluation function.
-        FileError: not an ONNX file, or the folder cannot be written.
+        FileError: not a model file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
     paths = [Path(f) for f in files]
@@ -65,7 +65,7 @@ def compare(
         count = "is one file" if ordered else "is no file"
         raise DataError(f"there {count}; give two or more to compare")
     for path in ordered:
-        read_onnx(path)
+        open_file(path)
     place = None if folder is None else Path(folder)
     options = _titled(options, place, "compared")
 
@@ -100,14 +100,14 @@ def report(
     """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
 
     Args:
-        source: a quantized model; the path of an int8 ONNX file of any tool; or a float model,
-            which is calibrated and converted first.
+        source: a quantized model; the path of an int8 file, ONNX or TFLite, of any tool; or a float
+            model, which is calibrated and converted first.
         data: batches, in the order of the labels in `options`.
         folder: receives report.html, report.md and report.json, and the int8 model unless `source`
             is a file.
         options: labels, metrics, goals, timing.
-        model: for a file: its float model, or the path of that as ONNX. By default the graph of the
-            file without quantization; the report then has no layer analysis.
+        model: for a file: its float model, or the path of that as ONNX or TFLite. By default the
+            graph of the file without quantization; the report then has no layer analysis.
         calibration: for a float model: the result of `calibrate`, or its file.
         calibration_data: for a float model: the data to calibrate on; by default `data`.
         target, observer, recipe, mode, accuracy: for a float model, as for `quantize`.
@@ -117,7 +117,7 @@ def report(
     Raises:
         QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
         DataError: unusable data, labels or evaluation function.
-        FileError: not an ONNX file, or the folder cannot be written.
+        FileError: not a model file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
     place, ranks = Path(folder), current()
@@ -174,7 +174,7 @@ def _report_file(
     bars: ProgressBars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    read_onnx(file)
+    open_file(file)
     reference: Path | Captured | None = None
     sample: Batch | None = None
     if isinstance(model, str | Path):

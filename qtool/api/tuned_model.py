@@ -9,6 +9,7 @@ from pathlib import Path
 from qtool.api.quantized_model import QuantizedModel
 from qtool.core.atomic import write_atomic
 from qtool.core.errors import FileError
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.planning.recipe import Recipe
 from qtool.search.tune_result import TuneResult
@@ -20,10 +21,12 @@ class TunedModel(TuneResult):
     Attributes:
         convert: makes the quantized model of a recipe.
         write_float: writes the float model to a file.
+        suffix: of the files of the search.
     """
 
     convert: Callable[[Recipe], QuantizedModel]
     write_float: Callable[[Path], Path]
+    suffix: str
 
     def quantized(self, key: str | None = None) -> QuantizedModel:
         """Return the best model, or the model of an evaluation.
@@ -113,8 +116,8 @@ class TunedModel(TuneResult):
         numbers = {e.key: e.number for e in self.evaluated}
         for key in self.front:
             name = folder / f"{numbers[key]:02d}"
-            suffix = ".float.onnx" if key == self.unquantized else ".int8.onnx"
-            self.export(name.with_suffix(suffix), key)
+            kind = ".float" if key == self.unquantized else ".int8"
+            self.export(name.with_suffix(f"{kind}{self.suffix}"), key)
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
@@ -122,9 +125,11 @@ def tuned_model(
     result: TuneResult,
     convert: Callable[[Recipe], QuantizedModel],
     write_float: Callable[[Path], Path],
+    suffix: str = MODEL_SUFFIXES[0],
 ) -> TunedModel:
     """Return the result of a search, with the functions that make its models."""
     tuned = TunedModel(**vars(result))
     object.__setattr__(tuned, "convert", convert)  # of a frozen class: no fields of the result
     object.__setattr__(tuned, "write_float", write_float)
+    object.__setattr__(tuned, "suffix", suffix)
     return tuned

@@ -16,20 +16,23 @@ from qtool.api.evaluation import by_input_name
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.tflite import litert, microcontroller
+from qtool.backends.tflite.file import TFLITE
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError, PlanError
+from qtool.core.errors import DataError, ExportError, PlanError
 from qtool.core.graph import FloatGraph
+from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
+from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.sensitivity import split_batch
 from qtool.evaluation.metrics import check_drop
-from qtool.evaluation.restored_model import read_onnx
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -41,6 +44,7 @@ from qtool.frontends.data.sample_names import SampleNames
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, Recipe
+from qtool.planning.targets import check_format
 from qtool.search.archive import Archive, data_digest
 from qtool.search.choices import search_space
 from qtool.search.cost_model import extra_points
@@ -73,6 +77,7 @@ def tune(
     recover: Iterable[str] | None = None,
     dynamic: DynamicSizes | None = None,
     archive: str | Path | None = None,
+    format: str | None = None,  # noqa: A002  # the usual name
     progress: Progress = lambda x: x,
 ) -> TunedModel:
     """Find the fastest (or smallest) quantized model within an accuracy budget.
@@ -99,6 +104,7 @@ def tune(
         dynamic: see `capture_model`.
         archive: folder that stores all measurements, so that the same search resumes from it.
             Measurements of another model or other data are refused.
+        format: of the files that are tried, "qdq" or "tflite"; by default that of the target.
         progress: wraps the batches of the calibration, for a progress bar.
 
     Raises:
@@ -112,11 +118,8 @@ def tune(
     goals, options = goals or TuneGoals(), options or SearchOptions()
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=True)
-    if not runs_here(targets.target(target)):
-        raise PlanError(
-            f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
-            "choose its target"
-        )
+    kind = _tried_format(target, format)
+    _check_measurable(target, kind)
     data, eval_data = _reiterable(data), _reiterable(eval_data)
     first = next(batches(data), None)
     if first is None:
@@ -131,6 +134,7 @@ def tune(
         "confidence": f"{goals.confidence:g}",
         "target": target,
         "observer": observer,
+        "format": kind,
         "choice of groups": repr((options.choices, options.groups)),
         "machine": this_machine().cpu,
     }
@@ -142,7 +146,8 @@ def tune(
         return convert(captured, calibration, target=target, recipe=chosen, sample=first)
 
     with scratch_folder() as folder:
-        float_file = captured.export_float(folder / "float.onnx", target)
+        suffix = suffixes_of(kind)[0]
+        float_file = _float_file(captured, folder, suffix, target)
         named = _NamedBatches(captured.graph, eval_data)
         judge = Judge(
             float_file, named, numbers, function, where, lower_is_better, goals.confidence
@@ -158,9 +163,10 @@ def tune(
             goals,
             options,
             store,
+            suffix,
         )
         result = search.run(folder)
-    return tuned_model(result, converted, lambda path: captured.export_float(path, target))
+    return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
 @accepts_paths("file", "mended")
@@ -195,7 +201,7 @@ def explain(
     if first is None:
         raise DataError("the data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
-    read_onnx(file)
+    open_file(file)
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)
@@ -204,6 +210,52 @@ def explain(
         layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
         explainer.restored_model(tuple(layers)).export(mended)
     return explanation
+
+
+def _tried_format(target: str, wanted: str | None) -> str:
+    """Return the format of the files of a search: by default that of the target's own runtime.
+
+    Raises:
+        ExportError: the target does not have the format.
+    """
+    formats = _formats(target)
+    kind = wanted or (TFLITE if TFLITE in formats else formats[0])
+    check_format(target, kind)
+    return kind
+
+
+def _check_measurable(target: str, kind: str) -> None:
+    """Check that the time of files of a target can be measured here.
+
+    Raises:
+        PlanError: it cannot.
+        VerificationError: LiteRT, which would run them, is not installed.
+    """
+    if kind == TFLITE:
+        if target == microcontroller.TARGET:
+            raise PlanError(
+                "a search measures time, and a microcontroller has another than this machine; "
+                "use --target tflite"
+            )
+        litert.require()
+    elif not runs_here(targets.target(target)):
+        other = f", or write a .{TFLITE} file" if TFLITE in _formats(target) else ""
+        raise PlanError(
+            f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
+            f"choose its target{other}"
+        )
+
+
+def _formats(target: str) -> tuple[str, ...]:
+    return targets.target(target).file.formats
+
+
+def _float_file(captured: Captured, folder: Path, suffix: str, target: str) -> Path:
+    """Return a float file of a format, as ONNX where it has an operator that the format lacks."""
+    try:
+        return captured.export_float(folder / f"float{suffix}", target)
+    except ExportError:
+        return captured.export_float(folder / "float.onnx", target)
 
 
 def _reiterable(data: Iterable[Any]) -> Any:

@@ -265,7 +265,7 @@ class Quantized:
     ) -> Verification | None:
         """Write a TFLite file, or its C source, after verifying it in a temporary file."""
         simulation = self._simulation
-        written = tflite_export.write(simulation, self.qdq, layout)
+        written = tflite_export.write(simulation, self.qdq, layout, self.info.metadata())
         with scratch_folder() as folder:
             temporary = folder / "model.tflite"
             tflite_export.save(written, temporary)

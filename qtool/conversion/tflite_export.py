@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
+from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
@@ -73,10 +74,17 @@ def publish(verified: Path, path: Path, kind: str) -> None:
     data = verified.read_bytes()
     if kind == c_source.FORMAT:
         size = _arena(verified, data)
-        c_source.write_c_source(from_bytes(data), data, path, size)
+        c_source.write_c_source(from_bytes(data), _without_record(data), path, size)
         return
     with atomic_path(path, (TFLITE_SUFFIX,)) as temporary:
         temporary.write_bytes(data)
+
+
+def _without_record(data: bytes) -> bytes:
+    """Return a file without what only qtool reads, for the flash of a microcontroller."""
+    model = from_bytes(data)
+    metadata = {name: value for name, value in model.metadata.items() if name != ENTRY}
+    return to_bytes(replace(model, metadata=metadata))
 
 
 def _arena(path: Path, data: bytes) -> int:
@@ -113,13 +121,19 @@ class Checked:
     remarks: tuple[str, ...]
 
 
-def write(model: FakeQuantized, qdq: torch.fx.GraphModule, layout: Layout) -> Written:
+def write(
+    model: FakeQuantized,
+    qdq: torch.fx.GraphModule,
+    layout: Layout,
+    info: Mapping[str, str] | None = None,
+) -> Written:
     """Return the TFLite model of a quantized model.
 
     Args:
         model: the quantized model.
         qdq: its QDQ graph.
         layout: of inputs and outputs.
+        info: description of the conversion for the file.
 
     Raises:
         ExportError: the target has no TFLite files, or an operator cannot be written.
@@ -136,7 +150,7 @@ def write(model: FakeQuantized, qdq: torch.fx.GraphModule, layout: Layout) -> Wr
         "target": chosen.name,
         "plan": model.plan.digest,
     }
-    written = to_tflite(qdq, model.graph, model.plan, metadata, layout, small)
+    written = to_tflite(qdq, model.graph, model.plan, metadata, layout, small, info)
     if small:
         microcontroller.check(written.model)
     return written

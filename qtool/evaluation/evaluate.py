@@ -12,24 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.onnx.storage import model_files
-from qtool.backends.tflite.file import is_tflite
-from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import DataError
 from qtool.core.formats import db, milliseconds, percent, share, size, table
 from qtool.core.records import from_json, to_json
 from qtool.core.types import Progress
 from qtool.distributed import current
+from qtool.evaluation.files import open_file, quantization_warnings
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sample_statistics import NEXT_TOKENS
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
-from qtool.evaluation.restored_model import is_quantized, quantization_warnings
-from qtool.verification import Coverage, audit
 from qtool.verification.model_inputs import Feeder
-from qtool.verification.tflite import tflite_coverage
 
 
 @dataclass(frozen=True)
@@ -119,16 +114,6 @@ def _metric_name(metric: Metric) -> str:
     return f"accuracy ({metric.name})" if metric.name.startswith("top-") else metric.name
 
 
-def coverage_of(file: Path) -> Coverage:
-    """Return what runs in integers in a file of either format."""
-    return tflite_coverage(TfliteFile(file)) if is_tflite(file) else audit(file)
-
-
-def files_of(file: Path) -> list[Path]:
-    """Return the file and those that belong to it."""
-    return [file] if is_tflite(file) else list(model_files(file))
-
-
 def evaluate_files(
     float_file: Path,
     int8_file: Path,
@@ -143,7 +128,7 @@ def evaluate_files(
     seconds: float = 2.0,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
-    """Run both files in ONNX Runtime on the same batches.
+    """Run both files in their runtimes on the same batches.
 
     Args:
         data: batches in the order of `labels`, read once; with several ranks, the share of this
@@ -186,13 +171,12 @@ def _evaluation(
     files: tuple[Path, Path], accuracy: Accuracy, timings: Sequence[Timing]
 ) -> Evaluation:
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
-    shares, last = (0.0, coverage_of(files[1]).share), timings[-1]
-    warnings = [*quantization_warnings(files[1]), *accuracy.warnings]
-    if not is_quantized(files[1]):
-        shares = (0.0, 0.0)
+    opened, last = [open_file(f) for f in files], timings[-1]
+    warnings = [*quantization_warnings(opened[1]), *accuracy.warnings]
+    shares = (0.0, opened[1].coverage().share if opened[1].is_quantized else 0.0)
     sides = [
-        ModelFigures(value, sum(f.stat().st_size for f in files_of(file)), spread.median, share)
-        for value, file, spread, share in zip(top1, files, last.models, shares, strict=True)
+        ModelFigures(value, sum(f.stat().st_size for f in file.parts), spread.median, share)
+        for value, file, spread, share in zip(top1, opened, last.models, shares, strict=True)
     ]
     outcome = accuracy.models[1]
     return Evaluation(

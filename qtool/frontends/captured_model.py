@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool import observers
-from qtool.backends.onnx.export import write_float
+from qtool.backends.float_file import write_float
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
@@ -144,7 +144,11 @@ class Captured:
 
     @accepts_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:
-        """Write the float model as ONNX in a target's operator set, and return the path.
+        """Write the float model, and return the path.
+
+        Args:
+            path: of an ONNX file, in a target's operator set; or of a .tflite file.
+            target: its name.
 
         Raises:
             ExportError: an operator cannot be written. FileError: the file cannot be written.

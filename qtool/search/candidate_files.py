@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.onnx.storage import model_files
 from qtool.conversion.quantized import Quantized
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.types import Array
+from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import recipe_key
@@ -25,6 +26,7 @@ class CandidateFiles:
         inputs: arrays of one run, to time files with.
         timing: seconds to time each file.
         convert: returns the quantized model of a recipe.
+        suffix: of the files: of their format.
     """
 
     folder: Path
@@ -32,6 +34,7 @@ class CandidateFiles:
     inputs: Sequence[Array]
     timing: float
     convert: Callable[[Recipe], Quantized]
+    suffix: str = MODEL_SUFFIXES[0]
 
     def write(self, recipe: Recipe, model: Quantized | None = None) -> Path:
         """Return the file of a recipe; written on the first call.
@@ -39,7 +42,7 @@ class CandidateFiles:
         Args:
             model: that of the recipe, if it is known already.
         """
-        file = self.folder / f"{recipe_key(recipe)}.onnx"
+        file = self.folder / f"{recipe_key(recipe)}{self.suffix}"
         if not file.exists():
             (model or self.convert(recipe)).export(file, verify=False)
         return file
@@ -51,4 +54,4 @@ class CandidateFiles:
 
 def file_bytes(file: Path) -> int:
     """Return the size of a file with its external data."""
-    return sum(f.stat().st_size for f in model_files(file))
+    return sum(f.stat().st_size for f in open_file(file).parts)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import run
+from qtool.backends.open_model import open_model
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
@@ -204,7 +205,7 @@ class Explainer:
     def _confirmed_by_runtime(
         self, chosen: frozenset[int], batch: Batch, right: int, place: int
     ) -> bool:
-        """Return True if ONNX Runtime predicts `right` with these groups in float."""
+        """Return True if the runtime predicts `right` with these groups in float."""
         if chosen not in self.sessions:  # many flips have the same cause
             if len(self.sessions) >= MAX_SESSIONS:
                 del self.sessions[next(iter(self.sessions))]
@@ -219,10 +220,11 @@ class Explainer:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
         with scratch_folder() as folder:
             try:
-                self.restored_model(names).export(folder / "mended.onnx", verify=False)
+                file = folder / f"mended{self.file.suffix}"
+                self.restored_model(names).export(file, verify=False)
             except PlanError:
                 return None
-            return session(folder / "mended.onnx")
+            return open_model(file)
 
     def points_off(self, chosen: frozenset[int]) -> Array:
         """Return [points] True for those that disappear with these groups in float."""
@@ -331,7 +333,7 @@ def _language_model(captured: Captured, sample: Batch) -> LanguageModel | None:
         return None
     arrays = [t.detach().cpu().numpy() for t in graph.tensors_of(graph.bind(sample))]
     with scratch_folder() as folder:
-        model = session(captured.export_float(folder / "float.onnx"))
+        model = open_model(captured.export_float(folder / "float.onnx"))
         place = find_language_model(model, arrays)
     return place if place is not None and place.logits == 0 else None
 

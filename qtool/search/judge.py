@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import run
+from qtool.backends.open_model import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.types import Array
@@ -117,7 +118,7 @@ class Judge:
             VerificationError: the file does not run.
         """
         parts = []
-        opened, feeder = session(file), Feeder(self.file)
+        opened, feeder = open_model(file), Feeder(self.file)
         for index, item in enumerate(track("evaluating", self.data)):
             arrays = feeder.arrays(item, index)
             reader = self._reader = self._reader or OutputReader(self._session, arrays)
@@ -160,7 +161,7 @@ class Judge:
 
     @cached_property
     def _session(self) -> Any:
-        return session(self.file)
+        return open_model(self.file)
 
     def _metric(self, file: Path, measured: SampleStatistics) -> Metric | None:
         if self.function is not None:

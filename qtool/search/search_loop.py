@@ -19,7 +19,8 @@ import numpy as np
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
-from qtool.core.errors import CalibrationError, PassError, PlanError, QtoolError
+from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
@@ -58,6 +59,7 @@ class Search:
         goals: TuneGoals,
         options: SearchOptions,
         archive: Archive,
+        suffix: str = MODEL_SUFFIXES[0],
     ) -> None:
         """
         Args:
@@ -67,11 +69,13 @@ class Search:
             convert: returns the quantized model of a recipe.
             samples: for the errors of single tensors.
             judge: scores files on the evaluation data.
+            suffix: of the files of candidates.
         """
         self.float_file, self.target, self.inputs = float_file, target, inputs
         self.recipes, self.convert = recipes, convert
         self.samples, self.judge = samples, judge
         self.goals, self.options, self.archive = goals, options, archive
+        self.suffix = suffix
         self.started = time.monotonic()
         self.trials: dict[str, Trial] = {}
         self.tried_recipes: dict[str, Recipe] = {}
@@ -91,7 +95,12 @@ class Search:
             KeyboardInterrupt: interrupted before the first evaluation.
         """
         self.files = CandidateFiles(
-            folder, self.float_file, self.inputs, self.options.timing, self.convert
+            folder,
+            self.float_file,
+            self.inputs,
+            self.options.timing,
+            self.convert,
+            self.suffix,
         )
         bases: list[tuple[Trial, SearchSpace]] = []
         models: dict[str, Quantized] = {}
@@ -137,7 +146,7 @@ class Search:
             (noise,), (spent,), _ = model.predict(np.array([config]))
             try:
                 self._evaluate(space, config, float(noise), float(spent))
-            except (PlanError, CalibrationError, PassError):  # it cannot be converted
+            except (PlanError, CalibrationError, PassError, ExportError):  # it cannot be converted
                 self.refused.add(config)
 
     def _next(self, model: CostModel, observations: Sequence[Observation]) -> Config | None:

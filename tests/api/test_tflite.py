@@ -10,7 +10,7 @@ import pytest
 import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.tflite import litert, vela
-from qtool.core.errors import FileError, KernelError, QtoolError, VerificationError
+from qtool.core.errors import FileError, KernelError, PlanError, QtoolError, VerificationError
 from tests.planning.targets.converted import captured, converted, samples
 
 needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
@@ -109,3 +109,57 @@ def refusal(path: Path) -> str | None:
     except QtoolError as error:  # of data: an input that the mutation changed
         return str(error)
     return None
+
+
+@needs_litert
+def test_report_and_compare_take_both_formats(files: dict[str, Path], tmp_path: Path) -> None:
+    data, options = [samples("residual_concat")[:8]], qtool.ReportOptions(seconds=0.01, samples=2)
+    report = qtool.report(
+        files["tflite"], data, tmp_path / "r", options, model=captured("residual_concat")
+    )
+    assert report.layers is not None
+    assert report.plan
+    assert report.models[1].exactness is not None
+    assert report.models[1].exactness.exact
+    assert report.models[1].target == "tflite"
+    assert "LiteRT" in (tmp_path / "r" / "report.md").read_text()
+    converted("residual_concat", "tflite").export(tmp_path / "tflite.onnx", timing=0)
+    both = qtool.compare([tmp_path / "tflite.onnx", *files.values()], data, options=options)
+    assert [m.name for m in both.models] == ["tflite", "tflite-micro"] or len(both.models) == 3
+
+
+@needs_litert
+def test_report_without_the_float_model_has_a_section_on_microcontrollers(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    data, options = [samples("residual_concat")[:4]], qtool.ReportOptions(seconds=0.01)
+    report = qtool.report(files["tflite-micro"], data, tmp_path / "r", options)
+    assert report.models[0].origin.startswith("the int8 file in float arithmetic")
+    assert report.models[1].deployment is not None
+    assert "## Microcontroller" in (tmp_path / "r" / "report.md").read_text()
+    assert "takes" in (tmp_path / "r" / "report.html").read_text()
+    assert qtool.Report.from_json(report.to_json()) == report
+
+
+@needs_litert
+def test_explain_reads_the_file(files: dict[str, Path]) -> None:
+    found = qtool.explain(
+        files["tflite"], captured("residual_concat"), [samples("residual_concat")], most=1
+    )
+    assert found.samples == len(samples("residual_concat"))
+
+
+@needs_litert
+def test_a_search_tries_files_of_the_target(tmp_path: Path) -> None:
+    data = [samples("digits")[:16]]
+    options = qtool.SearchOptions(evaluations=1, timing=0.01)
+    goals = qtool.TuneGoals(min_sqnr=-50.0)
+    tuned = qtool.tune(
+        captured("digits"), data, data, target="tflite", goals=goals, options=options
+    )
+    tuned.save(tmp_path / "tuned.tflite")
+    assert qtool.verify(tmp_path / "tuned.tflite", samples=2).exact
+    with pytest.raises(PlanError, match="use --target tflite"):
+        qtool.tune(captured("digits"), data, data, target="tflite-micro")
+    with pytest.raises(PlanError, match=r"or write a \.tflite file"):
+        qtool.tune(captured("digits"), data, data, target="tflite", format="qdq")

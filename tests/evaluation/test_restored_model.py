@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
 import torch
 from torch import nn
@@ -12,13 +11,8 @@ from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
-from qtool.evaluation.restored_model import (
-    is_quantized,
-    read_onnx,
-    remove_quantization,
-    restore,
-    try_restore,
-)
+from qtool.evaluation.files import open_file
+from qtool.evaluation.restored_model import restore, try_restore
 from tests.evaluation.spoiled import captured, chain, images
 
 SAMPLE = Batch((images(16),))
@@ -67,19 +61,19 @@ def test_files_that_cannot_be_restored(chain_files, tmp_path):
     with pytest.raises(FileError, match="not a readable ONNX file"):
         restore(tmp_path / "no.onnx", captured(), SAMPLE)
     with pytest.raises(FileError, match="no such file"):
-        read_onnx(tmp_path / "missing.onnx")
+        open_file(tmp_path / "missing.onnx")
 
 
 def test_twin_is_float_with_rounded_weights(chain_files, tmp_path):
     plain, int8 = chain_files
-    onnx.save(remove_quantization(int8), tmp_path / "twin.onnx")
-    assert is_quantized(int8)
-    assert not is_quantized(tmp_path / "twin.onnx")
+    twin = open_file(open_file(int8).write_float(tmp_path / "twin.onnx"))
+    assert open_file(int8).is_quantized
+    assert not twin.is_quantized
     x = [images(8).numpy()]
     exact, near, far = (run(session(f), x)[0] for f in (plain, tmp_path / "twin.onnx", int8))
     assert 0 < abs(exact - near).max() < abs(exact - far).max()
 
 
-def test_twin_of_a_float_file(chain_files):
+def test_twin_of_a_float_file(chain_files, tmp_path):
     with pytest.raises(VerificationError, match="has no QuantizeLinear"):
-        remove_quantization(chain_files[0])
+        open_file(chain_files[0]).write_float(tmp_path / "twin.onnx")

@@ -33,6 +33,7 @@ _SCHEMES = {
 NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "explain")
 """Commands on the file of `quantize`."""
 
+_NO_LAYER = "can run in integers on tflite: .*; keep it in float or choose another target"
 REFUSED: tuple[tuple[str, str, str, str], ...] = (
     # command, kind, mode, what the sentence says
     ("calibrate", "*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
@@ -41,6 +42,9 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("blockwise", "lstm", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "decoder-with-cache", "*", "does not support a KV cache; use `qtool quantize`"),
     ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
+    ("blockwise", "tflite", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    ("*", "tflite", "dynamic", _NO_LAYER),
+    ("*", "tflite", "weight-only-int4", _NO_LAYER),
     ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
     ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
 )
@@ -86,23 +90,23 @@ def _task(kind: Kind) -> tuple[str, ...]:
 
 def _calibrate(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
     out = str(folder / f"{mode}.calib")
-    return [*_model(kind), *_data(kind), "--mode", mode, *_QUICK, "-o", out]
+    return [*_model(kind), *_data(kind), *kind.target, "--mode", mode, *_QUICK, "-o", out]
 
 
 def _convert(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
-    out = ["-o", str(folder / f"{mode}.converted.onnx"), "--seconds", "0"]
+    out = ["-o", str(folder / f"{mode}.converted{kind.suffix}"), "--seconds", "0"]
     own = folder / f"{mode}.calib"
     chosen = (
         ["--calibration", str(own)]
         if own.exists()
         else ["--calibration", str(folder / "static.calib"), "--mode", mode]
     )
-    return [*_model(kind), *chosen, *out]
+    return [*_model(kind), *chosen, *kind.target, *out]
 
 
 def _quantize(kind: Kind, mode: str, file: Path, folder: Path) -> list[str]:
     out = ["-o", str(file), "--seconds", "0"]
-    return [*_model(kind), *_data(kind), "--mode", mode, *_QUICK, *out]
+    return [*_model(kind), *_data(kind), *kind.target, "--mode", mode, *_QUICK, *out]
 
 
 def _with_float(kind: Kind) -> list[str]:
@@ -132,7 +136,7 @@ _LINES: dict[str, Callable[[Kind, str, Path, Path], list[str]]] = {
     "tune": lambda kind, mode, file, folder: [
         *(*_model(kind), *_data(kind), "--eval-data", kind.data, *kind.labels, *_QUICK),
         *("--choices", _SCHEMES[mode], "--evaluations", "1", "--min-sqnr", "-50"),
-        *("-o", str(folder / f"{mode}.tuned.onnx")),
+        *(*kind.target, "-o", str(folder / f"{mode}.tuned{kind.suffix}")),
     ],
     "explain": lambda kind, mode, file, folder: [
         *(str(file), *_with_float(kind), *kind.labels, "--max-samples", "1")
@@ -145,6 +149,6 @@ _LINES: dict[str, Callable[[Kind, str, Path, Path], list[str]]] = {
 
 
 def _copy(file: Path) -> Path:
-    copy = file.with_suffix(".copy.onnx")
+    copy = file.with_suffix(f".copy{file.suffix}")
     copy.write_bytes(file.read_bytes())
     return copy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ class Kind:
         reading: options that read --data.
         labels: options with labels for --data.
         processor: options with which a command without MODEL reads --data.
+        target: options of the target.
+        suffix: of its files.
     """
 
     model: str
@@ -42,6 +44,8 @@ class Kind:
     reading: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     processor: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    suffix: str = ".onnx"
 
 
 def lstm() -> nn.Module:
@@ -66,6 +70,10 @@ def _digits(folder: Path) -> Kind:
     data = str(EXAMPLES / "digits" / "eval.npz")
     weights = ("--weights", str(EXAMPLES / "digits" / "weights.safetensors"))
     return Kind("examples.digits.network:digits_net", data, weights, labels=("--labels", "labels"))
+
+
+def _tflite(folder: Path) -> Kind:
+    return replace(_digits(folder), target=("--target", "tflite"), suffix=".tflite")
 
 
 def _detector(folder: Path) -> Kind:
@@ -183,5 +191,6 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "encoder-decoder": _encoder_decoder,
     "lstm": _lstm,
     "onnx": _onnx_file,
+    "tflite": _tflite,
 }
 """Name -> function that makes the files of a kind in a folder."""

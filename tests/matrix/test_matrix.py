@@ -36,6 +36,10 @@ QUICK: tuple[Cell, ...] = (
     ("quantize", "decoder", "weight-only"),
     ("inspect", "encoder", "dynamic"),
     ("quantize", "detector", "static"),
+    ("compare", "tflite", "static"),
+    ("explain", "tflite", "static"),
+    ("report", "tflite", "static"),
+    ("tune", "tflite", "static"),
 )
 """The cells of `make test`."""
 
@@ -73,7 +77,7 @@ class Workshop:
 
     def _run(self, command: str, name: str, mode: str) -> Result:
         kind, folder = self.kind(name), self.of(name)
-        line = arguments(command, kind, mode, folder / f"{mode}.onnx", folder)
+        line = arguments(command, kind, mode, folder / f"{mode}{kind.suffix}", folder)
         return CliRunner().invoke(main, line)
 
 

@@ -75,7 +75,7 @@ REFUSED: Cases = {
     ),
     "all layers in float": (
         lambda: quantize(D, recipe=[{"select": "*", "as": "float"}]),
-        "nothing in this model can run in ... in float or choose another target",
+        "nothing in this model can run in ... in float or choose another target (`--target`)",
     ),
     "a regex that does not end": (
         lambda: quantize(D, recipe=[{"select": "/(a+)+$/", "as": "float"}]),

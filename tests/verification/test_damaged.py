@@ -14,7 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, describe
-from qtool.evaluation.restored_model import remove_quantization
+from qtool.evaluation.files.onnx_file import remove_quantization
 
 
 @pytest.fixture(scope="module")

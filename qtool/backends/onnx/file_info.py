@@ -84,12 +84,16 @@ class FileInfo:
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> FileInfo | None:
-        """Read the description of a model, None if qtool did not write it.
+        """Read the description of a model, see `read`."""
+        return cls.read({p.key: p.value for p in model.metadata_props})
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> FileInfo | None:
+        """Read the description from the metadata of a file, None if qtool did not write it.
 
         Raises:
             VerificationError: the metadata is damaged.
         """
-        metadata = {p.key: p.value for p in model.metadata_props}
         if _NODES not in metadata:
             return None
         try:

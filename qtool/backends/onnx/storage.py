@@ -70,8 +70,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
     _check_ordinary(path)
     if is_tflite(path):
         raise FileError(
-            f"{path} is a TFLite file, and this takes ONNX files; qtool verify, inspect, evaluate "
-            "and bench take both"
+            f"{path} is a TFLite file, and this takes ONNX files; `qtool inspect` shows what it is"
         )
     try:
         model = onnx.load(path, load_external_data=False)

@@ -6,6 +6,7 @@ its kernels cannot represent.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,6 +68,12 @@ def trace(path: str | Path, arrays: Arrays) -> dict[int, np.ndarray[Any, Any]]:
     return dict(zip(message["indices"], values, strict=True))
 
 
+def time_runs(path: str | Path, arrays: Arrays, threads: int, runs: int) -> float:
+    """Return the microseconds of a run with XNNPACK: the interquartile mean."""
+    sizes = np.array([threads, runs], np.int64)
+    return float(_RUNNER.call("time", str(path), [sizes, *arrays])[0]["microseconds"])
+
+
 @dataclass(frozen=True)
 class Partitioning:
     """How XNNPACK, the default delegate, divides a file.
@@ -98,6 +105,7 @@ def serve() -> None:
             "default": _handle_default,
             "trace": _handle_trace,
             "delegated": _handle_delegated,
+            "time": _handle_time,
         }
     )
 
@@ -179,6 +187,18 @@ def _handle_trace(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message,
                 values.append(model.get_tensor(index))
                 indices.append(index)
     return {"indices": indices}, values
+
+
+def _handle_time(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+    threads, runs = map(int, arrays[0])
+    model = invoke(interpreter(path, "AUTO", threads=threads), path, arrays[1:])
+    spent = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        model.invoke()
+        spent.append(1e6 * (time.perf_counter() - start))
+    ordered, cut = np.sort(spent), len(spent) // 4
+    return {"microseconds": float(ordered[cut : len(spent) - cut].mean())}, ()
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:

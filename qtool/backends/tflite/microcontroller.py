@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import tflm
+from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import Model
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import ExportError, VerificationError
@@ -75,10 +76,14 @@ def compare(file: TfliteFile, batch: Arrays) -> str:
     return text
 
 
+def flash_bytes(file: TfliteFile) -> int:
+    """Return the bytes of a file as a microcontroller has it: without what only qtool reads."""
+    return file.path.stat().st_size - len(file.model.metadata.get(ENTRY, b""))
+
+
 def describe(file: TfliteFile) -> str:
     """Describe the memory that a network needs, in a sentence."""
-    size = file.path.stat().st_size
-    flash = f"flash {size / 1024:.1f} KiB"
+    flash = f"flash {flash_bytes(file) / 1024:.1f} KiB"
     if tflm.version() is None:
         return f"{flash}; pip install {tflm.PACKAGE} reports the size of the arena"
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,13 @@ import torch
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import litert
+from qtool.backends.tflite.conversion_record import LAYOUT, ConversionRecord, read_metadata
 from qtool.backends.tflite.engine import lower, tensor_names
 from qtool.backends.tflite.engine.call import is_codes, params_of
-from qtool.backends.tflite.export import METADATA
 from qtool.backends.tflite.file import Model, Operator, load, to_bytes
+from qtool.core import value_names
 from qtool.core.atomic import scratch_folder
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, VerificationError
 from qtool.core.types import QuantParams
 
 
@@ -79,11 +80,25 @@ class TfliteFile:
     @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """What qtool wrote into the file; empty for files of other tools."""
-        try:
-            values = json.loads(self.model.metadata.get(METADATA, b"{}"))
-        except ValueError:
-            return {}
-        return values if isinstance(values, dict) else {}
+        return read_metadata(self.model)
+
+    @cached_property
+    def record(self) -> ConversionRecord | None:
+        """What it says of its conversion; None for files of other tools.
+
+        Raises:
+            VerificationError: it is damaged.
+        """
+        return ConversionRecord.of(self.model)
+
+    @cached_property
+    def layers(self) -> list[str]:
+        """The operator of the network that each tensor belongs to."""
+        layers = list(map(_layer, tensor_names(self.model)))
+        with suppress(VerificationError):
+            for index, name in () if self.record is None else self.record.layers.items():
+                layers[index] = name
+        return layers
 
     @cached_property
     def inputs(self) -> list[Port]:
@@ -108,7 +123,7 @@ class TfliteFile:
         return self._ports("outputs", self.model.outputs, self.model.output_names)
 
     def _ports(self, kind: str, indices: Sequence[int], names: Sequence[str]) -> list[Port]:
-        layout = self.metadata.get("layout")
+        layout = self.metadata.get(LAYOUT)
         orders = layout.get(kind) if isinstance(layout, dict) else None
         ports = []
         for at, (index, name) in enumerate(zip(indices, names, strict=True)):
@@ -195,12 +210,46 @@ class TfliteFile:
 
     def _run_operator(self, op: Operator, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run one operator as a model of its own."""
+        operands = dict(zip((i for i in op.inputs if i >= 0), inputs, strict=True))
+        part, computed = self._alone(op)
+        with scratch_folder() as folder:
+            path = folder / "operator.tflite"
+            path.write_bytes(to_bytes(part))
+            results = litert.run_reference(path, [operands[i].numpy() for i in computed])
+        return [torch.from_numpy(r.copy()) for r in results]
+
+    def time_operators(
+        self, batch: Arrays, threads: int, runs: int
+    ) -> Iterator[tuple[Operator, float]]:
+        """Yield each operator with the microseconds of a run of it alone, with XNNPACK.
+
+        Args:
+            batch: inputs in the layout of the network.
+            threads: of the interpreter.
+            runs: number of runs.
+        """
+        arrays = self.arrays(batch)
+        arrays = [a[:1] for a in arrays] if self.is_fixed else arrays
+        values = litert.trace(self.path, arrays)
+        values |= dict(zip(self.model.inputs, arrays, strict=True))
+        samples = len(batch[0]) if self.is_fixed and batch[0].ndim else 1
+        with scratch_folder() as folder:
+            path = folder / "operator.tflite"
+            for op in self.model.operators:
+                part, computed = self._alone(op)
+                if not computed or any(i not in values for i in computed):
+                    continue
+                path.write_bytes(to_bytes(part))
+                inputs = [values[i] for i in computed]
+                yield op, samples * litert.time_runs(path, inputs, threads, runs)
+
+    def _alone(self, op: Operator) -> tuple[Model, list[int]]:
+        """Return one operator as a model, and the tensors that it takes."""
         used = dict.fromkeys(i for i in (*op.inputs, *op.outputs) if i >= 0)
         place = {index: at for at, index in enumerate(used)}
         tensors = tuple(self.model.tensors[i] for i in used)
-        present = [i for i in op.inputs if i >= 0]
-        operands = dict(zip(present, inputs, strict=True))
-        computed = [i for i in operands if self.model.tensors[i].data is None]
+        present = dict.fromkeys(i for i in op.inputs if i >= 0)
+        computed = [i for i in present if self.model.tensors[i].data is None]
         moved = Operator(
             op.name,
             tuple(place.get(i, i) for i in op.inputs),
@@ -212,12 +261,19 @@ class TfliteFile:
         ends = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
         names = tuple(str(i) for i in ends[0]), tuple(str(i) for i in ends[1])
         part = Model(tensors, (moved,), *ends, input_names=names[0], output_names=names[1])
-        with scratch_folder() as folder:
-            path = folder / "operator.tflite"
-            path.write_bytes(to_bytes(part))
-            arrays = [operands[i].numpy() for i in computed]
-            results = litert.run_reference(path, arrays)
-        return [torch.from_numpy(r.copy()) for r in results]
+        return part, computed
+
+
+_HELPERS = ("pad", "image", "transpose", "requantize", "uncropped", "gate", "columns", "rank")
+"""Last parts of the names of tensors that belong to the operator before or behind them."""
+
+
+def _layer(tensor: str) -> str:
+    """Return the operator that a tensor belongs to, by its name."""
+    name = value_names.base_of(tensor) or tensor
+    while name.rpartition(".")[2] in _HELPERS and name.rpartition(".")[0]:
+        name = name.rpartition(".")[0]
+    return name
 
 
 def _range(params: QuantParams) -> tuple[float, float]:

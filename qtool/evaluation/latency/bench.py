@@ -13,12 +13,12 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.types import Array
+from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
-from qtool.evaluation.restored_model import read_model
 from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
 PHASE = "phase"
@@ -128,7 +128,7 @@ def bench(
     _check_numbers(batch_sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
-        read_model(path)
+        open_file(path)
     if not paths:
         raise DataError("there is no file; give one or more to time")
     check_same_inputs(paths)

@@ -1,35 +1,17 @@
-"""Time per node from the profile of ONNX Runtime, by the names of the user's model."""
+"""Time per node in several files, by the names of the user's model."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
-import onnxruntime as ort
 
-from qtool.backends.onnx.reading import graph_of, input_at, name_of
-from qtool.backends.onnx.storage import load_outline
-from qtool.backends.onnxruntime.session import (
-    RUNTIME,
-    SILENT,
-    feeds,
-    read_graph,
-    without_suffix,
-    write_graph,
-)
-from qtool.core import value_names as names
-from qtool.core.atomic import scratch_folder
-from qtool.core.errors import VerificationError
+from qtool.evaluation.files import NodeKernel, open_file
 
 RUNS = 20
-OTHER = "(runtime)"  # nodes of the runtime that belong to no operator of the file
-_CLAMPS = ("Relu", "Clip")
 
 
 @dataclass(frozen=True)
@@ -61,99 +43,17 @@ def profile_nodes(
     Raises:
         VerificationError: a file does not run.
     """
-    tables = [_profile_file(file, inputs, threads, runs) for file in files]
-    names = _in_file_order(files, {name for table in tables for name in table})
-    none = ("", 0.0)
+    opened = [open_file(file) for file in files]
+    tables = [file.node_times(inputs, threads, runs) for file in opened]
+    known = {name for table in tables for name in table}
+    ordered = dict.fromkeys(name for file in opened for name in file.node_names())
+    names = [*(n for n in ordered if n in known), *sorted(known - set(ordered))]
+    none = NodeKernel("", 0.0)
     return tuple(
         NodeTime(
             name,
-            tuple(t.get(name, none)[0] for t in tables),
-            tuple(t.get(name, none)[1] for t in tables),
+            tuple(t.get(name, none).kernels for t in tables),
+            tuple(t.get(name, none).microseconds for t in tables),
         )
         for name in names
     )
-
-
-def _in_file_order(files: Sequence[Path], names: set[str]) -> list[str]:
-    """Sort names: inputs first, then in the order of the files' nodes, then other names."""
-    graphs = [graph_of(load_outline(f)) for f in files]
-    ordered = [str(n.name) for g in graphs for n in (*g.inputs, *g)]
-    return [*(n for n in dict.fromkeys(ordered) if n in names), *sorted(names - set(ordered))]
-
-
-def _profile_file(
-    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int
-) -> dict[str, tuple[str, float]]:
-    """Return kernels and microseconds per run of each name in the file."""
-    with scratch_folder() as folder:
-        events, optimised = _events(file, inputs, threads, runs, folder)
-    names = _names(graph_of(load_outline(file)), graph_of(optimised))
-    kernels: dict[str, dict[str, None]] = {}
-    durations: dict[str, list[float]] = {}
-    for event in events:
-        node = str(event["name"]).removesuffix("_kernel_time")
-        kernel = str(event["args"].get("op_name", "?"))
-        kernels.setdefault(names.get(node, OTHER), {})[kernel] = None
-        durations.setdefault(node, []).append(float(event["dur"]))
-    spent: dict[str, float] = {}
-    for node, times in durations.items():
-        name = names.get(node, OTHER)
-        spent[name] = spent.get(name, 0.0) + _interquartile_mean(times) * len(times) / runs
-    return {name: (" + ".join(kernels[name]), spent[name]) for name in kernels}
-
-
-def _interquartile_mean(times: Sequence[float]) -> float:
-    """Return the mean of the middle half."""
-    ordered, cut = np.sort(times), len(times) // 4
-    return float(ordered[cut : len(times) - cut].mean())
-
-
-def _events(
-    file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int, folder: Path
-) -> tuple[list[Mapping[str, Any]], onnx.ModelProto]:
-    """Return the node events of `runs` runs after a warm-up, and the optimized graph."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = SILENT
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    write_graph(options, folder / "optimised.onnx")
-    try:
-        model = ort.InferenceSession(
-            str(file), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
-        feed = feeds(model, list(inputs))
-        for _ in range(runs + 1):
-            model.run(None, feed)
-    except Exception as error:
-        raise VerificationError(f"{file}: {RUNTIME} fails on it: {error}") from error
-    events = json.loads(Path(model.end_profiling()).read_text(encoding="utf-8"))
-    nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    return nodes[len(nodes) // (runs + 1) :], read_graph(folder / "optimised.onnx")
-
-
-def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
-    """Return the operator of the file that each node of the optimized graph belongs to.
-
-    The runtime keeps node names with a suffix; a new node is identified by its output tensor. A
-    QuantizeLinear counts towards the operator whose output it rounds, a clamp towards the operator
-    before it: usually they are one kernel.
-    """
-    known = {str(n.name) for n in source if n.name}
-    makers = {name_of(o): str(n.name) for n in source for o in n.outputs if n.name}
-    clamped = {n.name: makers.get(name_of(input_at(n, 0))) for n in source if n.op_type in _CLAMPS}
-    operators = {}
-    for node in optimised:
-        plain = without_suffix(str(node.name))
-        name = plain if plain in known else None
-        for output in node.outputs:
-            name = name or makers.get(without_suffix(name_of(output)))
-        name = _base(name, known, source) if name else OTHER
-        operators[str(node.name)] = clamped.get(name) or name
-    return operators
-
-
-def _base(name: str, known: set[str], source: ir.Graph) -> str:
-    short = names.base_of(name)
-    known_too = short in known or any(i.name == short for i in source.inputs)
-    return short if short is not None and known_too else name

@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_batch, to_tensor
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
+from qtool.evaluation.files import ModelFile, open_file
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes
@@ -38,10 +36,8 @@ from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
-from qtool.evaluation.restored_model import is_quantized, read_onnx
 from qtool.frontends.data.sample_names import SampleNames
-from qtool.planning.targets import TARGETS
-from qtool.verification import Coverage, Exactness, audit, compare_codes
+from qtool.verification import Coverage, Exactness
 from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
 
 EXACT_SAMPLES = 64
@@ -68,7 +64,7 @@ def build_report(
     """Measure models on the same data and return the report.
 
     Args:
-        subjects: ONNX files with the same inputs; the first is the reference.
+        subjects: files with the same inputs; the first is the reference.
         data: batches, in the order of the labels.
         quantized: the quantized model of the second file, or why its layers cannot be measured.
         folder: for intermediate results; the same run started again resumes from there.
@@ -81,7 +77,8 @@ def build_report(
     files = [s.file for s in subjects]
     check_same_inputs(files)
     check_options(data, options)
-    store = Store(folder, _digest(files, options))
+    opened = [open_file(f) for f in files]
+    store = Store(folder, _digest(opened, options))
     first = _FirstSamples(options.samples)
     total = len(data) if isinstance(data, Sized) else None
     measured = measure_outputs(
@@ -90,16 +87,16 @@ def build_report(
     accuracy = summarize(measured, options.labels)
     if options.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
-    coverages = [_coverage(store, i, f) for i, f in enumerate(files)]
+    coverages = [_coverage(store, i, f) for i, f in enumerate(opened)]
     batch = first.arrays(Feeder(files[0]))
-    exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(files[1:], 1))]
+    exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(opened[1:], 1))]
     latency, profile = _latencies(store, files, batch, options, bars)
     layers, note = _layers(store, quantized, first.batches, options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user)
     accuracy = _named(accuracy, SampleNames.of(data))
-    models = _models(subjects, coverages, exact, accuracy, latency, options.goals)
+    models = _models(subjects, opened, coverages, exact, accuracy, latency, options.goals)
     return Report(
         schema=SCHEMA,
         title=options.title,
@@ -174,9 +171,9 @@ class _FirstSamples:
         return Batch((), {i.name: to_tensor(array) for i, array in arrays})
 
 
-def _digest(files: Sequence[Path], options: ReportOptions) -> str:
+def _digest(files: Sequence[ModelFile], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
-    for part in (part for file in files for part in model_files(file)):
+    for part in (part for file in files for part in file.parts):
         with part.open("rb") as opened:
             while block := opened.read(1 << 20):
                 digest.update(block)
@@ -196,24 +193,24 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
         check_labels(options.labels, sum(to_batch(item).size for item in data))
 
 
-def _coverage(store: Store, index: int, file: Path) -> Coverage:
+def _coverage(store: Store, index: int, file: ModelFile) -> Coverage:
     """Return the audit; in a file without quantized tensors no operator counts as integer."""
-    coverage = store.load_or_make(f"coverage{index}", Coverage, lambda: audit(file))
-    if is_quantized(file):
+    coverage = store.load_or_make(f"coverage{index}", Coverage, file.coverage)
+    if file.is_quantized:
         return coverage
     return replace(coverage, rows=tuple(replace(row, integer=False) for row in coverage.rows))
 
 
 def _exactness(
-    store: Store, index: int, file: Path, batch: Sequence[np.ndarray[Any, Any]]
+    store: Store, index: int, file: ModelFile, batch: Sequence[np.ndarray[Any, Any]]
 ) -> Exactness | None:
     """Return None if the file is not quantized or the integer engine lacks a kernel for it."""
-    if not is_quantized(file):
+    if not file.is_quantized:
         return None
     try:
         head = [a[:EXACT_SAMPLES] if a.ndim else a for a in batch]
         return store.load_or_make(
-            f"exactness{index}", Exactness, lambda: compare_codes(file, [head])
+            f"exactness{index}", Exactness, lambda: file.compare_codes([head])
         )
     except KernelError:
         return None
@@ -287,16 +284,17 @@ def _layers(
 
 def _models(
     subjects: Sequence[Subject],
+    files: Sequence[ModelFile],
     coverages: Sequence[Coverage],
     exact: Sequence[Exactness | None],
     accuracy: Accuracy,
     latency: Sequence[Timing],
     goals: Goals,
 ) -> tuple[ModelFacts, ...]:
-    sizes = [sum(f.stat().st_size for f in model_files(s.file)) for s in subjects]
+    sizes = [sum(f.stat().st_size for f in file.parts) for file in files]
     facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
-        purpose = _purpose(subject.file, sizes[i] / sizes[0]) if i else Purpose()
+        purpose = _purpose(files[i], sizes[i] / sizes[0]) if i else Purpose()
         verdict = (
             make_verdict(accuracy, i, latency, coverage.share, exact[i], goals, purpose)
             if i
@@ -317,18 +315,19 @@ def _models(
                 purpose.target,
                 purpose.mode,
                 purpose.runs_here,
+                files[i].deployment() if i else None,
             )
         )
     return tuple(facts)
 
 
-def _purpose(file: Path, size: float) -> Purpose:
+def _purpose(file: ModelFile, size: float) -> Purpose:
     """Return what a file is for, by the metadata that qtool wrote."""
-    info = FileInfo.of(read_onnx(file))
-    if info is None:
+    conversion = file.conversion()
+    if conversion is None:
         return Purpose(size=size)
-    here = info.target not in TARGETS or runs_here(TARGETS[info.target])
-    return Purpose(info.target, info.recipe.mode, here, size)
+    info = conversion.info
+    return Purpose(info.target, info.recipe.mode, file.runs_here, size)
 
 
 def _plan_fields(

@@ -8,25 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from qtool.backends.onnx.export import write_float
-from qtool.backends.onnx.file_info import FileInfo, maker_version
-from qtool.backends.onnx.storage import save
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.evaluation.files import ModelFile, open_file, quantization_warnings
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.build_report import Subject, build_report, check_options
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.restored_model import (
-    is_quantized,
-    quantization_warnings,
-    read_onnx,
-    remove_quantization,
-    try_restore,
-)
+from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
 
@@ -82,16 +73,16 @@ def measure_file(
         sample: a batch for the captured model; with it the layers are measured.
         keep: see `measure_quantized`.
     """
-    model = read_onnx(file)
+    int8 = open_file(file)
     with scratch_folder() as work:
-        plain, words = _reference(work, file, reference)
+        plain, words = _reference(work, int8, reference)
         subjects = [
             Subject(FLOAT, plain, words),
-            Subject(INT8, file, f"the file {file.name}, {_maker(model)}"),
+            Subject(INT8, file, f"the file {file.name}, made by {int8.maker}"),
         ]
         behind = _quantized_model(file, reference, sample)
         report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
-    warnings = (*quantization_warnings(file), *report.accuracy.warnings)
+    warnings = (*quantization_warnings(int8), *report.accuracy.warnings)
     return replace(report, accuracy=replace(report.accuracy, warnings=warnings))
 
 
@@ -116,20 +107,15 @@ def measure_files(
     return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
 
 
-def _reference(work: Path, file: Path, reference: Path | Captured | None) -> tuple[Path, str]:
+def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> tuple[Path, str]:
     """Return a file of the float model, and where it comes from, in words."""
     if isinstance(reference, Captured):
-        info = FileInfo.of(read_onnx(file))
-        name = DEFAULT if info is None else info.target
-        plain = write_float(reference.graph, work / "float.onnx", name)
+        plain = write_float(reference.graph, work / "float.onnx", file.target or DEFAULT)
         return plain, "the float model, exported by qtool"
     if reference is not None:
-        read_onnx(reference)
-        return reference, f"the file {reference.name}"
-    path = work / "float.onnx"
-    save(remove_quantization(file), path)
+        return open_file(reference).path, f"the file {reference.name}"
     return (
-        path,
+        file.write_float(work / "float.onnx"),
         "the int8 file in float arithmetic with its rounded weights (no float model was passed)",
     )
 
@@ -143,19 +129,15 @@ def _quantized_model(
     return try_restore(file, reference, sample)
 
 
-def _maker(model: onnx.ModelProto) -> str:
-    version = maker_version(model)
-    return f"made by qtool {version}" if version else f"made by {model.producer_name or 'unknown'}"
-
-
-def _describe(file: Path) -> str:
-    kind = "quantized" if is_quantized(file) else "float"
-    return f"{kind}, {_maker(read_onnx(file))}"
+def _describe(path: Path) -> str:
+    file = open_file(path)
+    return f"{'quantized' if file.is_quantized else 'float'}, made by {file.maker}"
 
 
 def _names(files: Sequence[Path]) -> list[str]:
     """Return unique short names: file names, or paths if those repeat."""
-    stems = [f.name.removesuffix(".onnx") for f in files]
-    if len(set(stems)) == len(stems):
-        return stems
-    return [str(f).removesuffix(".onnx") for f in files]
+    suffixes = {f: open_file(f).suffix for f in files}
+    stems = [f.name.removesuffix(suffixes[f]) for f in files]
+    paths = [str(f).removesuffix(suffixes[f]) for f in files]
+    unique = (names for names in (stems, paths) if len(set(names)) == len(names))
+    return next(unique, [str(f) for f in files])

@@ -10,6 +10,7 @@ from typing import Any
 from qtool.core.errors import FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json, to_json
+from qtool.evaluation.files import Deployment
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.machine import Machine
@@ -42,6 +43,7 @@ class ModelFacts:
             are quantized for size and the time of a decoder's step; None if qtool did not make it.
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
+        deployment: memory, and operators on accelerators, of a file for microcontrollers.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ModelFacts:
     target: str | None = None
     mode: str | None = None
     runs_here: bool = True
+    deployment: Deployment | None = None
 
 
 @dataclass(frozen=True)

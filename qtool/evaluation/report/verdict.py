@@ -231,11 +231,12 @@ def _exactness(exactness: Exactness | None) -> Check:
         return Check(name, Level.LOOK, text)
     if exactness.exact:
         text = (
-            f"ONNX Runtime matches the integer engine bit for bit ({exactness.elements} outputs)."
+            f"The integer engine matches {exactness.runtime} bit for bit "
+            f"({exactness.elements} outputs)."
         )
         return Check(name, Level.GOOD, text)
     text = (
-        f"ONNX Runtime matches the integer engine in {percent(exactness.share)} of "
+        f"The integer engine matches {exactness.runtime} in {percent(exactness.share)} of "
         f"{exactness.elements} outputs, largest difference {exactness.worst:.3g} codes"
     )
     if exactness.passed:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from math import prod
 
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine import tensor_names
 from qtool.backends.tflite.engine.call import is_codes
 from qtool.backends.tflite.file import Model, Operator
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import VerificationError
-from qtool.core.value_names import tensor_of
 from qtool.verification.integer_coverage import AuditRow, Coverage
 
 _MOVES = frozenset(
@@ -35,7 +33,7 @@ def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) 
         file: the file.
         reasons: name of a tensor -> why its operator stays in float.
     """
-    model, names = file.model, tensor_names(file.model)
+    model = file.model
     remaining: frozenset[int] | None = None
     runtime = "LiteRT, not installed here"
     if litert.version() is not None:
@@ -48,7 +46,7 @@ def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) 
     for op in model.operators:
         if not op.outputs or op.name in _MOVES:
             continue
-        name, integer = tensor_of(names[op.outputs[0]]), _is_integer(model, op)
+        name, integer = file.layers[op.outputs[0]], _is_integer(model, op)
         reason = "" if integer else (reasons or {}).get(name, "computes in float")
         kernel = op.name
         if remaining is not None:

@@ -82,7 +82,7 @@ def test_order_rotates(monkeypatch, tmp_path):
         def run(self, outputs, feed):
             order.append(self.name)
 
-    monkeypatch.setattr(interleaved_timing, "session", lambda f, threads: Session(f))
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda f, threads: Session(f))
     monkeypatch.setattr(interleaved_timing, "feeds", lambda s, i: {})
     rounds = interleaved_timing._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
     warm = 3 * interleaved_timing.WARM_UP
@@ -101,7 +101,7 @@ def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
         def run(self, _, feed):
             ran.append(self.path)
 
-    monkeypatch.setattr(interleaved_timing, "session", lambda path, threads: Session(path))
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda path, threads: Session(path))
     monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
     ticks = itertools.count()  # each look at the clock is a second later
     found = time_files(

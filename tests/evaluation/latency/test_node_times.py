@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qtool.core.errors import VerificationError
-from qtool.evaluation.latency.node_times import OTHER, profile_nodes
+from qtool.evaluation.files.model_file import OTHER
+from qtool.evaluation.latency.node_times import profile_nodes
 from tests.evaluation.spoiled import images
 
 

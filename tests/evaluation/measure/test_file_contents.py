@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 import qtool
 from qtool.core.errors import CalibrationError, FileError, VerificationError
 from qtool.core.types import UINT8
-from qtool.evaluation.measure.file_contents import TensorParameters, read_parameters
+from qtool.evaluation.files import TensorParameters
+from qtool.evaluation.files.onnx_file import read_parameters
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.spoiled import captured, images
 

@@ -143,6 +143,8 @@ def _integer(w: Writer, node: fx.Node) -> None:
         known = next((v for v in _written(w, node) if equal(_known(v), params)), None)
         value = known or _clamped(w, write(w, node, params, bounds), bounds)
         _rename(w, value, value_names.tensor_of(G.name_of(quantizer)))
+        if clamp is not None:
+            w.layers[value.index] = G.name_of(node)
         w.values[quantizer] = value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from qtool.backends.tflite.conversion_record import ENTRY, LAYOUT, METADATA, StoredPoint, record
 from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.values import Layout, Stored, Value, channels_last, identity
@@ -22,9 +23,6 @@ from qtool.core.ops import row_of
 from qtool.planning.plan import QuantPlan
 
 aten = torch.ops.aten
-
-METADATA = "qtool"
-"""Name of the metadata of files of qtool: JSON."""
 
 _IMAGES = frozenset(
     {
@@ -72,6 +70,7 @@ def to_tflite(
     metadata: Mapping[str, Any],
     layout: Layout | None = None,
     fixed: bool = False,
+    info: Mapping[str, str] | None = None,
 ) -> Written:
     """Return the TFLite model of a QDQ graph.
 
@@ -82,6 +81,7 @@ def to_tflite(
         metadata: JSON values that the file carries.
         layout: of inputs and outputs.
         fixed: every size is fixed and the batch is 1, as microcontrollers need it.
+        info: description of the conversion, which the file carries to restore its model.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -102,14 +102,16 @@ def to_tflite(
         "inputs": [list(v.order) for v in inputs],
         "outputs": [list(v.order) for v in outputs],
     }
-    text = json.dumps({**metadata, "layout": orders})
+    entries = {METADATA: json.dumps({**metadata, LAYOUT: orders}).encode()}
+    if info is not None:
+        entries[ENTRY] = record(info, _stored_points(w), w.layers)
     model = Model(
         tuple(w.builder.tensors),
         tuple(w.builder.operators),
         tuple(v.index for v in inputs),
         tuple(v.index for v in outputs),
         description="qtool",
-        metadata={METADATA: text.encode()},
+        metadata=entries,
         input_names=tuple(i.name for i in graph.inputs),
         output_names=tuple(graph.outputs),
     )
@@ -123,6 +125,24 @@ def to_tflite(
     names = {name for name, value in points.items() if value.index in jumping}
     names |= {n for n, i in zip(graph.outputs, model.outputs, strict=True) if i in jumping}
     return Written(model, points, frozenset(names))
+
+
+def _stored_points(w: Writer) -> dict[str, StoredPoint]:
+    """Return where the point of each dequantize of the graph is in the file."""
+    points: dict[str, StoredPoint] = {}
+    for node, value in w.values.items():
+        if node.target is not torch_ops.dequantize or value.params is None:
+            continue
+        if isinstance(value, Value):
+            place = StoredPoint(value.index)
+        elif value.name in w.constants:
+            place = w.constants[value.name]
+        else:  # written with other parameters
+            scale, zero = value.params.scale.reshape(-1), value.params.zero_point.reshape(-1)
+            numbers = tuple(scale.tolist()), tuple(zero.tolist())
+            place = StoredPoint(-1, value.params.axis, scale=numbers[0], zero_point=numbers[1])
+        points[G.name_of(node)] = place
+    return points
 
 
 def _discontinuous(model: Model) -> set[int]:

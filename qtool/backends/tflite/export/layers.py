@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from qtool.backends.tflite.export.graph_builder import quantization
-from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
+from qtool.backends.tflite.export.values import Order, Stored, Value, channels_last, identity
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -34,7 +34,6 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
     image = _image(w, x)
     depthwise = groups > 1 and codes.shape[1] == 1 and groups == image.sizes[1]
     image, padding = _padded(w, image, codes.shape[2:], stride, dilation, pads, name(node))
-    kernel = codes[:, 0].permute(1, 2, 0)[None] if depthwise else codes.permute(0, 2, 3, 1)
     result = _image_result(w, node, out)
     options = {
         "padding": padding,
@@ -48,7 +47,7 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
         options["depth_multiplier"] = codes.shape[0] // groups
     inputs: list[Value | int] = [
         image,
-        _weight(w, weight, kernel, 3 if depthwise else 0),
+        _weight(w, weight, codes, (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)),
         _bias(w, bias, weight, x),
     ]
     kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
@@ -78,7 +77,7 @@ def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bo
         wide = (*result.sizes[:2], *sizes)
         whole = w.add(f"{name(node)}.uncropped", wide, result.dynamic, result.order, out)
     shape = w.run_time_sizes(image, whole.physical)
-    kernel = _weight(w, weight, codes.permute(1, 2, 3, 0), 0)
+    kernel = _weight(w, weight, codes, (1, 2, 3, 0), 0)
     options = {
         "padding": VALID,
         "stride_h": stride[0],
@@ -100,14 +99,16 @@ def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) ->
     """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight."""
     x, weight, bias = _layer(w, node, out)
     codes, columns = weight.data, x.columns
-    if columns:
-        codes = codes[:, torch.tensor(columns)]
-    elif x.order != identity(len(x.sizes)):
+    if not columns and x.order != identity(len(x.sizes)):
         x = w.in_order(x, identity(len(x.sizes)))
     result = w.new(name(node), node, params=out)
     many = len(x.sizes) > 2
     version = 1 if out is None else 12 if weight.params and weight.params.axis is not None else 4
-    inputs: list[Value | int] = [x, _weight(w, weight, codes, 0), _bias(w, bias, weight, x)]
+    inputs: list[Value | int] = [
+        x,
+        _weight(w, weight, codes, (0, 1), columns=columns),
+        _bias(w, bias, weight, x),
+    ]
     options = {"fused_activation_function": activation(bounds, out), "keep_num_dims": many}
     return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
 
@@ -259,11 +260,30 @@ def _lowest(w: Writer, x: Value) -> int:
     return w.builder.constant("lowest", code, quantization(x.params))
 
 
-def _weight(w: Writer, weight: Stored, laid_out: torch.Tensor, axis: int) -> int:
-    array = np.ascontiguousarray(laid_out.detach().numpy())
+def _weight(
+    w: Writer,
+    weight: Stored,
+    codes: torch.Tensor,
+    order: Order,
+    axis: int | None = None,
+    columns: Sequence[int] = (),
+) -> int:
+    """Store a weight.
+
+    Args:
+        codes: in the axes of the graph.
+        order: axis of the graph that each axis of the tensor holds.
+        axis: of the tensor that has the channels; by default that of the graph's first.
+        columns: the column of the graph that each column of the tensor holds; empty: the same.
+    """
+    laid_out = codes[:, torch.tensor(columns)] if columns else codes
+    array = np.ascontiguousarray(laid_out.detach().permute(*order).numpy())
     if weight.params is None:
         return w.builder.constant(weight.name, array)
-    return w.builder.constant(weight.name, array, quantization(weight.params, axis))
+    axis = order.index(0) if axis is None else axis
+    index = w.builder.constant(weight.name, array, quantization(weight.params, axis))
+    w.store(weight, index, order, columns)
+    return index
 
 
 def _bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
@@ -273,9 +293,11 @@ def _bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
         values = torch.zeros(channels) if bias is None else bias.real()
         return w.builder.constant("bias", values.detach().numpy())
     if bias is not None and bias.params is not None:
-        return w.builder.constant(
+        index = w.builder.constant(
             bias.name, bias.data.detach().numpy(), quantization(bias.params, 0)
         )
+        w.store(bias, index, (0,))
+        return index
     scale = (x.params.scale * weight.params.scale).reshape(-1)
     zero = torch.zeros_like(scale, dtype=torch.int64)
     params = replace(weight.params, scale=scale, zero_point=zero)

@@ -11,6 +11,7 @@ import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch
 from torch import fx
 
+from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import GraphBuilder, quantization
 from qtool.backends.tflite.export.values import Cache, Order, Stored, Value, identity
 from qtool.core import graph as G
@@ -47,6 +48,8 @@ class Writer:
         builder: tensors and operators so far.
         values: node -> its value.
         cache: copies of values.
+        constants: name of codes -> where they are stored.
+        layers: index of a tensor named after a clamp -> the layer before it.
     """
 
     module: fx.GraphModule
@@ -56,6 +59,8 @@ class Writer:
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     values: dict[fx.Node, Value | Stored] = field(default_factory=dict)
     cache: Cache = field(default_factory=Cache)
+    constants: dict[str, StoredPoint] = field(default_factory=dict)
+    layers: dict[int, str] = field(default_factory=dict)
 
     # --- sizes ---------------------------------------------------------------------------------
 
@@ -146,8 +151,18 @@ class Writer:
         array = np.ascontiguousarray(data.permute(*order).numpy() if order else data.numpy())
         quantized = None if constant.params is None else quantization(constant.params)
         index = self.builder.constant(constant.name, array, quantized)
+        self.store(constant, index, order)
         dynamic = (False,) * len(sizes)
         return Value(index, sizes, dynamic, order, constant.params, str(array.dtype))
+
+    def store(
+        self, constant: Stored, tensor: int, order: Order, columns: Sequence[int] = ()
+    ) -> None:
+        """Remember where the codes of a constant are."""
+        if constant.params is not None:
+            shape = tuple(constant.data.shape)
+            place = StoredPoint(tensor, constant.params.axis, order, shape, tuple(columns))
+            self.constants[constant.name] = place
 
     def integers(self, numbers: Sequence[int], name: str = "sizes") -> int:
         """Store int32 numbers, as operators take sizes and axes."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.onnx.storage import model_files
 from qtool.core.atomic import check_writable
 from qtool.core.store import Store
+from qtool.evaluation.files import open_file
 from qtool.evaluation.history import Run, append_run, make_run, read_history
 from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
 from qtool.evaluation.report.page.render import render_pages
@@ -64,7 +64,7 @@ def write_report(
         measure: returns the report; its argument is a folder for intermediate results, from which
             it resumes after an interruption.
         history: where earlier runs are, and this one is appended; the report shows the trend.
-        model: an ONNX file, written by `measure`, to copy into the report with its external data.
+        model: a model file, written by `measure`, to copy into the report with its external data.
 
     Raises:
         FileError: the folder cannot be written, or holds anything but a report.
@@ -73,7 +73,7 @@ def write_report(
     earlier = [] if history is None else history.read()
     keep = resume_folder(folder)
     report = measure(keep)
-    parts = [] if model is None else model_files(model)
+    parts = [] if model is None else open_file(model).parts
     run = None if history is None else _run_of(report, history)
     trend = None if run is None else make_trend([*earlier, run])
     replace_folder(folder, {**render_pages(report, trend), **{part.name: part for part in parts}})

@@ -1,0 +1,69 @@
+"""A quantized TFLite model in float: its rounded weights, without codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+
+from qtool.backends.tflite.conversion_record import LAYOUT, METADATA, read_metadata
+from qtool.backends.tflite.engine.call import is_codes
+from qtool.backends.tflite.file import Model, Operator, Tensor
+from qtool.core.errors import VerificationError
+
+_BORDERS = ("QUANTIZE", "DEQUANTIZE")
+
+
+def without_quantization(model: Model) -> Model:
+    """Return a model whose codes are floats, of its rounded weights.
+
+    Replaces the float model if only the quantized file is available.
+
+    Raises:
+        VerificationError: the model has no quantized tensor.
+    """
+    if not any(t.quantization is not None for t in model.tensors):
+        raise VerificationError("the file has no quantized tensor; pass its float model")
+    tensors = list(map(_real, model.tensors))
+    same: dict[int, int] = {}
+    operators = []
+    for op in model.operators:
+        inputs = tuple(same.get(i, i) for i in op.inputs)
+        if op.name in _BORDERS and op.outputs[0] not in model.outputs:
+            same[op.outputs[0]] = inputs[0]
+        elif op.name in _BORDERS:  # an output keeps its tensor
+            operators.append(_copy(model, tensors, inputs[0], op.outputs[0]))
+        else:
+            operators.append(replace(op, inputs=inputs))
+    layout = {k: v for k, v in read_metadata(model).items() if k == LAYOUT}
+    return replace(
+        model,
+        tensors=tuple(tensors),
+        operators=tuple(operators),
+        metadata={METADATA: json.dumps(layout).encode()},
+    )
+
+
+def _copy(model: Model, tensors: list[Tensor], source: int, output: int) -> Operator:
+    """Return a RESHAPE to the same sizes."""
+    tensor = model.tensors[output]
+    sizes = np.array(tensor.signature or tensor.shape, np.int32)
+    tensors.append(Tensor(f"{tensor.name}.sizes", "int32", sizes.shape, data=sizes))
+    return Operator("RESHAPE", (source, len(tensors) - 1), (output,), {"new_shape": sizes})
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """Return a tensor in float, a constant dequantized."""
+    q = tensor.quantization
+    if q is None or not (is_codes(tensor) or tensor.type == "int32"):
+        return tensor
+    if tensor.data is None:
+        return replace(tensor, type="float32", quantization=None)
+    shape = [1] * tensor.data.ndim
+    if len(q.scale) > 1:
+        shape[q.axis] = len(q.scale)
+    scale = q.scale.reshape(shape if len(q.scale) > 1 else -1)
+    zero = q.zero_point.reshape(shape if len(q.zero_point) > 1 else -1)
+    real = (tensor.data.astype(np.float64) - zero) * scale
+    return replace(tensor, type="float32", data=real.astype(np.float32), quantization=None)

@@ -1,0 +1,98 @@
+"""What a file needs on a microcontroller, and where its operators run with an accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qtool.backends.tflite import microcontroller, tflm, vela
+from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.core.errors import VerificationError
+
+
+@dataclass(frozen=True)
+class AcceleratorFacts:
+    """A file on one accelerator, as its compiler estimates it.
+
+    Attributes:
+        accelerator: its configuration.
+        operators: number of operators.
+        npu_share: share of them on the accelerator, 0 to 1.
+        cycles, milliseconds: of one inference.
+        sram_bytes: working memory.
+        flash_bytes: commands and compressed weights.
+    """
+
+    accelerator: str
+    operators: int
+    npu_share: float
+    cycles: int
+    milliseconds: float
+    sram_bytes: int
+    flash_bytes: int
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a file needs on a microcontroller.
+
+    Attributes:
+        flash_bytes: of the file.
+        arena_bytes: working memory of TensorFlow Lite Micro, on a 64-bit machine; None where that
+            is not installed or refuses the file.
+        tensor_bytes: of the arena, for the tensors that are needed at one time.
+        compiler: of the accelerators, with its version; "" if it is not installed.
+        accelerators: one for each configuration.
+        notes: sentences: what is not installed, or refuses the file.
+    """
+
+    flash_bytes: int
+    arena_bytes: int | None = None
+    tensor_bytes: int | None = None
+    compiler: str = ""
+    accelerators: tuple[AcceleratorFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def measure_deployment(file: TfliteFile) -> Deployment | None:
+    """Return what a TFLite file needs on a microcontroller; None if it does not run there.
+
+    That is a file for one sample, with integers at the interface.
+    """
+    if not file.is_fixed or any(p.params is None for p in (*file.inputs, *file.outputs)):
+        return None
+    flash, notes = microcontroller.flash_bytes(file), list[str]()
+    arena: tflm.Arena | None = None
+    try:
+        arena = tflm.arena(file.path) if tflm.version() is not None else None
+    except VerificationError as error:
+        notes.append(str(error))
+    if tflm.version() is None:
+        notes.append(f"pip install {tflm.PACKAGE} reports the size of the arena")
+    rows: list[AcceleratorFacts] = []
+    accelerators = vela.ACCELERATORS if vela.version() is not None else ()
+    try:
+        rows += [_facts(vela.compile_for(file.path, a)) for a in accelerators]
+    except VerificationError as error:
+        notes.append(str(error))
+    if vela.version() is None:
+        notes.append(f"pip install {vela.PACKAGE} reports operators, cycles and SRAM on Ethos-U")
+    return Deployment(
+        flash,
+        None if arena is None else arena.total,
+        None if arena is None else arena.tensors,
+        "" if vela.version() is None else f"{vela.TITLE} {vela.version()}",
+        tuple(rows),
+        tuple(notes),
+    )
+
+
+def _facts(placement: vela.Placement) -> AcceleratorFacts:
+    return AcceleratorFacts(
+        placement.accelerator,
+        placement.npu + placement.cpu,
+        placement.share,
+        placement.cycles,
+        placement.milliseconds,
+        round(1024 * placement.sram),
+        round(1024 * placement.flash),
+    )

@@ -1,0 +1,217 @@
+"""An ONNX file, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from qtool.backends.onnx.file_info import FileInfo, maker_version
+from qtool.backends.onnx.reading import OnnxModel, array_of, graph_of, input_at, name_of
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.storage import load_outline, model_files, save
+from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
+from qtool.core import value_names
+from qtool.core.errors import FileError, VerificationError
+from qtool.core.types import Array
+from qtool.evaluation.files.model_file import Conversion, NodeKernel
+from qtool.evaluation.files.onnx_profile import profile_file
+from qtool.evaluation.files.parameters import TensorParameters
+from qtool.planning.targets import TARGETS
+from qtool.verification import Coverage, Exactness, audit, compare_codes
+
+_QUANTIZED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "QLinear",
+    "Integer",
+    "DynamicQuantize",
+    "MatMulNBits",
+    "GatherBlockQuantized",
+)
+"""Parts of the types of operators on quantized tensors."""
+
+
+class OnnxFile:
+    """See `ModelFile`.
+
+    Raises:
+        FileError: not an ONNX model.
+    """
+
+    suffix = ".onnx"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.outline = load_outline(path)
+        if not self.outline.graph.node and not self.outline.graph.output:
+            raise FileError(f"{path}: not an ONNX model, or an empty one")
+
+    @property
+    def parts(self) -> list[Path]:
+        return list(model_files(self.path))
+
+    @cached_property
+    def is_quantized(self) -> bool:
+        nodes = chain(self.outline.graph.node, *(f.node for f in self.outline.functions))
+        return any(mark in n.op_type for n in nodes for mark in _QUANTIZED)
+
+    @property
+    def maker(self) -> str:
+        version = maker_version(self.outline)
+        return f"qtool {version}" if version else self.outline.producer_name or "unknown"
+
+    @property
+    def target(self) -> str | None:
+        info = FileInfo.of(self.outline)
+        return None if info is None else info.target
+
+    @property
+    def runs_here(self) -> bool:
+        return self.target not in TARGETS or runs_here(TARGETS[self.target])
+
+    def conversion(self) -> Conversion | None:
+        info = FileInfo.of(self.outline)
+        return None if info is None else Conversion(info, _FileConstants(OnnxModel.of(self.path)))
+
+    def parameters(self) -> list[TensorParameters]:
+        return read_parameters(self.path)
+
+    def notes(self) -> str:
+        try:
+            test = SelfTest.of(self.outline)
+        except VerificationError as error:
+            return str(error)
+        return "no self-test in this file" if test is None else str(test)
+
+    def coverage(self) -> Coverage:
+        return audit(self.path)
+
+    def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
+        return compare_codes(self.path, batches)
+
+    def node_names(self) -> list[str]:
+        graph = graph_of(self.outline)
+        return [str(n.name) for n in (*graph.inputs, *graph)]
+
+    def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
+        return profile_file(self.path, inputs, threads, runs)
+
+    def write_float(self, path: Path) -> Path:
+        save(remove_quantization(self.path), path)
+        return path
+
+    def deployment(self) -> None:
+        return None
+
+
+class _FileConstants:
+    """Arrays of each point in a file, by the names that the export uses."""
+
+    def __init__(self, file: OnnxModel) -> None:
+        self.stored = file.model.graph.initializers
+        self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
+
+    def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return scale (float32) and zero point (int64) in their stored shapes.
+
+        Raises:
+            VerificationError: the file has none.
+        """
+        node = self.readers.get(value_names.dequantize(point)) or self.readers.get(
+            value_names.dequantize(root)
+        )
+        if node is None:
+            own = (value_names.scale(point), value_names.zero_point(point))
+            scale, zero = (array_of(self.stored.get(name)) for name in own)
+        else:
+            scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
+        if scale is None:
+            raise VerificationError(f"the file holds no parameters of '{point}'")
+        zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+        scale = np.where(scale == 0, 1, scale)  # a tensor of zeros
+        return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
+
+    def codes(self, point: str) -> torch.Tensor | None:
+        node = self.readers.get(value_names.dequantize(point))
+        value = self.stored.get(value_names.codes(point)) if node is None else input_at(node, 0)
+        array = array_of(value)
+        return None if array is None else torch.from_numpy(array)
+
+
+def remove_quantization(path: str | Path) -> onnx.ModelProto:
+    """Return a QDQ model without QuantizeLinear and DequantizeLinear, on its rounded weights.
+
+    Replaces the float model if only the quantized file is available.
+
+    Raises:
+        VerificationError: the file is not a QDQ model.
+        KernelError: scales of a weight do not fit it.
+    """
+    file = OnnxModel.of(path)
+    graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
+    rounded = [n for n in file.nodes if n.op_type in ends]
+    if not any(n.op_type == ends[0] for n in rounded):
+        raise VerificationError(
+            f"{path} has no QuantizeLinear nodes; pass its float model with --model"
+        )
+    for node in rounded:
+        if len(node.inputs) < 2 or not node.outputs:
+            raise VerificationError(f"the graph is invalid: {node.name} lacks inputs or outputs")
+        output, source = node.outputs[0], node.inputs[0]
+        codes = graph.codes(output)
+        if codes is not None and codes.constant is not None:
+            real = codes.dequantize().numpy()
+            source = ir.Value(name=f"{output.name}/float", const_value=ir.Tensor(real))
+            file.model.graph.register_initializer(source)
+        if source is None or source is output:
+            raise VerificationError(f"the graph is invalid: '{output.name}' depends on itself")
+        _replace_value(output, source)
+    RemoveUnusedNodesPass()(file.model)
+    return ir.to_proto(file.model)
+
+
+def _replace_value(value: ir.Value, source: ir.Value) -> None:
+    """Let all consumers of a value read `source`; a graph output keeps its name."""
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    if value.is_graph_output():
+        node = ir.Node("", "Identity", [source], name=f"{value.name}/Identity")
+        output = node.outputs[0]
+        output.name, output.type, output.shape = value.name, value.type, value.shape
+        value.name = f"{value.name}/rounded"
+        graph.append(node)
+        for i, each in enumerate(graph.outputs):
+            if each is value:
+                graph.outputs[i] = output
+    value.replace_all_uses_with(source)
+
+
+def read_parameters(path: str | Path) -> list[TensorParameters]:
+    """Return the parameters of every tensor that a DequantizeLinear of the file reads, in order.
+
+    Scales of type string, which ONNX allows, are skipped.
+
+    Raises:
+        FileError: not an ONNX file.
+    """
+    parameters: dict[str, TensorParameters] = {}
+    for node in OnnxModel.of(path).nodes:
+        codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
+        if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
+            continue
+        zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
+        name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype
+        scales = tuple(map(float, np.ravel(scale)))
+        parameters[name] = TensorParameters(
+            name, str(dtype), scales, tuple(map(int, np.ravel(zero)))
+        )
+    return list(parameters.values())
