@@ -18,6 +18,7 @@ from torch import fx
 
 SEEN_IN = "2.13.0"
 PRIVATE = {
+    "torch._check": "a fact on sizes for torch.export; documented, though its name is private",
     "torch._C.DispatchKey": "operators that torch itself composes of others",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "the same",
     "torch._decomp": "shapes of norms and activations, told in one step",

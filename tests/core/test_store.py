@@ -55,5 +55,6 @@ def test_without_a_folder_nothing_is_kept():
 
 def test_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="cannot write"):
-        Store(tmp_path / "file" / "folder", "a")
+    store = Store(tmp_path / "file" / "folder", "a")
+    with pytest.raises(FileError, match="cannot"):
+        store.save("x", {"a": np.zeros(1)})

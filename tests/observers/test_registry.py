@@ -114,7 +114,7 @@ def test_parse(text: str, options: tuple[tuple[str, float], ...]) -> None:
 
 WRONG = {
     "median": "minmax, moving_average, percentile, mse",
-    "": "no observer",
+    "": "unknown observer ''",
     "minmax:3": "key=value",
     "minmax:p=3": "its options: none",
     "percentile:q=3": "its options: p, bins",

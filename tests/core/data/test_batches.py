@@ -114,7 +114,7 @@ def test_of_a_tuple_the_first_ones_are_taken(model: nn.Module | None, taken: int
         ),
         pytest.param(X.numpy(), "data is a ndarray; give an iterable", id="an array"),
         pytest.param({"x": X}, "data is a dict; give an iterable", id="a dict"),
-        pytest.param("data/", "data is a str; give an iterable", id="a path"),
+        pytest.param("data/", r"give qtool\.load_data\('data/'\)", id="a path"),
         pytest.param(3, "data of type int cannot be iterated over", id="a number"),
         pytest.param([3.0], "a batch is a float; give tensors", id="numbers"),
         pytest.param(["x.png"], "a batch is a str; give tensors", id="names"),
