@@ -45,7 +45,8 @@ def command(
     self-test, which needs no data: it checks that the file is unmodified and gives the expected
     results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
     and is compared with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or
-    an output differs, or with --cpu if a code differs.
+    an output differs for another reason than float nodes, which the runtime may fuse and round
+    otherwise; with --cpu if a code differs.
 
     \b
     Example:
@@ -55,7 +56,7 @@ def command(
     batches = None if data is None else sources.load_data(data, batch_size)
     if cpu is None:
         result = _on_this_machine(int8_file, batches, samples, batch_size)
-        same = result.exact and result.passed
+        same = result.passed
     else:
         result = _on_other_cpus(int8_file, cpu, batches, samples, batch_size, timeout)
         same = result.identical

@@ -9,6 +9,9 @@ several nodes the last has its name; the others are `layer/Op:output`.
 
 from __future__ import annotations
 
+NODE_NAME = "qtool_name"
+"""The key of a graph node's readable name in its meta."""
+
 _QUANTIZE, _DEQUANTIZE = ".quantize", ".dequantize"
 _FOREIGN = ("_QuantizeLinear", "_DequantizeLinear", "_quant")  # as ONNX Runtime's own tool names
 

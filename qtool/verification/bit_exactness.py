@@ -79,8 +79,8 @@ class Exactness:
         if not self.exact:
             text += f" ({100 * self.share:.3f} %), max difference {self.worst:g} codes"
             text += f", first difference in {self.first}" if self.first else ""
-            if self.wrong:
-                text += f"; not explained by float nodes: {', '.join(self.wrong[:3])}"
+            why = f"not explained by float nodes: {', '.join(self.wrong[:3])}"
+            text += f"; {why if self.wrong else 'rounded otherwise in float nodes'}"
         if self.float_steps:
             text += f"; float nodes run by {self.runtime} on both sides: {self.float_steps}"
         if self.profile:

@@ -108,7 +108,7 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
         pytest.param(
             "nets.small:gives_a_number", "returns a int, not an nn.Module", id="no module made"
         ),
-        pytest.param("nets.small:number", "failed: TypeError", id="not callable"),
+        pytest.param("nets.small:number", "number is a int, not a function", id="not callable"),
         pytest.param("missing.pt2", "missing.pt2: no such file", id="no program"),
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 
-from torch import nn
+from torch import fx, nn
 
 from qtool.core.data.batch import NAMED, Batch
+from qtool.core.value_names import NODE_NAME
 
 LABELS = frozenset(
     {
@@ -35,7 +36,8 @@ class Arguments:
     Attributes:
         positional: number of positional arguments; None: any number, or unknown.
         required: names of arguments without a default.
-        names: of all arguments; None: any, or unknown.
+        names: of all arguments; None: any, or unknown. The inputs of an ONNX file have two names,
+            the file's and a Python identifier.
     """
 
     positional: int | None = None
@@ -54,9 +56,10 @@ class Arguments:
         variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         positional = sum(p.kind in _POSITIONAL for p in parameters)
         required = (p.name for p in parameters if p.default is p.empty and p.kind in NAMED)
+        inputs = _input_names(model)
         anything = any(p.kind in _VARIADIC for p in parameters)
-        names = None if anything else frozenset(p.name for p in parameters)
-        return cls(None if variadic else positional, frozenset(required), names)
+        names = None if anything else frozenset([*(p.name for p in parameters), *inputs])
+        return cls(None if variadic else positional, inputs or frozenset(required), names)
 
     def of_batch(self, batch: Batch) -> tuple[Batch, str | None]:
         """Return the entries of a batch that are arguments, and a note on the others.
@@ -79,3 +82,11 @@ class Arguments:
             return batch, None
         (name,) = self.required
         return Batch((batch.kwargs[key],)), f"'{key}' in the batches is the input '{name}'"
+
+
+def _input_names(model: nn.Module) -> frozenset[str]:
+    """Return the names of inputs that are more than Python identifiers: of files and graphs."""
+    if isinstance(model, fx.GraphModule):
+        inputs = model.graph.find_nodes(op="placeholder")
+        return frozenset(str(node.meta.get(NODE_NAME, node.target)) for node in inputs)
+    return frozenset(getattr(model, "qtool_input_names", ()))

@@ -10,8 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-NAME = "qtool_name"
-"""The key of a node's readable name in its meta."""
+from qtool.core.value_names import NODE_NAME as NAME
 
 OUTPUT = "(output)"
 """The name of the output node; a layer may be called `output`."""

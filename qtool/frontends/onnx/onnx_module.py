@@ -50,6 +50,7 @@ class OnnxModule(nn.Module):
         outputs: names.
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
+        qtool_input_names: of the file; batches are dicts of them, labels excepted.
         nodes: in execution order.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
@@ -69,6 +70,7 @@ class OnnxModule(nn.Module):
         stored = {i.name for i in graph.initializer} | set(external.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
+        self.qtool_input_names = tuple(self.inputs)
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
         self.untraced: set[int] = set()

@@ -138,9 +138,9 @@ def test_classes_are_compared(tmp_path: Path) -> None:
     model = ByNumber(lambda y: (y * 1e3).sin().argmax(1)).eval()
     found = qtool.quantize(model, [torch.randn(64, 4)]).export(tmp_path / "m.onnx")
     assert found is not None
-    (name, share), *_ = found.fidelity.equal
-    assert name == "output"
-    assert share < 0.9
+    first, *_ = found.fidelity.equal_shares
+    assert first.output == "output"
+    assert first.share < 0.9
     assert "less than 90 % of output 'output' as in the float model" in str(found.fidelity.warning)
     assert np.isinf(found.fidelity.worst)
 

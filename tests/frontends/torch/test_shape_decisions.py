@@ -71,5 +71,5 @@ def test_it_is_a_note_of_the_model() -> None:
 
 
 def test_what_is_no_model() -> None:
-    with pytest.raises(CaptureError, match=r"not a str; .*load_model reads files"):
+    with pytest.raises(CaptureError, match=r"not a name; .*qtool\.load_model"):
         qtool.quantize("model.onnx", [torch.randn(SHAPE)])  # type: ignore[arg-type]  # the test

@@ -151,7 +151,7 @@ def test_the_file_holds_no_path_and_no_trace_of_the_exporter(name: str) -> None:
 def test_metadata_says_who_made_the_file_and_what_was_planned() -> None:
     found = {p.key: p.value for p in model("conv_transpose").metadata_props}
     plan = quantized("conv_transpose").plan
-    keys = ("version", "target", "plan", "observer", "nodes", "recipe")
+    keys = ("version", "target", "plan", "observer", "nodes", "recipe", "origin")
     assert set(found) == {f"qtool_{key}" for key in keys}
     assert (found["qtool_target"], found["qtool_plan"]) == ("onnxruntime", plan.digest)
     rows = {row["node"]: row for row in json.loads(found["qtool_nodes"])}

@@ -283,7 +283,7 @@ def test_the_command(tmp_path: Path) -> None:
     ]
     arguments += ["--weights", str(ROOT / "examples" / "digits" / "weights.safetensors")]
     arguments += ["-o", str(path), "--target", "onnxruntime-arm", "--format", "qoperator"]
-    done = CliRunner().invoke(main, ["quantize", *arguments])
+    done = CliRunner().invoke(main, ["quantize", "-v", *arguments])
     assert done.exit_code == 0, done.output
     assert "as planned for onnxruntime-arm" in " ".join(done.output.split())
     assert is_qoperator(onnx.load(path))
