@@ -19,7 +19,7 @@ VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights task attention cache calibration reference block",
+    "Model": "model weights task attention cache logits tokenizer calibration reference block",
     "Data": "data shape samples sample calibration_data eval_data labels transform processor "
     "max_length pad_to_max_length max_unreadable batch_size dynamic",
     "Precision": "target mode accuracy recover observer recipe choices groups",
@@ -27,6 +27,7 @@ GROUPS = {
     "min_token_agreement max_perplexity_increase",
     "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
+    "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
     "mended arm web title history provenance config as_json verbose quiet log_level",
 }
