@@ -37,9 +37,10 @@ def test_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 @pytest.mark.parametrize("end", ["pipe", "/dev/zero"])
-def test_a_file_without_an_end(end: str, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
+def test_a_file_without_an_end(end: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"m.{suffix}"
     if end == "pipe":
         os.mkfifo(path)
     else:

@@ -16,6 +16,7 @@ from qtool.core.errors import EmulationError
 
 _LONGEST = 400  # characters of a program's output in a message
 _NOISE = ("warning: TCG doesn't support", "core dumped")
+_FOREVER = 1e9  # seconds
 _TAIL = 64 * 1024  # bytes read from the end of a program's output
 
 
@@ -65,7 +66,9 @@ def run_command(
             raise EmulationError(f"{title} does not start: {error}") from error
         with _ended(process, grace):
             try:
-                code = process.wait(timeout)
+                # With a timeout it polls; without one it would miss a Ctrl-C that comes just before
+                # the wait begins.
+                code = process.wait(_FOREVER if timeout is None else timeout)
             except subprocess.TimeoutExpired as error:
                 spent = time.monotonic() - started
                 raise TimeLimitError(f"{title} was stopped after {spent:.0f} s") from error

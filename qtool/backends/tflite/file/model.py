@@ -110,6 +110,8 @@ def is_tflite(path: str | Path) -> bool:
     if path.suffix.lower() == TFLITE_SUFFIX:
         return True
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            return False
         with path.open("rb") as file:
             return file.read(8)[4:] == IDENTIFIER
     except OSError:

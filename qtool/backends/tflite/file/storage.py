@@ -27,6 +27,7 @@ from qtool.backends.tflite.file.schema import (
 )
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import ExportError, FileError, describe
+from qtool.core.paths import is_special_file
 
 _SIGNATURE = "serving_default"
 """The name that LiteRT's own converters give the signature of a model."""
@@ -41,6 +42,8 @@ def load(path: str | Path) -> Model:
     Raises:
         FileError: it cannot be read or is no TFLite file; says why.
     """
+    if is_special_file(path):
+        raise FileError(f"{path}: not a readable TFLite file (not a regular file)")
     try:
         data = Path(path).read_bytes()
     except OSError as error:
