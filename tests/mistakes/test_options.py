@@ -16,7 +16,7 @@ T = (
 COMMANDS: dict[str, tuple[str, str]] = {
     "a command misspelled": (
         "quantise net -o out.onnx",
-        "unknown command 'quantise'; did you mean ... bench, generate, tune, explain, inspect, emulators",
+        "unknown command 'quantise'; did you mean 'quantize'? There are: ... inspect, emulators",
     ),
     "a command that is none": (
         "prune net",

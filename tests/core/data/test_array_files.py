@@ -122,7 +122,9 @@ OBJECTS = np.array([None, {}], dtype=object)
         pytest.param("x.npz", _damage, "cannot be read as arrays", id="damaged npz"),
         pytest.param("x.npz", _huge, "cannot be read as arrays", id="a promise too large"),
         pytest.param("x.npy", _saved(np.save, OBJECTS), "cannot be read", id="pickled npy"),
-        pytest.param("x.npz", _saved(np.savez, x=OBJECTS), "holds Python objects", id="pickled npz"),
+        pytest.param(
+            "x.npz", _saved(np.savez, x=OBJECTS), "holds Python objects", id="pickled npz"
+        ),
         pytest.param("x.npz", _saved(np.savez), "holds no array of inputs", id="no arrays"),
         pytest.param(
             "x.npz", _saved(np.savez, labels=X), "holds no array of inputs", id="labels only"
