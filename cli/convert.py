@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     options.target,
     options.format_,
     options.external_data,
-    options.layout,
+    options.image_layout,
     options.interface,
     options.recipe,
     options.mode,
@@ -108,7 +108,7 @@ def write(
     as_json: bool,
     format_: str = "qdq",
     external_data: bool = False,
-    write_extra: Callable[[Path], object] | None = None,
+    write_extra: Callable[[Path, Summary], object] | None = None,
     ports: tuple[str, str | None] = ("nhwc", None),
 ) -> None:
     """Export, verify and time a model, and print the results.
@@ -117,7 +117,7 @@ def write(
         goals: least share of MACs in integer kernels, and least SQNR (dB) of an output; None for
             no goal.
         timing: seconds for the speed comparison; 0 skips it.
-        write_extra: writes files that go with the model, for a given path of the model.
+        write_extra: writes files that go with the model, from its path and what was measured.
         ports: layout and interface of a TFLite file.
 
     Raises:
@@ -138,14 +138,15 @@ def write(
             timing=0,
         )
     assert result is not None
-    if write_extra is not None:
-        write_extra(path)
     is_tflite = file_format(path, format_) in FORMATS
     with output.status("timing"):
         timed = timing and not is_tflite
         speed = measure_speedup(quantized, path, seconds=timing) if timed else None
     missed = _missed(result, *goals)
     size = sum(f.stat().st_size for f in ([path] if is_tflite else model_files(path)))
+    summary = _summary(quantized, path, size, result, speed)
+    if write_extra is not None:
+        write_extra(path, summary)
     if as_json:
         from qtool.cli.documents import ModelFile
 
@@ -155,7 +156,7 @@ def write(
         output.show_json(file, replace(result, notes=(*quantized.notes, *result.notes)))
     else:
         details = [result.details(), *([] if speed is None else [str(speed)])]
-        output.show_summary(_summary(quantized, path, size, result, speed), "\n".join(details))
+        output.show_summary(summary, "\n".join(details))
     if speed is not None and (warning := speed.warning()) is not None:
         output.warn(warning)
     for sentence in filter(None, missed.values()):

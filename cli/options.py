@@ -11,6 +11,7 @@ from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
 from qtool.cli.sources import F, Path_, RenamedOption, load_labels
 
+from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS
 from qtool.evaluation.options import Goals, ReportOptions
 
 
@@ -56,12 +57,19 @@ format_ = click.option(
     help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
     "operators such as QLinearConv. A name in .tflite asks for tflite; c-array: that as C source.",
 )
-layout = click.option(
+image_layout = click.option(
     "--layout",
-    type=click.Choice(("nhwc", "nchw")),
+    type=click.Choice(IMAGE_LAYOUTS),
     default="nhwc",
     show_default=True,
     help="Layout of images at the interface of a .tflite file; nchw is PyTorch's.",
+)
+layout = click.option(
+    "--layout",
+    type=click.Choice((*FOLDER_LAYOUTS, *IMAGE_LAYOUTS)),
+    help="Layout of what is written: of a transformers folder for the library that loads it "
+    "(shared, the default, is for all of them), or of images at the interface of a .tflite file "
+    "(nhwc is the default, nchw PyTorch's).",
 )
 interface = click.option(
     "--interface",

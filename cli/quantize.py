@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from qtool.cli import options, output, sources
 from qtool.cli.command import Command
 from qtool.cli.convert import write
+from qtool.cli.model_folder import folder_name, start_folder
 
 
 @click.command("quantize", cls=Command)
@@ -46,7 +48,7 @@ def command(
     target: str | None,
     format_: str,
     external_data: bool,
-    layout: str,
+    layout: str | None,
     interface: str | None,
     recipe: Path | None,
     mode: str | None,
@@ -68,29 +70,55 @@ def command(
       qtool quantize examples.digits.network:digits_net \\
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
     """
-    import qtool
     from qtool.core.atomic import check_writable
-    from qtool.core.option_names import file_format, suffixes_of
+    from qtool.core.option_names import IMAGE_LAYOUTS, file_format, suffixes_of
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, check_format
 
-    check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
+    folder = folder_name(model, output_, layout)
+    if folder is None:
+        check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
     check_format(target or DEFAULT, file_format(output_, format_))
-    loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
+    loaded = sources.load_model(model, weights)
+    parts = sources.parts_of(loaded, model, folder)
+    writer = None if folder is None else start_folder(model, output_, folder, parts)
+    settings = {
+        "target": target or DEFAULT,
+        "observer": observer or DEFAULT_OBSERVER,
+        "recipe": recipe,
+        "mode": mode,
+        "accuracy": accuracy,
+        "recover": options.names(recover),
+    }
+    ports = (layout if layout in IMAGE_LAYOUTS else IMAGE_LAYOUTS[0], interface)
+    for part, module in parts.items():
+        quantized = _quantize(model, module, data, shape, batch_size, dynamic, settings)
+        plan = quantized.plan
+        path, extra = output_, partial(sources.write_companions, model, module)
+        if writer is not None:
+            path, extra = writer.path(part, plan), partial(writer.add, plan)
+        goals = (min_coverage, min_sqnr)
+        write(quantized, path, goals, timing, as_json, format_, external_data, extra, ports)
+
+
+def _quantize(
+    source: str,
+    model: Any,
+    data: str,
+    shape: str | None,
+    batch_size: int,
+    dynamic: tuple[str, ...],
+    settings: dict[str, Any],
+) -> Any:
+    """Return a quantized model or part of one."""
+    import qtool
+
+    inputs, batches = sources.load_inputs(source, model, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
-    quantized = qtool.quantize(
-        loaded,
+    return qtool.quantize(
+        inputs,
         share,
-        target=target or DEFAULT,
-        observer=observer or DEFAULT_OBSERVER,
-        recipe=recipe,
-        mode=mode,
-        accuracy=accuracy,
-        recover=options.names(recover),
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(share)),
+        **settings,
     )
-    goals = (min_coverage, min_sqnr)
-    extra = partial(sources.write_companions, model, loaded)
-    ports = (layout, interface)
-    write(quantized, output_, goals, timing, as_json, format_, external_data, extra, ports)

@@ -206,8 +206,37 @@ def load_model(source: str, weights: Path | None) -> Any:
     with track_task("loading the model"):
         model = load(source, weights, _context_value("task"), attention=attention)
     _apply_decoder_options(model)
-    click.get_current_context().meta[f"{__name__}.model"] = (source, model)
+    _read_data_for(source, model)
     return model
+
+
+def _read_data_for(source: str, model: Any) -> None:
+    """Let `load_data` read data for a model."""
+    click.get_current_context().meta[f"{__name__}.model"] = (source, model)
+
+
+def parts_of(model: Any, source: str, folder: str | None) -> Mapping[str, Any]:
+    """Return the modules that become files of their own; "" names a whole model.
+
+    Args:
+        model: as it was loaded.
+        source: value of MODEL.
+        folder: name of the layout of the folder to write; None for one file.
+
+    Raises:
+        click.BadParameter: there are two, and one file is asked for.
+    """
+    from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
+
+    if not isinstance(model, EncoderDecoder):
+        return {"": model}
+    if folder is None:
+        raise click.BadParameter(
+            f"{source} becomes two files with this task; name a folder, or a part with "
+            f"--task {_context_value('task')}-encoder or -decoder",
+            param_hint="--output",
+        )
+    return model.parts
 
 
 def _apply_decoder_options(model: Any) -> None:
@@ -225,7 +254,7 @@ def _apply_decoder_options(model: Any) -> None:
         click.echo(f"attention stays in single operators: {model.refusal}", err=True)
 
 
-def write_companions(source: str, model: Any, path: Path) -> None:
+def write_companions(source: str, model: Any, path: Path, *_: object) -> None:
     """Write configuration and tokenizer next to the file of a model from a transformers folder."""
     folder = Path(source)
     if not folder.is_dir():
@@ -237,7 +266,12 @@ def write_companions(source: str, model: Any, path: Path) -> None:
 
     if not is_transformers_folder(folder):
         return
-    for kept in write_companions(model, folder, path):
+    report_kept(write_companions(model, folder, path), folder)
+
+
+def report_kept(files: Iterable[Path], folder: Path) -> None:
+    """Name files that stayed as they were, since they are not those of a model's folder."""
+    for kept in files:
         click.echo(f"{kept} differs from {folder / kept.name} and stays as it is", err=True)
 
 
@@ -308,7 +342,18 @@ def load_model_and_data(
     Raises:
         DataError: there is no such data.
     """
-    model = load_model(source, weights)
+    return load_inputs(source, load_model(source, weights), data, shape, batch_size)
+
+
+def load_inputs(
+    source: str, model: Any, data: str, shape: str | None, batch_size: int
+) -> tuple[Any, Iterable[Any] | None]:
+    """Return a loaded model, captured if --shape is given, and the batches of --data for it.
+
+    Raises:
+        DataError: there is no such data.
+    """
+    _read_data_for(source, model)
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:

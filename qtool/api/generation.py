@@ -16,6 +16,7 @@ from qtool.core.paths import is_file
 from qtool.evaluation import generation
 from qtool.evaluation.generation import Generation, Sampling, end_tokens
 from qtool.frontends.data.processors import load_tokenizer
+from qtool.frontends.huggingface.folder_layout import model_folder_of
 from qtool.frontends.huggingface.model_folder import WITH_PAST
 from qtool.frontends.load_model import load_model
 
@@ -44,7 +45,7 @@ def generate(
         prompt: a text.
         model: folder of the float model, to count the tokens that it finds most likely, too; only
             where the most likely token is taken.
-        tokenizer: folder with the tokenizer; by default that of the file.
+        tokenizer: folder with the tokenizer; by default that of the file, or the one above "onnx".
         tokens: the most new tokens; a text ends earlier with a token that ends texts.
         temperature: divides the logits; 0 takes the most likely token.
         top_k: number of tokens to choose from; 0 for all.
@@ -61,7 +62,7 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, seed)
     if model is not None and temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
-    folder = Path(file).parent if tokenizer is None else Path(tokenizer)
+    folder = model_folder_of(Path(file)) if tokenizer is None else Path(tokenizer)
     loaded = load_tokenizer(folder)
     result = generation.generate(
         file,

@@ -25,7 +25,9 @@ def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
     parts = [
         op.Constant(value_ints=[s]) if isinstance(s, int) else op.Reshape(s, one) for s in sizes
     ]
-    return op.Reshape(x, op.Concat(*parts, axis=0))
+    # a computed size may be 0, which would copy the size of the input
+    empty = {} if -1 in sizes else {"allowzero": 1}
+    return op.Reshape(x, op.Concat(*parts, axis=0), **empty)
 
 
 def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:

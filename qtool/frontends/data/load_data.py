@@ -85,7 +85,9 @@ class Rows:
             return None
         inputs = self.collate(self.batches[0][:1])
         declared = self.collate.dynamic.items()
-        return SuggestedSizes({name: sizes for name, sizes in declared if name in inputs})
+        return SuggestedSizes(
+            {name: sizes for name, sizes in declared if name.partition(".")[0] in inputs}
+        )
 
 
 def load_data(

@@ -29,9 +29,9 @@ from qtool.frontends.huggingface.kv_cache import (
 from qtool.frontends.optional_packages import require
 
 DYNAMIC: Mapping[str, Mapping[int, str]] = {
-    "input_ids": {0: "batch", 1: "sequence"},
-    "attention_mask": {0: "batch", 1: "past + sequence"},
-    "past_key_values": {0: "batch", 2: "past"},
+    "input_ids": {0: "batch_size", 1: "sequence"},
+    "attention_mask": {0: "batch_size", 1: "past + sequence"},
+    "past_key_values": {0: "batch_size", 2: "past"},
 }
 """Dynamic dimensions of the inputs."""
 

@@ -1,21 +1,27 @@
 """Writes the files that other tools look for next to a model of a transformers folder.
 
-Optimum and transformers.js read config.json, onnxruntime-genai genai_config.json, and all of them
-the tokenizer's files.
+Optimum and transformers.js read config.json, onnxruntime-genai genai_config.json,
+sentence-transformers modules.json, and all of them the tokenizer's files.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.consumers import refusal
+from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, js_dtype
 from qtool.frontends.huggingface.genai_config import CONFIG, genai_config
+from qtool.frontends.huggingface.model_card import CARD, MARK
 
+_CONFIG, _JS_CONFIG, _MODULES = "config.json", "transformers.js_config", "modules.json"
+QUANTIZE_CONFIG = "quantize_config.json"
 _COPIED = (
-    "config.json",
+    _CONFIG,
     "generation_config.json",
     "preprocessor_config.json",
     "processor_config.json",
@@ -25,26 +31,39 @@ _COPIED = (
     "merges.txt",
     "chat_template*",
 )
+_OF_SENTENCES = (
+    _MODULES,
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "[0-9]*_*/*",
+)
 
 
 def is_transformers_folder(folder: Path) -> bool:
     """Return whether a folder has the config.json of transformers; that of timm has no type."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
+    config = _read_json(folder / _CONFIG)
     return isinstance(config, dict) and "model_type" in config
 
 
-def write_companions(model: Any, folder: Path, path: Path) -> list[Path]:
+def write_companions(
+    model: Any,
+    source: Path,
+    path: Path,
+    layout: FolderLayout | None = None,
+    folder: Path | None = None,
+    mode: str = "",
+) -> list[Path]:
     """Write the configuration and the processors' files next to an exported file.
 
     A file of the same name and with other contents, which may be another model's, stays.
 
     Args:
         model: the model; a `DecoderWithCache` also gets the configuration of onnxruntime-genai.
-        folder: the model's folder.
+        source: the model's folder.
         path: the exported file.
+        layout: of the folder that is written; None for a file with the others next to it.
+        folder: that is written; by default that of the exported file.
+        mode: quantization scheme of the exported file.
 
     Returns:
         The paths of files that stayed.
@@ -52,16 +71,79 @@ def write_companions(model: Any, folder: Path, path: Path) -> list[Path]:
     Raises:
         FileError: a file cannot be written.
     """
-    if isinstance(model, DecoderWithCache):
-        text = json.dumps(genai_config(model, path.name), indent=2) + "\n"
-        write_atomic(path.with_name(CONFIG), text.encode())
+    folder = path.parent if folder is None else folder
+    consumers = (GENAI, SENTENCES) if layout is None else layout.consumers
+    if isinstance(model, DecoderWithCache) and GENAI in consumers:
+        named = path.relative_to(folder).as_posix()
+        write_atomic(folder / CONFIG, _as_json(genai_config(model, named)))
+    patterns = _COPIED + (_OF_SENTENCES if SENTENCES in consumers else ())
+    copies = {p for pattern in patterns for p in source.glob(pattern) if p.is_file()}
     kept = []
-    for source in sorted({p for pattern in _COPIED for p in folder.glob(pattern)}):
-        copy, data = path.with_name(source.name), source.read_bytes() if source.is_file() else None
-        if data is None or (copy.exists() and copy.samefile(source)):
-            continue
-        if copy.exists() and copy.read_bytes() != data:
-            kept.append(copy)
-        else:
-            write_atomic(copy, data)
+    for original in sorted(copies):
+        name = original.relative_to(source)
+        data = original.read_bytes()
+        if name.name == _CONFIG and len(name.parts) == 1 and JS in consumers:
+            data = _as_json(json.loads(data) | {_JS_CONFIG: {"dtype": js_dtype(mode)}})
+        if not _write(folder / name, data):
+            kept.append(folder / name)
     return kept
+
+
+def write_record(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write quantize_config.json: how each ONNX file of a folder was quantized.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    write_atomic(folder / QUANTIZE_CONFIG, _as_json({"quantizer": "qtool", "files": files}))
+
+
+def write_card(folder: Path, text: str) -> list[Path]:
+    """Write the model card, and return its path if another README.md stays instead.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    card = folder / CARD
+    if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
+        return [card]
+    write_atomic(card, text.encode())
+    return []
+
+
+def usable_consumers(layout: FolderLayout, model: Any) -> list[str]:
+    """Return the libraries that load the folder of a model in a layout."""
+    return [name for name in layout.consumers if refusal(name, model) is None]
+
+
+def _write(copy: Path, data: bytes) -> bool:
+    """Write a file unless another one is there; return whether it has this content now."""
+    if copy.exists() and copy.read_bytes() != data:
+        if not _same_config(copy, data):
+            return False
+        write_atomic(copy, data)
+    elif not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(copy, data)
+    return True
+
+
+def _same_config(copy: Path, data: bytes) -> bool:
+    """Return whether two configurations differ in what is written for transformers.js alone."""
+    if copy.name != _CONFIG:
+        return False
+    before, after = _read_json(copy), json.loads(data)
+    if not isinstance(before, dict) or _JS_CONFIG not in before | after:
+        return False
+    return {**before, _JS_CONFIG: 0} == {**after, _JS_CONFIG: 0}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _as_json(content: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps(content, indent=2)}\n".encode()

@@ -20,6 +20,9 @@ from qtool.frontends.huggingface.kv_cache import Pair, check_equal_lengths
 from qtool.frontends.optional_packages import require
 
 CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV cache
+WITH_PAST = "-with-past"
+"""Ending of tasks whose files have the KV cache as inputs and outputs."""
+
 Sizes = Mapping[str, Mapping[int, str]]
 
 
@@ -51,6 +54,22 @@ class _Part(nn.Module):
             use_cache=True,
         )
 
+    def _cross(self, encoded: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+        """Return per layer the cross-attention pair of encoder states [batch, length, width].
+
+        The decoder reads a token for it; a graph keeps only what the pairs need.
+        """
+        token = getattr(self.config, "decoder_start_token_id", None)
+        token = int(self.config.pad_token_id if token is None else token)
+        start = torch.full((encoded.shape[0], 1), token, device=encoded.device)
+        cache = _make_cache((), ())
+        self._run_decoder(start, encoded, None, cache)
+        return _pairs(cache.cross_attention_cache)
+
+
+class MergedPart:
+    """A part with the names that Optimum and transformers.js know."""
+
 
 class EncoderPart(_Part):
     """The encoder, and the cross-attention keys and values of the decoder's layers."""
@@ -67,16 +86,7 @@ class EncoderPart(_Part):
         named = {"input_ids": input_ids, "attention_mask": attention_mask}
         named |= {"input_features": input_features, "input_values": input_values}
         inputs = {name: value for name, value in named.items() if value is not None}
-        encoded = self.model.get_encoder()(**inputs)[0]
-        start = torch.full((encoded.shape[0], 1), self._start, device=encoded.device)
-        cache = _make_cache((), ())
-        self._run_decoder(start, encoded, None, cache)
-        return {"cross": _pairs(cache.cross_attention_cache)}
-
-    @property
-    def _start(self) -> int:
-        token = getattr(self.config, "decoder_start_token_id", None)
-        return int(self.config.pad_token_id if token is None else token)
+        return {"cross": self._cross(self.model.get_encoder()(**inputs)[0])}
 
     def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """Return the inputs of this part from a batch of the whole model."""
@@ -85,6 +95,23 @@ class EncoderPart(_Part):
     def dynamic(self, collate: Any) -> Sizes:
         """Return the dynamic dimensions of this part's inputs."""
         return {n: s for n, s in collate.dynamic.items() if not n.startswith("decoder_")}
+
+
+class StatesEncoder(EncoderPart, MergedPart):
+    """The encoder alone, for a `MergedDecoder`."""
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        input_values: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Return "last_hidden_state", float [batch, length, width]."""
+        named = {"input_ids": input_ids, "attention_mask": attention_mask}
+        named |= {"input_features": input_features, "input_values": input_values}
+        inputs = {name: value for name, value in named.items() if value is not None}
+        return {"last_hidden_state": self.model.get_encoder()(**inputs)[0]}
 
 
 class DecoderPart(_Part):
@@ -145,10 +172,105 @@ class DecoderPart(_Part):
         """Return the dynamic dimensions; the encoder's length is one if it is a text's length."""
         varies = collate.dynamic.get("attention_mask", {}).get(1) == "sequence"
         return {
-            "input_ids": {0: "batch", 1: "sequence"},
-            "past_key_values": {0: "batch", 2: "past"},
-            "cross": {0: "batch", 2: "length"} if varies else {0: "batch"},
-            "encoder_attention_mask": {0: "batch", 1: "length"} if varies else {0: "batch"},
+            "input_ids": {0: "batch_size", 1: "sequence"},
+            "past_key_values": {0: "batch_size", 2: "past"},
+            "cross": {0: "batch_size", 2: "length"} if varies else {0: "batch_size"},
+            "encoder_attention_mask": {0: "batch_size", 1: "length"}
+            if varies
+            else {0: "batch_size"},
+        }
+
+
+class MergedDecoder(DecoderPart, MergedPart):
+    """The decoder with the keys and values of its cross-attention in its cache.
+
+    Those of encoder states that the cache has not are computed, so that one graph takes the first
+    call, whose cache is empty, and the next ones, where nothing is left to compute.
+    """
+
+    def forward(  # type: ignore[override]  # the encoder's output is another
+        self,
+        input_ids: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        past_key_values: Sequence[Mapping[str, Pair]],
+        encoder_attention_mask: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
+        """Return logits and the extended KV cache.
+
+        Args:
+            input_ids: int64 [batch, sequence]; a text starts with the decoder start token.
+            encoder_hidden_states: float [batch, length, width].
+            past_key_values: per layer the pairs "decoder" [batch, heads, past, width] and
+                "encoder" [batch, heads, encoded, width], which are empty at first.
+            encoder_attention_mask: int64 [batch, length].
+
+        Returns:
+            "logits" [batch, sequence, tokens], and "present" like `past_key_values` with past +
+            sequence tokens, and keys and values of all encoder states.
+        """
+        encoded = past_key_values[0]["encoder"]["key"].shape[2]
+        cross = [
+            {kind: torch.cat([pair["encoder"][kind], rest[kind]], 2) for kind in rest}
+            for pair, rest in zip(
+                past_key_values, self._cross(encoder_hidden_states[:, encoded:]), strict=True
+            )
+        ]
+        own = [pair["decoder"] for pair in past_key_values]
+        result = super().forward(input_ids, own, cross, encoder_attention_mask)
+        present = [
+            {"decoder": pair, "encoder": other}
+            for pair, other in zip(result["present"], cross, strict=True)
+        ]
+        return {"logits": result["logits"], "present": present}
+
+    @torch.no_grad()
+    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """Return the inputs of this part, with the first tokens and states in the KV cache."""
+        encoder = StatesEncoder(self.model).eval()
+        states = encoder(**encoder.batch(batch))["last_hidden_state"]
+        inputs = DecoderPart(self.model).eval().batch(batch)
+        encoded = min(CACHED_TOKENS, states.shape[1] // 2)
+        past = [
+            {"decoder": own, "encoder": {kind: t[:, :, :encoded] for kind, t in cross.items()}}
+            for own, cross in zip(inputs["past_key_values"], inputs.pop("cross"), strict=True)
+        ]
+        return {
+            "input_ids": inputs.pop("input_ids"),
+            "encoder_hidden_states": states,
+            **inputs,
+            "past_key_values": past,
+        }
+
+    def dynamic(self, collate: Any) -> Sizes:
+        """Return the dynamic dimensions; the encoder's length is one if it is a text's length."""
+        sizes = super().dynamic(collate)
+        states = {**sizes["encoder_attention_mask"]}
+        return {
+            **{name: s for name, s in sizes.items() if name not in ("cross", "past_key_values")},
+            "encoder_hidden_states": states,
+            "past_key_values.decoder": sizes["past_key_values"],
+            "past_key_values.encoder": {0: "batch_size", 2: "encoded"},
+        }
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder-decoder model that becomes two files, an encoder and a decoder.
+
+    Attributes:
+        model: the whole model.
+        parts: name -> module.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """
+        Raises:
+            CaptureError: the model is not an encoder-decoder.
+        """
+        super().__init__()
+        self.model = model
+        self.parts: dict[str, EncoderPart | DecoderPart] = {
+            "encoder": StatesEncoder(model).eval(),
+            "decoder": MergedDecoder(model).eval(),
         }
 
 
@@ -168,10 +290,18 @@ def _pairs(cache: Any) -> list[dict[str, torch.Tensor]]:
     return [{"key": layer.keys, "value": layer.values} for layer in cache.layers]
 
 
-def part_for_task(task: str | None) -> type[_Part] | None:
+def part_for_task(task: str | None) -> type[EncoderPart | DecoderPart] | None:
     """Return the part that a task names by its ending ("-encoder", "-decoder"), or None."""
-    ending = (task or "").rpartition("-")[2]
-    return {"encoder": EncoderPart, "decoder": DecoderPart}.get(ending)
+    return next((part for end, part in _PARTS.items() if (task or "").endswith(end)), None)
+
+
+_PARTS: Mapping[str, type[EncoderPart | DecoderPart]] = {
+    f"{WITH_PAST}-encoder": StatesEncoder,
+    f"{WITH_PAST}-decoder": MergedDecoder,
+    "-encoder": EncoderPart,
+    "-decoder": DecoderPart,
+}
+"""Ending of a task -> the part of the model."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.encoder_decoder import part_for_task
+from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
@@ -27,6 +27,9 @@ TASKS: Mapping[str, str] = {
     "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
     "automatic-speech-recognition-decoder": "AutoModelForSpeechSeq2Seq",
     "automatic-speech-recognition-encoder": "AutoModelForSpeechSeq2Seq",
+    "automatic-speech-recognition-with-past": "AutoModelForSpeechSeq2Seq",
+    "automatic-speech-recognition-with-past-decoder": "AutoModelForSpeechSeq2Seq",
+    "automatic-speech-recognition-with-past-encoder": "AutoModelForSpeechSeq2Seq",
     "ctc": "AutoModelForCTC",
     "depth-estimation": "AutoModelForDepthEstimation",
     "feature-extraction": "AutoModel",
@@ -44,6 +47,9 @@ TASKS: Mapping[str, str] = {
     "text2text-generation": "AutoModelForSeq2SeqLM",
     "text2text-generation-decoder": "AutoModelForSeq2SeqLM",
     "text2text-generation-encoder": "AutoModelForSeq2SeqLM",
+    "text2text-generation-with-past": "AutoModelForSeq2SeqLM",
+    "text2text-generation-with-past-decoder": "AutoModelForSeq2SeqLM",
+    "text2text-generation-with-past-encoder": "AutoModelForSeq2SeqLM",
     "token-classification": "AutoModelForTokenClassification",
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
@@ -52,6 +58,9 @@ TASKS: Mapping[str, str] = {
 
 WITH_PAST = "text-generation-with-past"
 """The task whose model has its KV cache as inputs and outputs."""
+
+BOTH_PARTS = ("text2text-generation-with-past", "automatic-speech-recognition-with-past")
+"""Tasks whose model becomes two files, an encoder and a decoder with its KV cache."""
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
@@ -145,7 +154,9 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     loaded: nn.Module = disable_cache(model).float()
     if (part := part_for_task(task)) is not None:
         return part(loaded)
-    return DecoderWithCache(loaded) if task == WITH_PAST else loaded
+    if task == WITH_PAST:
+        return DecoderWithCache(loaded)
+    return EncoderDecoder(loaded) if task in BOTH_PARTS else loaded
 
 
 def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:

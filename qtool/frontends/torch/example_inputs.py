@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool.core.data import Batch
+from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError
 
 _NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # callers cannot name these
@@ -41,6 +42,19 @@ def _is_named(dimensions: Any) -> bool:
     )
 
 
+def sizes_of(name: str, dynamic: Mapping[str, Mapping[int, str]]) -> Mapping[int, str]:
+    """Return the dynamic dimensions of an input tensor, {dimension: name}.
+
+    Args:
+        name: of the tensor, "past_key_values.0.encoder.key" where it is nested.
+        dynamic: what is said of an input, "past_key_values", applies to all tensors in it, and of
+            the entries of a list, "past_key_values.encoder", to those of each.
+    """
+    parts = [part for part in name.split(".") if not part.isdecimal()]
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((dynamic[p] for p in (name, *prefixes) if p in dynamic), {})
+
+
 def double_single_sample(
     model: nn.Module, example: Batch, dynamic: Mapping[str, Mapping[int, str]] | None
 ) -> Batch:
@@ -48,8 +62,12 @@ def double_single_sample(
     if example.size != 1:
         return example
     named = example.arguments_of(model)
-    batched = named if dynamic is None else [n for n in named if 0 in dynamic.get(n, {})]
-    chosen = {id(leaf) for n in batched for leaf in pytree.tree_leaves(named[n])}
+    leaves = pytree.tree_flatten_with_path(dict(named))[0]
+    chosen = {
+        id(leaf)
+        for path, leaf in leaves
+        if dynamic is None or 0 in sizes_of(".".join(map(key_text, path)), dynamic)
+    }
 
     def double(x: Any) -> Any:
         one = isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[0] == 1

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError, describe
 from qtool.core.graph.float_tolerance import (
     COMPARED_SAMPLES,
@@ -27,6 +28,7 @@ from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (
     double_single_sample,
     name_keyword_inputs,
+    sizes_of,
     unshare_inputs,
 )
 from qtool.frontends.torch.export_errors import eager_problem, explain_export_error, run_error
@@ -71,7 +73,7 @@ def capture_module(
         name_keyword_inputs(model, example)
         two = unshare_inputs(double_single_sample(model, example, dynamic))
         graph = from_program(_export(model, example, two, dynamic))
-        _name_dims(graph, two.arguments_of(model), dynamic)
+        _name_dims(graph, dynamic)
     if has_weights:
         with preserve_attributes(model):
             _check_outputs(model, graph)
@@ -201,7 +203,7 @@ def _refuse_meta(model: nn.Module) -> None:
 def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:
     named = example.arguments_of(model)
     if dynamic is not None:
-        unknown = sorted(set(dynamic) - set(named))
+        unknown = sorted(n for n in dynamic if n.partition(".")[0] not in named)
         if unknown:
             raise CaptureError(
                 f"dynamic names '{unknown[0]}', which is not an input; the inputs are "
@@ -213,8 +215,8 @@ def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | Non
             return None
         if dynamic is None:
             return {0: Dim.AUTO} if leaf.dim() else None
-        name = str(getattr(path[0], "key", path[0]))
-        wanted = dynamic.get(name, {})
+        name = ".".join(map(key_text, path))
+        wanted = sizes_of(name, dynamic)
         for axis in wanted:
             if not 0 <= axis < leaf.dim() or leaf.shape[axis] < 2:
                 raise CaptureError(
@@ -238,18 +240,13 @@ def _nested(tree: Any, leaves: Iterator[Any]) -> Any:
     return children
 
 
-def _name_dims(
-    graph: G.FloatGraph, inputs: Mapping[str, Any], dynamic: DynamicShapes | None
-) -> None:
-    """Give dimensions the names in `dynamic`; those of an input apply to all tensors in it."""
+def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
+    """Give dimensions the names in `dynamic`."""
     if dynamic is None:
         return
 
-    def names_of(name: str) -> Mapping[int, str]:
-        return dynamic.get(name if name in inputs else name.partition(".")[0], {})
-
     for node in G.placeholders(graph.graph):
-        for axis, name in names_of(G.name_of(node)).items():
+        for axis, name in sizes_of(G.name_of(node), dynamic).items():
             graph.dims[str(G.shape(node)[axis])] = name
     sums = _sums(graph.dims)
     graph.dims |= sums
@@ -257,7 +254,7 @@ def _name_dims(
         replace(
             i,
             shape=tuple(
-                sums.get(str(s), names_of(i.name).get(k, i.shape[k]))
+                sums.get(str(s), sizes_of(i.name, dynamic).get(k, i.shape[k]))
                 for k, s in enumerate(G.shape(node))
             ),
         )

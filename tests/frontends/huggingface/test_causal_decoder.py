@@ -142,7 +142,7 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     assert small["RotaryEmbedding"] == 4  # of queries and keys
     assert small["Shape"] == 2  # how much is in the cache; the places of tokens, once for all
     shapes = {o.name: o.shape for o in ort.InferenceSession(path).get_outputs()}
-    assert shapes["logits"] == ["batch", "sequence", 96]
+    assert shapes["logits"] == ["batch_size", "sequence", 96]
     assert shapes["present.1.value"][2] == "past + sequence"
 
 
@@ -185,7 +185,7 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert len(greedy(in_runtime(out))) == STEPS
     shapes = {o.name: o.shape for o in ort.InferenceSession(out).get_outputs()}
-    assert shapes["logits"] == ["batch", 1, 96]
+    assert shapes["logits"] == ["batch_size", 1, 96]
     config = json.loads((tmp_path / "genai_config.json").read_text())
     assert config["search"]["past_present_share_buffer"]
     assert config["model"]["decoder"]["filename"] == "model.onnx"

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from qtool.frontends.huggingface.companion_files import is_transformers_folder, write_companions
+from qtool.frontends.huggingface.companion_files import (
+    is_transformers_folder,
+    write_card,
+    write_companions,
+)
+from qtool.frontends.huggingface.folder_layout import LAYOUTS
+from qtool.frontends.huggingface.model_card import CARD, MARK
 
 
 @pytest.fixture
@@ -31,6 +37,29 @@ def test_configuration_and_tokenizer(folder: Path, tmp_path: Path) -> None:
     assert write_companions(None, folder, target) == [other]
     assert other.read_text() == "another model's"
     assert write_companions(None, folder, folder / "bert.onnx") == []
+
+
+def test_configuration_for_transformers_js(folder: Path, tmp_path: Path) -> None:
+    out, layout = tmp_path / "out", LAYOUTS["shared"]
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text("{}")
+    for mode, dtype in (("static", "q8"), ("weight-only-int4", "q4")):  # written again
+        path = layout.path(out, "", mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert write_companions(None, folder, path, layout, out, mode) == []
+        config = json.loads((out / "config.json").read_text())
+        assert config == {"model_type": "bert", "transformers.js_config": {"dtype": dtype}}
+    assert (out / "1_Pooling" / "config.json").read_text() == "{}"
+
+
+def test_a_card_of_somebody_else_stays(tmp_path: Path) -> None:
+    assert write_card(tmp_path, f"{MARK} one") == []
+    assert write_card(tmp_path, f"{MARK} two") == []
+    card = tmp_path / CARD
+    assert card.read_text() == f"{MARK} two"
+    card.write_text("mine")
+    assert write_card(tmp_path, f"{MARK} three") == [card]
+    assert card.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,12 @@ from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart
+from qtool.frontends.huggingface.encoder_decoder import (
+    DecoderPart,
+    EncoderPart,
+    MergedDecoder,
+    StatesEncoder,
+)
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
 from tests.frontends.huggingface.test_model_folder import tokenizer
@@ -62,12 +67,14 @@ def bart() -> tuple[Any, dict[str, Any]]:
     return library.BartForConditionalGeneration(config), {"input_ids": ids, "attention_mask": mask}
 
 
-def t5_model() -> tuple[Any, dict[str, Any]]:
+def t5_model(vocab_size: int = 64) -> tuple[Any, dict[str, Any]]:
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    config = library.T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)
+    config = library.T5Config(vocab_size=vocab_size, decoder_start_token_id=0, **sizes)
     model = library.T5ForConditionalGeneration(config)
-    model.lm_head.weight = torch.nn.Parameter(torch.randn(64, 16))  # else one token is always first
+    model.lm_head.weight = torch.nn.Parameter(
+        torch.randn(vocab_size, 16)
+    )  # else one token is always first
     ids = torch.randint(3, 64, (2, 7))
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
@@ -139,6 +146,41 @@ def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None
     assert len(np.unique(found)) > 1
 
 
+@pytest.mark.parametrize("make", [whisper, bart, t5_model])
+def test_one_decoder_for_the_first_call_and_the_next_ones(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    """Its cache of encoder states is empty first, then full; in between for calibration."""
+    model, given = make()
+    encoder, decoder = StatesEncoder(model.eval()).eval(), MergedDecoder(model).eval()
+    ids = torch.randint(3, 64, (2, 9), generator=torch.Generator().manual_seed(0))
+    batch = decoder.batch({**given, "decoder_input_ids": ids})
+    with torch.no_grad():
+        states = encoder(**given)["last_hidden_state"]
+    length = {1: "length"} if "attention_mask" in given else {}
+    sizes: dict[str, dict[int, str]] = {"input_ids": {0: "batch_size", 1: "sequence"}}
+    sizes |= {name: {0: "batch_size", **length} for name in batch if name.startswith("encoder")}
+    sizes |= {
+        f"past_key_values.{side}": {0: "batch_size", 2: side} for side in ("decoder", "encoder")
+    }
+    captured = qtool.capture_model(decoder, batch, sizes)
+    session = ort.InferenceSession(write_float(captured.graph, tmp_path / "decoder.onnx"))
+    past = {i.name: i.shape for i in session.get_inputs() if i.name.startswith("past")}
+    assert past["past_key_values.0.encoder.key"] == ["batch_size", 2, "encoder", 8]
+    cache = {n: np.zeros((2, s[1], 0, s[3]), np.float32) for n, s in past.items()}
+    fixed = {"encoder_hidden_states": states.numpy()}
+    if length:
+        fixed["encoder_attention_mask"] = given["attention_mask"].numpy()
+    tokens = [np.full((2, 1), model.config.decoder_start_token_id)]
+    for _ in range(STEPS):
+        logits, *present = session.run(None, {"input_ids": tokens[-1], **fixed, **cache})
+        cache = dict(zip(cache, present, strict=True))
+        tokens.append(logits[:, -1:].argmax(-1))
+    assert cache["past_key_values.0.encoder.key"].shape[2] == states.shape[1]
+    assert 0 < batch["past_key_values"][0]["encoder"]["key"].shape[2] < states.shape[1]
+    assert np.array_equal(np.concatenate(tokens[1:], 1), generated(model, given))
+
+
 def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
     model, given = bart()
     start = model.eval().config.decoder_start_token_id
@@ -168,9 +210,10 @@ def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
-    cache = {f"past_key_values.0.{kind}": ["batch", 2, "past", 8] for kind in ("key", "value")}
-    cross = {f"cross.0.{kind}": ["batch", 2, "length", 8] for kind in ("key", "value")}
-    given = {"input_ids": ["batch", "sequence"], "encoder_attention_mask": ["batch", "length"]}
+    cache = {f"past_key_values.0.{kind}": ["batch_size", 2, "past", 8] for kind in ("key", "value")}
+    cross = {f"cross.0.{kind}": ["batch_size", 2, "length", 8] for kind in ("key", "value")}
+    given = {"input_ids": ["batch_size", "sequence"]}
+    given["encoder_attention_mask"] = ["batch_size", "length"]
     assert inputs == {**given, **cache, **cross}
 
 
@@ -198,7 +241,7 @@ def test_batches_of_each_half(t5: Path, texts: Path) -> None:
     first = next(iter(data))
     assert first["past_key_values"][0]["key"].shape == (3, 2, 4, 8)
     assert first["cross"][0]["value"].shape == (3, 2, 5, 8)
-    assert data.dynamic["cross"] == {0: "batch", 2: "length"}
+    assert data.dynamic["cross"] == {0: "batch_size", 2: "length"}
 
 
 def test_no_half_comes_without_its_weights(t5: Path) -> None:

@@ -30,9 +30,12 @@ def simplify_shapes(graph: fx.Graph) -> None:
         find = _STATIC_SIZES.get(node.target)
         if find is None or all(isinstance(size, int) for size in node.args[1]):
             continue
-        sizes = find(G.shape(node.args[0]), G.shape(node))
-        if sizes is not None:
-            node.args = (node.args[0], sizes, *node.args[2:])
+        after = G.shape(node)
+        sizes: Sequence[Any] | None = find(G.shape(node.args[0]), after)
+        if sizes is None:  # -1 for a size that is fixed says less
+            pairs = zip(node.args[1], after, strict=True)
+            sizes = [new if isinstance(new, int) else size for size, new in pairs]
+        node.args = (node.args[0], sizes, *node.args[2:])
     graph.eliminate_dead_code()
 
 

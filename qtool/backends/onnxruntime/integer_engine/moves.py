@@ -34,10 +34,10 @@ def _ints(constant: np.ndarray[Any, Any] | None) -> list[int] | None:
 
 
 def _reshape(attributes: Attributes, constants: Constants) -> Move:
-    sizes = _ints(constants[0]) or []
+    sizes, copy = _ints(constants[0]) or [], not attributes.get("allowzero", 0)
 
     def move(x: Tensor) -> Tensor:
-        return x.reshape([x.shape[i] if s == 0 else s for i, s in enumerate(sizes)])
+        return x.reshape([x.shape[i] if s == 0 and copy else s for i, s in enumerate(sizes)])
 
     return move
 

@@ -1,0 +1,112 @@
+"""The libraries that load the folder of a model: which models, and by which line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
+from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
+
+FEATURES, CLASSES, TEXT = "feature-extraction", "text-classification", "text-generation"
+WRITING, SPEECH = "text2text-generation", "automatic-speech-recognition"
+
+_TASKS: Mapping[str, tuple[str, str]] = {
+    "ForCausalLM": (TEXT, "ORTModelForCausalLM"),
+    "LMHeadModel": (TEXT, "ORTModelForCausalLM"),
+    "ForSequenceClassification": (CLASSES, "ORTModelForSequenceClassification"),
+    "ForTokenClassification": ("token-classification", "ORTModelForTokenClassification"),
+    "ForQuestionAnswering": ("question-answering", "ORTModelForQuestionAnswering"),
+    "ForMaskedLM": ("fill-mask", "ORTModelForMaskedLM"),
+    "ForMultipleChoice": ("multiple-choice", "ORTModelForMultipleChoice"),
+    "ForImageClassification": ("image-classification", "ORTModelForImageClassification"),
+    "ForSemanticSegmentation": ("image-segmentation", "ORTModelForSemanticSegmentation"),
+    "ForObjectDetection": ("object-detection", ""),
+    "ForAudioClassification": ("audio-classification", "ORTModelForAudioClassification"),
+    "ForCTC": (SPEECH, "ORTModelForCTC"),
+    "ForConditionalGeneration": (WRITING, "ORTModelForSeq2SeqLM"),
+}
+"""Ending of a class of transformers -> task of a pipeline, class of Optimum ("" for none)."""
+_FEATURES = FEATURES, "ORTModelForFeatureExtraction"
+_SPEECH = SPEECH, "ORTModelForSpeechSeq2Seq"
+_PARTS = (
+    "one part of an encoder-decoder model is no model to it; name the task with -with-past "
+    "instead of -encoder or -decoder"
+)
+
+
+def _whole(model: Any) -> Any:
+    wrapped = isinstance(model, DecoderWithCache | EncoderPart | DecoderPart)
+    return model.model if wrapped else model
+
+
+def _row(model: Any) -> tuple[str, str]:
+    """Return task and class of Optimum."""
+    whole = _whole(model)
+    name = type(whole).__name__
+    row = next((row for ending, row in _TASKS.items() if name.endswith(ending)), _FEATURES)
+    hears = getattr(whole, "main_input_name", "") in ("input_features", "input_values")
+    return _SPEECH if row[0] == WRITING and hears else row
+
+
+def pipeline_task(model: Any) -> str:
+    """Return the task of a pipeline for a model of transformers, such as "text-generation"."""
+    return _row(model)[0]
+
+
+def _reads_text(model: Any) -> bool:
+    return getattr(_whole(model), "main_input_name", "") == "input_ids"
+
+
+def refusal(consumer: str, model: Any) -> str | None:
+    """Return why a library does not load the folder of a model; None if it does.
+
+    Args:
+        consumer: name of the library.
+        model: as it was loaded.
+    """
+    if isinstance(model, EncoderPart | DecoderPart) and not isinstance(model, MergedPart):
+        return _PARTS
+    task, ort_class = _row(model)
+    if consumer == GENAI and not isinstance(model, DecoderWithCache):
+        return "it loads language models with a KV cache: --task text-generation-with-past"
+    if consumer == JS and task == TEXT and not isinstance(model, DecoderWithCache):
+        return "it loads language models with a KV cache: --task text-generation-with-past"
+    if consumer == OPTIMUM and not ort_class:
+        return f"it has no class for {task}"
+    if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
+        return f"it loads text encoders and classifiers, not models for {task}"
+    return None
+
+
+def loading_lines(consumer: str, model: Any, file: str) -> list[str]:
+    """Return the code that loads the folder with a library.
+
+    Args:
+        consumer: name of the library.
+        model: as it was loaded.
+        file: path of the ONNX file in the folder.
+    """
+    task, ort_class = _row(model)
+    named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
+    sentences = "SentenceTransformer" if task == FEATURES else "CrossEncoder"
+    lines = {
+        GENAI: ["import onnxruntime_genai", "", "model = onnxruntime_genai.Model(folder)"],
+        OPTIMUM: [
+            f"from optimum.onnxruntime import {ort_class}",
+            "",
+            f"model = {ort_class}.from_pretrained(folder)",
+        ],
+        JS: [
+            'import { pipeline } from "@huggingface/transformers";',
+            "",
+            f'const model = await pipeline("{task}", folder);',
+        ],
+        SENTENCES: [
+            f"from sentence_transformers import {sentences}",
+            "",
+            f'model = {sentences}(folder, backend="onnx"{named})',
+        ],
+    }
+    return lines[consumer]

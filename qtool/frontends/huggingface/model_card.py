@@ -1,0 +1,57 @@
+"""The README.md of a model's folder: what was measured, and how libraries load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qtool.core.summary import Summary, group_notes
+from qtool.core.versions import own_version
+from qtool.frontends.huggingface.consumers import loading_lines, pipeline_task
+from qtool.frontends.huggingface.folder_layout import JS
+
+CARD = "README.md"
+MARK = "<!-- written by qtool -->"
+"""A line of each card; a README.md without it is somebody else's and stays."""
+
+
+def model_card(
+    name: str, model: Any, files: Mapping[str, Summary], consumers: Sequence[str]
+) -> str:
+    """Return the card of a folder.
+
+    Args:
+        name: of the model.
+        model: as it was loaded.
+        files: path of each ONNX file in the folder -> what was measured.
+        consumers: libraries that load the folder.
+    """
+    task = pipeline_task(model)
+    head = ["---", f"pipeline_tag: {task}", "tags:", "- onnx", "- quantized", "---", MARK, ""]
+    lines = [*head, f"# {name}, quantized", ""]
+    lines += [f"{name} as ONNX for {task}, written and verified by qtool {own_version()}.", ""]
+    for file, summary in files.items():
+        lines += [
+            f"## {Path(file).name}",
+            "",
+            f"{summary.text}.",
+            "",
+            "| | measured |",
+            "|---|---|",
+        ]
+        lines += [f"| {label} | {text.replace('|', '/')} |" for label, text in summary.rows]
+        lines += ["", *(f"- {note}" for note in group_notes(summary.notes)), ""]
+    if consumers:
+        lines += ["## Use", ""]
+    for consumer in consumers:
+        code = loading_lines(consumer, model, next(iter(files)))
+        lines += [
+            f"{consumer}:",
+            "",
+            f"```{'js' if consumer == JS else 'python'}",
+            *code,
+            "```",
+            "",
+        ]
+    return "\n".join(lines)
