@@ -44,7 +44,8 @@ PAGES = [
         for p in ROOT.glob(f"{folder}/**/*.md")
     ),
 ]
-LANGUAGES = {"python", "sh", "output", "text", "toml", "{include}", "{eval-rst}", "{toctree}"}
+LANGUAGES = {"python", "sh", "output", "text", "toml", "yaml"}
+LANGUAGES |= {"{include}", "{eval-rst}", "{toctree}"}
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
 QUICK = {"--timing": "0", "--seconds": "0.05"}  # whatever a command has of these, and is not given
