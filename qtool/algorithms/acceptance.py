@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool import distributed
-from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.graph import FloatGraph
@@ -76,17 +76,12 @@ def quantized_module(state: ConversionState) -> fx.GraphModule:
 
 def output_noise(
     state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
-) -> list[float]:
-    """Return the output noise of each quantized network, relative to the float outputs' power."""
-    return [float(each.sum()) for each in output_noise_per_sample(state, modules, batches)]
-
-
-def output_noise_per_sample(
-    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
 ) -> list[torch.Tensor]:
-    """Return what each sample adds to `output_noise`, per module: float64 [samples].
+    """Return the output noise of each quantized network, relative to the float outputs' power.
 
-    [batches] where an output does not have one row per sample.
+    Returns:
+        What each sample adds, per module: float64 [samples]; [batches] where an output does not
+        have one row per sample.
     """
     ranks = ranks_for(state, f"judge by {len(batches)} batches", modules)
     cache = state.calibration.kept_samples.cache if state.calibration is not None else {}
@@ -133,24 +128,47 @@ def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64).reshape(len(rows), columns)
 
 
-def not_worse(before: ConversionState, after: ConversionState) -> bool:
-    """Return whether the error on held-out samples did not grow; True if there are no such samples.
+def best_candidate(
+    before: ConversionState, candidates: Sequence[ConversionState], samples: int
+) -> ConversionState | None:
+    """Return the most accurate candidate on held-out samples; None if each is worse than `before`.
 
-    The mean over samples of the logarithm of the error ratio decides; a few samples with large
-    errors would dominate a ratio of sums. Half of the samples are used where they are conclusive.
+    The first one if there are no such samples. The mean over samples of the logarithm of the error
+    ratio decides; a few samples with large errors would dominate a ratio of sums. Of one candidate
+    half of the samples are used where they are conclusive.
+
+    Args:
+        before: the state before the step.
+        candidates: after it.
+        samples: the largest number of held-out samples.
     """
-    batches = before.quick_batches(limit=HOLDOUT_SAMPLES, holdout=True)
+    batches = before.quick_batches(limit=samples, holdout=True)
     if not batches:
-        return True
-    modules, half = [quantized_module(each) for each in (before, after)], (len(batches) + 1) // 2
-    ratios = error_ratios(*output_noise_per_sample(before, modules, batches[:half]))
-    if (
-        abs(ratios.mean()) < STANDARD_ERRORS * ratios.std(correction=0) / len(ratios) ** 0.5
-        and batches[half:]
-    ):
-        rest = error_ratios(*output_noise_per_sample(before, modules, batches[half:]))
-        ratios = torch.cat([ratios, rest])
-    return bool(ratios.mean() <= 0)
+        return candidates[0]
+    modules, half = (
+        [quantized_module(each.solved()) for each in (before, *candidates)],
+        (len(batches) + 1) // 2,
+    )
+    ratios = _error_ratios(before, modules, batches[:half])
+    if batches[half:] and (len(candidates) > 1 or not _is_conclusive(ratios[0])):
+        rest = _error_ratios(before, modules, batches[half:])
+        ratios = [torch.cat(pair) for pair in zip(ratios, rest, strict=True)]
+    means = [float(each.mean()) for each in ratios]
+    best = min(range(len(means)), key=means.__getitem__)
+    return candidates[best] if means[best] <= 0 else None
+
+
+def _is_conclusive(ratios: torch.Tensor) -> bool:
+    error = ratios.std(correction=0) / len(ratios) ** 0.5
+    return bool(abs(ratios.mean()) >= STANDARD_ERRORS * error)
+
+
+def _error_ratios(
+    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
+) -> list[torch.Tensor]:
+    """Return the error ratios of all modules but the first, over those of the first."""
+    before, *after = output_noise(state, modules, batches)
+    return [error_ratios(before, each) for each in after]
 
 
 def error_ratios(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import output_noise, quantized_module
+from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import (
     attribute_name,
     constant_value,
@@ -24,8 +25,8 @@ from qtool.algorithms.exclusive_layers import (
     point_params,
     with_constants,
 )
-from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import LESS_ACCURATE, NO_SAMPLES
+from qtool.algorithms.pipeline import Step
+from qtool.algorithms.skip_reasons import NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
@@ -117,20 +118,16 @@ def _layers(state: ConversionState) -> dict[str, fx.Node]:
     return layers
 
 
-def _run(state: ConversionState) -> ConversionState:
-    holdout = state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
-    before = quantized_module(state)
-    executor = Executor(replace(state.graph, module=before))
+def _propose(state: ConversionState) -> ConversionState:
+    executor = Executor(replace(state.graph, module=quantized_module(state)))
     limit = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
     samples = state.batches(BATCH, max(limit, 1))
-    if not samples or not holdout:
+    if not samples or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
         return state.with_notes(f"{NAME}: {NO_SAMPLES}")
     walk = _LayerWalk(state, executor, _layers(state))
     networks = [frozenset[str](), executor.points]
     executor.run_side_by_side(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
-    after = _with_statistics(state, walk)
-    old, new = output_noise(state, [before, quantized_module(after)], holdout)
-    return after if new < old else state.with_notes(f"{NAME}: {LESS_ACCURATE}")
+    return _with_statistics(state, walk)
 
 
 def _with_statistics(state: ConversionState, walk: _LayerWalk) -> ConversionState:
@@ -140,4 +137,4 @@ def _with_statistics(state: ConversionState, walk: _LayerWalk) -> ConversionStat
     return changed.with_change(Change(NAME, len(walk.params) // 2, REASON))
 
 
-BATCH_NORM_REESTIMATION = Step(NAME, _run, accuracy="", samples=SAMPLES)
+BATCH_NORM_REESTIMATION = Step(NAME, _propose, accuracy="", samples=SAMPLES, judges=HOLDOUT_SAMPLES)

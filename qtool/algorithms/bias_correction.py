@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import constant_value, point_params
 from qtool.algorithms.layer_reconstruction import (
     SAMPLES,
@@ -21,8 +22,7 @@ from qtool.algorithms.layer_reconstruction import (
     walk_layers,
 )
 from qtool.algorithms.layer_rows import as_matrix
-from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import skip_on_failure
+from qtool.algorithms.pipeline import Step
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.core import graph as G
 
@@ -57,12 +57,13 @@ def _solve(walk: LayerWalk, name: str, samples: LayerSamples) -> LayerSolution:
     return LayerSolution(None, corrected_bias(walk.state, walk.layers[name], samples, None))
 
 
-@skip_on_failure(NAME)
-def _run(state: ConversionState) -> ConversionState:
+def _propose(state: ConversionState) -> ConversionState:
     if (lack := missing_samples(state)) is not None:
         return state.with_notes(f"{NAME}: {lack}")
     walk = walk_layers(state, NAME, _solve, needs_rows=False)
     return walk.result(NAME, walk.corrected, REASON)
 
 
-BIAS_CORRECTION = Step(NAME, _run, accuracy="", samples=SAMPLES, replay=replay_constants)
+BIAS_CORRECTION = Step(
+    NAME, _propose, accuracy="", samples=SAMPLES, replay=replay_constants, optional=True
+)

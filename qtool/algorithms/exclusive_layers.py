@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import is_product
-from qtool.algorithms.pipeline import ConversionState
 from qtool.core import graph as G
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Kind

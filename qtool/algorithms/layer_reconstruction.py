@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module, ranks_for
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import (
     attribute_name,
     constant_node,
@@ -30,9 +31,8 @@ from qtool.algorithms.exclusive_layers import (
     with_constants,
 )
 from qtool.algorithms.layer_rows import as_matrix
-from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.residual_input import residual_input
-from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW
+from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
     BatchSlice,

@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.pipeline import ConversionState, Step
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of

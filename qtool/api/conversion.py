@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.algorithms.pipeline import ConversionState, collect_probes, run_steps
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import collect_probes, run_steps
 from qtool.algorithms.registry import samples_to_keep, select_steps
 from qtool.api.conversion_inputs import (
     capture_data,

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from qtool import observers
-from qtool.algorithms.pipeline import SOLVE, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.registry import select_steps
 from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.storage import append_weights
@@ -115,7 +115,7 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
     captured, plan = _plan_block(run, block, exact)
     calibration = _calibrate_block(run, captured, plan, index, own)
-    solved = SOLVE.run(ConversionState.start(captured, plan, calibration))
+    solved = ConversionState.start(captured, plan, calibration).solved()
     rounding = GPTQ in select_steps(run.recipe)
     after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
     outcome = run_block(solved, rounding, values, checkpoint.scratch, after, own)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, round_layer

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import exclusive_layers
-from qtool.algorithms.pipeline import ConversionState
 from qtool.algorithms.residual_input import residual_input
 from qtool.blockwise.layer_shards import BlockLayer
 from qtool.core import graph as G

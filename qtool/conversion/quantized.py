@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from torch import fx
 
-from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from qtool.algorithms.pipeline import ConversionState, replay_changes
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import replay_changes
 from qtool.algorithms.registry import STEPS
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from qtool.algorithms.pipeline import ConversionState, replay_changes
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import replay_changes
 from qtool.algorithms.registry import STEPS
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized

@@ -9,15 +9,14 @@ from torch import nn
 import qtool
 from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import (
+    best_candidate,
     error_ratios,
     float_outputs,
-    not_worse,
     output_noise,
-    output_noise_per_sample,
     quantized_module,
     relative_error,
 )
-from qtool.algorithms.pipeline import SOLVE, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.core.data import Batch
 from qtool.planning.recipe import Recipe
 
@@ -59,19 +58,18 @@ def test_noise_is_added_up_over_batches() -> None:
     captured = qtool.capture_model(net, x)
     calibration = qtool.calibrate(captured, [x])
     start = ConversionState.start(captured, captured.plan(), calibration)
-    state = SOLVE.run(start)
+    state = start.solved()
     module = quantized_module(state)
-    whole = output_noise(state, [module], [Batch((x,))])
-    parts = output_noise(state, [module], [Batch((part,)) for part in x.split(5)])
+    whole = float(output_noise(state, [module], [Batch((x,))])[0].sum())
+    parts = float(output_noise(state, [module], [Batch((p,)) for p in x.split(5)])[0].sum())
     with torch.no_grad():
         exact, found = net(x).double(), module(x)
     by_hand = (exact - found).square().sum() / exact.square().sum()
-    assert whole == pytest.approx([float(by_hand)], rel=1e-6)  # summed in another order
+    assert whole == pytest.approx(float(by_hand), rel=1e-6)  # summed in another order
     assert parts == pytest.approx(whole, rel=1e-6)
-    assert output_noise(state, [captured.graph.module], [Batch((x,))]) == [0.0]
+    assert not output_noise(state, [captured.graph.module], [Batch((x,))])[0].any()
     samples, halves = (
-        output_noise_per_sample(state, [module], [Batch((p,)) for p in x.split(n)])[0]
-        for n in (32, 16)
+        output_noise(state, [module], [Batch((p,)) for p in x.split(n)])[0] for n in (32, 16)
     )
     each = (exact - found).square().sum(1) / exact.square().sum()
     assert torch.allclose(samples, each, rtol=1e-6)
@@ -86,8 +84,8 @@ def test_flat_outputs_count_by_sample_where_each_has_one_number(width: int, coun
     x = torch.randn(32, 4)
     captured = qtool.capture_model(net, x)
     start = ConversionState.start(captured, captured.plan(), qtool.calibrate(captured, [x]))
-    state = SOLVE.run(start)
-    (found,) = output_noise_per_sample(
+    state = start.solved()
+    (found,) = output_noise(
         state, [quantized_module(state)], [Batch((part,)) for part in x.split(8)]
     )
     assert found.shape == (counted,)
@@ -104,8 +102,9 @@ def test_what_one_plan_has_shown_is_not_taken_for_another() -> None:
         start = ConversionState.start(
             captured, captured.plan(recipe=Recipe(mode=mode)), calibration
         )
-        state = SOLVE.run(start)
+        state = start.solved()
         noise += output_noise(state, [quantized_module(state)], [Batch((x,))])
+    noise = [float(each.sum()) for each in noise]
     assert noise[1] < 0.7 * noise[0]
 
 
@@ -114,7 +113,7 @@ def test_ranks_share_the_same_task_on_the_same_networks() -> None:
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
     calibration = qtool.calibrate(captured, [x])
     start = ConversionState.start(captured, captured.plan(), calibration)
-    state = SOLVE.run(start)
+    state = start.solved()
     tasks = [("gptq", []), ("judge", []), ("judge", [quantized_module(state)])]
     marks = [acceptance._task_fingerprint(each, *task) for each in (start, state) for task in tasks]
     assert len(set(marks)) == 6
@@ -138,7 +137,7 @@ def test_half_of_the_samples_judge_where_they_can_tell(
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
     calibration = qtool.calibrate(captured, [x], recover=["gptq"])
-    state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
+    state = ConversionState.start(captured, captured.plan(), calibration).solved()
     seen: list[int] = []
 
     def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,6 +145,6 @@ def test_half_of_the_samples_judge_where_they_can_tell(
         before = torch.linspace(1, 2, seen[-1])
         return before, before.flip(0) * (1 + apart)
 
-    monkeypatch.setattr("qtool.algorithms.acceptance.output_noise_per_sample", noise)
-    assert not not_worse(state, state)
+    monkeypatch.setattr("qtool.algorithms.acceptance.output_noise", noise)
+    assert best_candidate(state, [state], 64) is None
     assert seen == [32] * runs

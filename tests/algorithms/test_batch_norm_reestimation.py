@@ -13,6 +13,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms import batch_norm_reestimation
+from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.evaluation.restored_model import restore
@@ -125,7 +126,7 @@ def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.M
     torch.manual_seed(0)
     monkeypatch.setattr(batch_norm_reestimation, "_moments", wrong)
     model, plain = made(FOUR_BITS, "batch-norm-reestimation"), made(FOUR_BITS)
-    assert f"batch-norm-reestimation: {batch_norm_reestimation.LESS_ACCURATE}" in model.notes
+    assert f"batch-norm-reestimation: {LESS_ACCURATE}" in model.notes
     assert torch.equal(model(images(2)), plain(images(2)))
 
 
@@ -144,4 +145,4 @@ def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
     calibration = replace(calibration, kept_samples=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["batch-norm-reestimation"])
-    assert f"batch-norm-reestimation: {batch_norm_reestimation.NO_SAMPLES}" in model.notes
+    assert f"batch-norm-reestimation: {NO_SAMPLES}" in model.notes

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.pipeline import ConversionState, Step, collect_probes, replay_changes
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import Step, collect_probes, replay_changes
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.core import graph as G

@@ -15,14 +15,15 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import not_worse
+from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import factor_limits, solve_factors
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.algorithms.cross_layer_equalization.noise_model import noise_model, predict_noise
 from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
-from qtool.algorithms.pipeline import SOLVE, ConversionState, Step
-from qtool.algorithms.skip_on_failure import NO_SAMPLES, TOO_FEW, skip_on_failure
+from qtool.algorithms.pipeline import Step
+from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -68,8 +69,7 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     return tuple(probes.values())
 
 
-@skip_on_failure(NAME)
-def _run(state: ConversionState) -> ConversionState:
+def _propose(state: ConversionState) -> ConversionState:
     streams = find_streams(state.graph.module)
     if state.calibration is None or not _can_help(state.plan, streams):
         return state
@@ -82,15 +82,23 @@ def _run(state: ConversionState) -> ConversionState:
     change = Change(CROSS_LAYER_EQUALIZATION.name, len(factors), REASON, factors)
     scaled = _apply(state, change, state.quick_batches(size, size, holdout=True))
     batches = [b for held in (False, True) for b in state.quick_batches(OBSERVED, SAMPLES, held)]
-    after = _observe_again(scaled, factors, batches)
-    return after if not_worse(SOLVE.run(state), SOLVE.run(after)) else state
+    return _observe_again(scaled, factors, batches)
 
 
 def _replay(state: ConversionState, change: Change) -> ConversionState:
     return _apply(state, change, ())
 
 
-CROSS_LAYER_EQUALIZATION = Step(NAME, _run, _probes, "balanced", SAMPLES, _replay)
+CROSS_LAYER_EQUALIZATION = Step(
+    NAME,
+    _propose,
+    _probes,
+    "balanced",
+    SAMPLES,
+    _replay,
+    judges=HOLDOUT_SAMPLES,
+    optional=True,
+)
 
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool.algorithms.pipeline import ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.calibration.portable_scales import make_portable
 from qtool.calibration.scale_alignment import clamp_limits

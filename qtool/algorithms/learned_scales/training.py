@@ -23,14 +23,13 @@ from safetensors.torch import load, save
 
 from qtool.algorithms.acceptance import (
     float_outputs,
-    output_noise,
-    quantized_module,
     ranks_for,
     relative_error,
 )
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
-from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import LESS_ACCURATE, NO_SAMPLES
+from qtool.algorithms.pipeline import Step
+from qtool.algorithms.skip_reasons import NO_SAMPLES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.progress import track
@@ -56,9 +55,9 @@ SHARES = (1.0, 0.5, 0.25)
 """Shares of the trained change of scales to try; with few samples a smaller one is better."""
 
 
-def _run(state: ConversionState) -> ConversionState:
-    groups, holdout = state.batches(SAMPLES), _holdout_batches(state)
-    if not groups or not holdout:
+def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
+    groups = state.batches(SAMPLES)
+    if not groups or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
         return state.with_notes(f"{NAME}: {NO_SAMPLES}")
     graph = make_trainable(state)
     if not graph.parameters:
@@ -66,16 +65,8 @@ def _run(state: ConversionState) -> ConversionState:
     failure, notes = _train_on_one_rank(state, graph, groups)
     if failure:
         return state.with_notes(f"{NAME}: {failure}")
-    candidates = [graph.apply_to(state, share) for share in SHARES]
-    before, *after = output_noise(
-        state, [quantized_module(each) for each in (state, *candidates)], holdout
-    )
-    best = min(range(len(candidates)), key=after.__getitem__)
-    if not after[best] < before:
-        return state.with_notes(*notes, f"{NAME}: {LESS_ACCURATE}")
-    return (
-        candidates[best].with_notes(*notes).with_change(Change(NAME, len(graph.parameters), REASON))
-    )
+    change = Change(NAME, len(graph.parameters), REASON)
+    return [graph.apply_to(state, share).with_notes(*notes).with_change(change) for share in SHARES]
 
 
 def _train_on_one_rank(
@@ -96,10 +87,6 @@ def _train_on_one_rank(
                 parameter.copy_(values[str(i)])
         failure, notes = json.loads(ranks.all_gather(json.dumps([failure, notes]))[0])
     return failure, notes
-
-
-def _holdout_batches(state: ConversionState) -> list[Batch]:
-    return state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True)
 
 
 def _train(
@@ -161,4 +148,4 @@ def _sample_batches(state: ConversionState, groups: Sequence[Batch]) -> Iterator
         yield state.graph.call_of([t[chosen] for t in tensors])
 
 
-LEARNED_SCALES = Step(NAME, _run, accuracy="best", samples=SAMPLES)
+LEARNED_SCALES = Step(NAME, _propose, accuracy="best", samples=SAMPLES, judges=HOLDOUT_SAMPLES)

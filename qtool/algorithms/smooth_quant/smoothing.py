@@ -14,7 +14,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from qtool.algorithms.pipeline import ConversionState, Step
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import Step
 from qtool.algorithms.smooth_quant.smoothing_targets import SmoothingTarget, smoothing_targets
 from qtool.calibration.calibration import Calibration
 from qtool.core import graph as G

@@ -13,8 +13,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from qtool.algorithms.acceptance import not_worse
+from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
 from qtool.algorithms.bias_correction import corrected_bias
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import constant_value, point_params
 from qtool.algorithms.layer_reconstruction import (
     SAMPLES,
@@ -25,8 +26,7 @@ from qtool.algorithms.layer_reconstruction import (
     walk_layers,
 )
 from qtool.algorithms.layer_rows import as_matrix
-from qtool.algorithms.pipeline import ConversionState, Step
-from qtool.algorithms.skip_on_failure import LESS_ACCURATE, skip_on_failure
+from qtool.algorithms.pipeline import Step
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.algorithms.weight_rounding.row_evidence import RowEvidence
@@ -60,20 +60,20 @@ def _round_layer(
         return None, f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
 
 
-@skip_on_failure(NAME)
-def _run(state: ConversionState) -> ConversionState:
+def _propose(state: ConversionState) -> ConversionState:
     if (lack := missing_samples(state)) is not None:
         return state.with_notes(f"{NAME}: {lack}")
     walk = walk_layers(state, NAME, _solve, needs_rows=True)
-    after = walk.result(NAME, walk.rounded, REASON)
-    return after if not_worse(state, after) else state.with_notes(f"{NAME}: {LESS_ACCURATE}")
+    return walk.result(NAME, walk.rounded, REASON)
 
 
 GPTQ = Step(
     NAME,
-    _run,
+    _propose,
     accuracy="balanced",
     samples=SAMPLES,
     replay=replay_constants,
     low_bits=LOW_BIT_SAMPLES,
+    judges=HOLDOUT_SAMPLES,
+    optional=True,
 )

@@ -10,7 +10,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from qtool.core.value_names import NODE_NAME as NAME
+from qtool.core.value_names import NODE_NAME
+
+NAME = NODE_NAME
+"""The key of a node's readable name in its meta."""
 
 OUTPUT = "(output)"
 """The name of the output node; a layer may be called `output`."""

@@ -11,8 +11,8 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, _Rounded, make_trainable
-from qtool.algorithms.pipeline import SOLVE, ConversionState
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.types import UINT8, QuantParams
 from qtool.planning.recipe import Recipe
@@ -41,7 +41,7 @@ def solved(recipe: Any = None) -> ConversionState:
     captured = qtool.capture_model(Net().eval(), images())
     calibration = qtool.calibrate(captured, [images()], recipe=recipe)
     plan = captured.plan(recipe=Recipe.of(recipe))
-    return SOLVE.run(ConversionState.start(captured, plan, calibration))
+    return ConversionState.start(captured, plan, calibration).solved()
 
 
 def begun(recipe: Any = None) -> tuple[ConversionState, TrainableGraph]:
@@ -73,7 +73,7 @@ def test_codes_that_stand_for_a_clamp_reach_no_further() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU6(), nn.Conv2d(8, 4, 3), nn.Flatten()).eval()
     captured = qtool.capture_model(net, images())
     calibration = qtool.calibrate(captured, [images()])
-    state = SOLVE.run(ConversionState.start(captured, captured.plan(), calibration))
+    state = ConversionState.start(captured, captured.plan(), calibration).solved()
     found = make_trainable(state)
     before = {n: p.scale for n, p in state.parameters.params.items() if n in found.scales}
     with torch.no_grad():

@@ -14,6 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.learned_scales import training
+from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.progress import show_progress
@@ -109,7 +110,7 @@ def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.M
     monkeypatch.setattr(training, "RATES", {"scales": 3.0, "weights": 3.0, "biases": 3.0})
     monkeypatch.setattr(training, "MAX_STEPS", 3)
     model = made(None, "learned-scales")
-    assert f"learned-scales: {training.LESS_ACCURATE}" in model.notes
+    assert f"learned-scales: {LESS_ACCURATE}" in model.notes
     plain = made(None)
     for name, params in plain.parameters.items():
         assert torch.equal(model.parameters[name].scale, params.scale)
@@ -168,7 +169,7 @@ def test_a_calibration_without_samples_is_said() -> None:
     calibration = qtool.calibrate(captured(), list(images(1).split(16)))
     calibration = replace(calibration, kept_samples=CalibrationSamples(0))
     model = qtool.convert(captured(), calibration, recover=["learned-scales"])
-    assert f"learned-scales: {training.NO_SAMPLES}" in model.notes
+    assert f"learned-scales: {NO_SAMPLES}" in model.notes
 
 
 def test_the_presets_take_it_at_best_alone() -> None:

@@ -1,0 +1,147 @@
+"""The state of a conversion: a frozen value, which each step replaces by a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from qtool.calibration.calibration import Calibration
+from qtool.calibration.solve_parameters import Parameters, solve_parameters
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.float_tolerance import float_tolerance
+from qtool.core.types import Change
+from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
+from qtool.passes import GraphPass, run_passes, same_function
+from qtool.planning import targets
+from qtool.planning.plan import QuantPlan, Rewrite
+from qtool.planning.planner import make_plan
+
+
+@dataclass(frozen=True, eq=False)
+class ConversionState:
+    """A model on its way to integers.
+
+    Attributes:
+        captured: the captured model in canonical form, the reference of comparisons.
+        graph: the float graph in the forms of the target, as the steps have changed it.
+        plan: of that graph.
+        calibration: statistics of its tensors; None where a file is read back.
+        parameters: of the plan's points, once they are solved.
+        changes: what the steps did, in order.
+    """
+
+    captured: Captured
+    graph: FloatGraph
+    plan: QuantPlan
+    calibration: Calibration | None = None
+    parameters: Parameters | None = None
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def start(
+        cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
+    ) -> ConversionState:
+        """Return the state before the first step."""
+        graph, _ = captured.for_target(plan.target)
+        return cls(captured, graph, plan, calibration)
+
+    def batches(
+        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
+    ) -> list[Batch]:
+        """Return the calibration samples as arguments of the graph, in batches that it accepts.
+
+        Args:
+            size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.
+        """
+        if self.calibration is None:
+            return []
+        fewest, highest = self.graph.batch_size_range()
+        size = max(size, fewest)
+        batches = self.calibration.kept_samples.batches(min(size, highest or size), limit, holdout)
+        whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
+        sizes = ((t, Batch(tuple(t)).size) for t in batches)  # the last may be too small
+        fitting = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
+        return [self.graph.call_of(t) for t in fitting]
+
+    def quick_batches(
+        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
+    ) -> list[Batch]:
+        """Return `batches` in channels-last layout: convolutions of few channels are twice as fast,
+        with other last bits."""
+        batches = self.batches(size, limit, holdout)
+        tensors = ([_to_channels_last(t) for t in self.graph.tensors_of(b)] for b in batches)
+        return [self.graph.call_of(each) for each in tensors]
+
+    def apply_edit(
+        self,
+        change: Change,
+        edit: Callable[[fx.GraphModule], int],
+        samples: Sequence[Batch] | None = None,
+    ) -> ConversionState:
+        """Return the state after an edit of the graph that keeps its function, with a new plan.
+
+        Args:
+            change: the record of the edit.
+            edit: changes a copy of the module in place; returns the number of places.
+            samples: inputs to check the function on, by default the example; empty where a change
+                is replayed that was checked before.
+
+        Raises:
+            PassError: the edited module computes something else.
+        """
+        graph = replace(self.graph, module=G.clone(self.graph.module))
+        steps = [GraphPass(change.step, edit)]
+        if samples is None:
+            apply_passes(graph, steps, example_outputs(self.graph))
+        else:
+            run_passes(graph.module, steps)
+            _check_same_function(self.graph.module, graph.module, samples)
+        old = self.plan
+        seen = self.calibration.specs if self.calibration is not None else None
+        plan = make_plan(graph.graph, targets.target(old.target), old.observer, old.recipe, seen)
+        return replace(self, graph=graph, plan=replace(plan, rewrites=old.rewrites)).with_change(
+            change
+        )
+
+    def solved(self) -> ConversionState:
+        """Return the state with scale and zero point of every point of the plan; itself if it has
+        them."""
+        if self.parameters is not None:
+            return self
+        assert self.calibration is not None
+        parameters = solve_parameters(self.graph.module, self.plan, self.calibration)
+        return replace(self, parameters=parameters)
+
+    def with_notes(self, *notes: str) -> ConversionState:
+        """Return the state with more notes for the user."""
+        if self.parameters is None:
+            assert self.calibration is not None
+            calibration = replace(self.calibration, notes=(*self.calibration.notes, *notes))
+            return replace(self, calibration=calibration)
+        parameters = replace(self.parameters, notes=(*self.parameters.notes, *notes))
+        return replace(self, parameters=parameters)
+
+    def with_change(self, change: Change) -> ConversionState:
+        """Return the state with a change recorded, in the plan and for the file."""
+        rewrite = Rewrite(change.step, change.count, change.reason)
+        plan = replace(self.plan, rewrites=(*self.plan.rewrites, rewrite))
+        return replace(self, plan=plan, changes=(*self.changes, change))
+
+
+def _to_channels_last(t: torch.Tensor) -> torch.Tensor:
+    return t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+
+
+def _check_same_function(one: nn.Module, other: nn.Module, samples: Iterable[Batch]) -> None:
+    with torch.inference_mode():
+        for batch in samples:
+            before, after = (m(*batch.args, **batch.kwargs) for m in (one, other))
+            noise = partial(float_tolerance, other, batch.args, batch.kwargs)
+            same_function(pytree.tree_leaves(before), pytree.tree_leaves(after), noise=noise)
