@@ -19,6 +19,7 @@ from qtool.cli.command import JSON, heading
 from qtool.cli.distributed import check_same_command, ignore_sigterm, run_on_all_ranks
 from qtool.cli.shutdown import clean_shutdown
 
+from qtool.core.argument_names import options_in_messages
 from qtool.core.option_names import unknown_name
 from qtool.core.versions import version_of
 
@@ -108,7 +109,7 @@ class _Group(click.Group):
 
                 from qtool.core.progress import show_progress
 
-                with show_progress(show_stage):
+                with options_in_messages(), show_progress(show_stage):
                     return run_on_all_ranks(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:

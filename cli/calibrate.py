@@ -9,6 +9,8 @@ import click
 from qtool.cli import options, output, sources
 from qtool.cli.command import Command
 
+from qtool.core.summary import Summary
+
 if TYPE_CHECKING:
     from qtool import Calibration
 
@@ -90,7 +92,9 @@ def show_file(calibration: Calibration, path: Path, as_json: bool, merged: int =
     if as_json:
         output.show_json(file)
         return
-    origin = f" from {merged} calibrations" if merged else ""
-    output.say(f"{path}: {samples} samples{origin}, {tensors} tensors, observer {file.observer}")
-    for note in file.notes:
-        output.say(f"note: {note}")
+    text = f"merged from {merged} calibrations" if merged else "calibration"
+    rows = (
+        ("samples", f"{samples:,}"),
+        ("ranges", f"{tensors} tensors, observer {file.observer}"),
+    )
+    output.show_summary(Summary(str(path), text, rows, file.notes))

@@ -60,9 +60,5 @@ def command(
         reference=reference,
         bars=output.progress,
     )
-    if not as_json:
-        output.say(f"{report.table()}\n")
-    output.show(report, as_json)
-    if output_ is not None and not as_json:
-        output.say(f"{output_ / 'report.html'}")
+    output.show_report(report, as_json, output_)
     output.exit_if_missed(report, fail_on)

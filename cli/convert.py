@@ -16,8 +16,11 @@ from qtool.core import formats
 from qtool.core.summary import Summary
 
 if TYPE_CHECKING:
+    from qtool.cli.sources import EvaluationData
+
     from qtool import QuantizedModel
     from qtool.evaluation.latency.speedup import Speedup
+    from qtool.evaluation.measure.accuracy import Accuracy
     from qtool.verification import Verification
 
 
@@ -110,6 +113,7 @@ def write(
     external_data: bool = False,
     write_extra: Callable[[Path, Summary], object] | None = None,
     ports: tuple[str, str | None] = ("nhwc", None),
+    evaluation: EvaluationData | None = None,
 ) -> None:
     """Export, verify and time a model, and print the results.
 
@@ -119,10 +123,12 @@ def write(
         timing: seconds for the speed comparison; 0 skips it.
         write_extra: writes files that go with the model, from its path and what was measured.
         ports: layout and interface of a TFLite file.
+        evaluation: data to measure the accuracy on; None skips it.
 
     Raises:
         SystemExit: with 1, a goal is missed.
     """
+    from qtool.api.evaluation import measure_accuracy
     from qtool.backends.onnx.storage import model_files
     from qtool.conversion.tflite_export import FORMATS
     from qtool.core.option_names import file_format
@@ -142,9 +148,20 @@ def write(
     with output.status("timing"):
         timed = timing and not is_tflite
         speed = measure_speedup(quantized, path, seconds=timing) if timed else None
+    accuracy = None
+    if evaluation is not None:
+        accuracy = measure_accuracy(
+            quantized,
+            path,
+            evaluation.batches,
+            evaluation.labels,
+            progress=output.progress("evaluating", output.length_of(evaluation.batches)),
+        )
     missed = _missed(result, *goals)
     size = sum(f.stat().st_size for f in ([path] if is_tflite else model_files(path)))
     summary = _summary(quantized, path, size, result, speed)
+    if accuracy is not None and evaluation is not None:
+        summary = _with_accuracy(summary, accuracy, evaluation.kind)
     if write_extra is not None:
         write_extra(path, summary)
     if as_json:
@@ -152,7 +169,8 @@ def write(
 
         plan = quantized.plan
         met = {f"{goal}_met": not missed[goal] for goal in missed}
-        file = ModelFile(path, size, plan.target, plan.recipe.mode, speed, **met)
+        metrics = () if accuracy is None else accuracy.metrics
+        file = ModelFile(path, size, plan.target, plan.recipe.mode, speed, **met, metrics=metrics)
         output.show_json(file, replace(result, notes=(*quantized.notes, *result.notes)))
     else:
         details = [result.details(), *([] if speed is None else [str(speed)])]
@@ -190,6 +208,22 @@ def _summary(
     summary = result.summary(str(path), text)
     notes = (*quantized.notes, *summary.notes)
     return replace(summary, rows=(*rows, *summary.rows), notes=notes)
+
+
+def _with_accuracy(summary: Summary, accuracy: Accuracy, kind: str) -> Summary:
+    """Return the summary with metrics and agreement, after the speed.
+
+    Args:
+        kind: of the samples.
+    """
+    from qtool.evaluation.summary_rows import accuracy_rows
+
+    where = " (calibration data)" if kind == "calibration" else ""
+    rows = [(label, f"{text}{where}") for label, text in accuracy_rows(accuracy)]
+    before = [row for row in summary.rows if row[0] not in ("integer", "weights", "verified")]
+    after = summary.rows[len(before) :]
+    warnings = tuple(f"warning: {warning}" for warning in accuracy.warnings)
+    return replace(summary, rows=(*before, *rows, *after), warnings=(*summary.warnings, *warnings))
 
 
 def _missed(

@@ -16,6 +16,7 @@ from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.latency.speedup import Speedup
 from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents
 from qtool.evaluation.measure.provenance import Provenance
+from qtool.evaluation.metrics import Metric
 from qtool.evaluation.report.report import Report
 from qtool.search.explanation import Explanation
 from qtool.search.tune_result import TuneResult
@@ -96,6 +97,7 @@ class ModelFile:
         speed: comparison with the float model; null if it was not timed.
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
+        metrics: of `quantize` with --labels or --eval-data, float model first.
     """
 
     file: Path
@@ -105,6 +107,7 @@ class ModelFile:
     speed: Speedup | None
     min_coverage_met: bool
     min_sqnr_met: bool
+    metrics: tuple[Metric, ...] = ()
 
 
 @dataclass(frozen=True)

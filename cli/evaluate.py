@@ -98,4 +98,4 @@ def command(
             metrics={metric.name: metric.values[-1] for metric in result.metrics},
         )
         append_run(history, run)
-    output.show(result, as_json)
+    output.show(result, as_json, int8_file)

@@ -86,4 +86,4 @@ def command(
         mended=mended,
         dynamic=sources.dynamic_of(dynamic, batches),
     )
-    output.show(explanation, as_json)
+    output.show(explanation, as_json, int8_file)

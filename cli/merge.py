@@ -25,7 +25,14 @@ def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> Non
       qtool merge first.calib second.calib -o all.calib
     """
     from qtool import Calibration
+    from qtool.core.errors import CalibrationError
+    from qtool.core.paths import same_file
 
+    if (same := same_file(calibrations)) is not None:
+        raise CalibrationError(
+            f"{same[0]} and {same[1]} are one file, whose samples would count twice; name each "
+            "file once"
+        )
     merged = reduce(Calibration.merge, (Calibration.load(c) for c in calibrations))
     merged.save(output_)
     show_file(merged, output_, as_json, len(calibrations))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,6 +27,7 @@ __all__ = [
     "say",
     "show",
     "show_json",
+    "show_report",
     "show_summary",
     "status",
     "warn",
@@ -69,23 +72,50 @@ def warn(text: str) -> None:
         click.echo(text, err=True)
 
 
-def show(result: Any, as_json: bool) -> None:
-    """Print a result of the library: as JSON, in a few lines, or with -v in full.
+def show(result: Any, as_json: bool, title: object = None) -> None:
+    """Print a result of the library: as JSON, or its tables and then its summary.
 
     Args:
-        result: has `summary()` and `details()`, or prints as text.
+        result: has `summary()`; `table()`, which is always printed, or `details()`, for -v.
         as_json: print JSON.
+        title: of the summary, such as the file; by default that of the result.
     """
     if as_json:
         show_json(result)
-    elif hasattr(result, "summary"):
-        show_summary(result.summary(), result.details())
-    else:
-        say(str(result))
+        return
+    if hasattr(result, "table") and (table := result.table()):
+        say(f"{table}\n")
+    summary = result.summary() if title is None else result.summary(str(title))
+    show_summary(summary, result.details() if hasattr(result, "details") else "")
 
 
-def show_summary(summary: Summary, details: str) -> None:
-    """Print a result in a few lines, and with -v in full; warnings go to standard error."""
+def show_report(report: Any, as_json: bool, folder: Path | None) -> None:
+    """Print a report: with several models a table of them, then the summary.
+
+    Args:
+        report: a `Report`.
+        as_json: print JSON.
+        folder: where it was written; None if it was not.
+    """
+    if as_json:
+        show_json(report)
+        return
+    several = len(report.models) > 2
+    if several:
+        say(f"{report.table()}\n")
+    summary = report.summary()
+    if folder is not None:
+        summary = replace(summary, rows=(*summary.rows, ("report", str(folder / "report.html"))))
+    show_summary(summary, "" if several else report.table())
+
+
+def show_summary(summary: Summary, details: str = "") -> None:
+    """Print a result in a few lines, and with -v in full; warnings go to standard error.
+
+    Args:
+        summary: the few lines.
+        details: the rest; empty if the summary has everything.
+    """
     for warning in summary.warnings:
         warn(warning)
     if is_quiet():
@@ -97,10 +127,10 @@ def show_summary(summary: Summary, details: str) -> None:
         lines = [f"  {label}  {text}" for label, text in summary.lines()]
         click.echo("\n".join([f"{summary.title}  {summary.text}".rstrip(), *lines]))
     if is_verbose():
-        click.echo(f"\n{details}")
-        for note in summary.notes:
-            click.echo(f"note: {note}")
-    elif console.is_terminal:
+        notes = [f"note: {note}" for note in summary.notes]
+        click.echo("".join(f"\n{line}" for line in filter(None, [details, *notes])), nl=False)
+        click.echo()
+    elif details and console.is_terminal:
         console.print("  details: -v", style="dim", highlight=False)
 
 

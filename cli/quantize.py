@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from qtool.cli.model_folder import folder_name, start_folder
     sources.model,
     sources.weights,
     sources.data_or_none,
+    options.labels,
+    click.option(
+        "--eval-data",
+        help="Measure accuracy on this data, in a form of --data; with --labels alone on --data.",
+    ),
     sources.decoder,
     options.output,
     sources.batch_size,
@@ -42,6 +48,8 @@ def command(
     weights: Path | None,
     data: str,
     shape: str | None,
+    labels: str | None,
+    eval_data: str | None,
     output_: Path,
     batch_size: int,
     observer: str | None,
@@ -92,31 +100,42 @@ def command(
     }
     ports = (layout if layout in IMAGE_LAYOUTS else IMAGE_LAYOUTS[0], interface)
     for part, module in parts.items():
-        quantized = _quantize(model, module, data, shape, batch_size, dynamic, settings)
+        inputs, batches = sources.load_inputs(
+            model, module, data, shape, batch_size, labels if eval_data is None else None
+        )
+        evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
+        quantized = _quantize(inputs, batches, dynamic, settings)
         plan = quantized.plan
         path, extra = output_, partial(sources.write_companions, model, module)
         if writer is not None:
             path, extra = writer.path(part, plan), partial(writer.add, plan)
         goals = (min_coverage, min_sqnr)
-        write(quantized, path, goals, timing, as_json, format_, external_data, extra, ports)
+        write(
+            quantized,
+            path,
+            goals,
+            timing,
+            as_json,
+            format_,
+            external_data,
+            extra,
+            ports,
+            evaluation,
+        )
 
 
 def _quantize(
-    source: str,
     model: Any,
-    data: str,
-    shape: str | None,
-    batch_size: int,
+    batches: Iterable[Any] | None,
     dynamic: tuple[str, ...],
     settings: dict[str, Any],
 ) -> Any:
     """Return a quantized model or part of one."""
     import qtool
 
-    inputs, batches = sources.load_inputs(source, model, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     return qtool.quantize(
-        inputs,
+        model,
         share,
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(share)),

@@ -105,9 +105,7 @@ def command(
         bars=output.progress,
         **{name: values[name] for name in ("target", "observer", "recipe", "mode", "accuracy")},
     )
-    output.show(report, as_json)
-    if not as_json:
-        output.say(f"{output_ / 'report.html'}")
+    output.show_report(report, as_json, output_)
     output.exit_if_missed(report, fail_on)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 from qtool.cli.number_types import COUNT, MOST, Real
@@ -346,9 +346,17 @@ def load_model_and_data(
 
 
 def load_inputs(
-    source: str, model: Any, data: str, shape: str | None, batch_size: int
+    source: str,
+    model: Any,
+    data: str,
+    shape: str | None,
+    batch_size: int,
+    labels: str | None = None,
 ) -> tuple[Any, Iterable[Any] | None]:
     """Return a loaded model, captured if --shape is given, and the batches of --data for it.
+
+    Args:
+        labels: value of --labels, if it is on --data.
 
     Raises:
         DataError: there is no such data.
@@ -357,7 +365,7 @@ def load_inputs(
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:
-        batches = load_data(data, batch_size)
+        batches = load_data(data, batch_size, labels)
         return model, _with_cache(model, data, batch_size, batches)
     if shape is None:
         return model, None
@@ -384,6 +392,44 @@ def _sizes(text: str) -> list[int]:
     if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in text.split(",")):
         raise click.BadParameter(f"'{text}' is not SIZE,SIZE,...", param_hint="--shape")
     return [int(part) for part in text.split(",")]
+
+
+class EvaluationData(NamedTuple):
+    """Data to measure the accuracy of a new file on.
+
+    Attributes:
+        batches: of --eval-data, or of --data.
+        labels: [samples] class numbers; None if there are none.
+        kind: "evaluation" or "calibration".
+    """
+
+    batches: Iterable[Any]
+    labels: Any
+    kind: str
+
+
+def load_evaluation(
+    eval_data: str | None,
+    labels: str | None,
+    data: str,
+    batches: Iterable[Any] | None,
+    batch_size: int,
+) -> EvaluationData | None:
+    """Load the data of --eval-data, or take that of --data for --labels; None without both.
+
+    Raises:
+        DataError: there is no such data, or no such labels.
+    """
+    if eval_data is not None:
+        batches = load_data(eval_data, batch_size, labels, whole=True)
+        return EvaluationData(batches, load_labels(labels, eval_data, batches), "evaluation")
+    if labels is None:
+        return None
+    if batches is None:
+        raise click.BadParameter(
+            f"--data {NO_DATA} has no labels; give --eval-data", param_hint="--labels"
+        )
+    return EvaluationData(batches, load_labels(labels, data, batches), "calibration")
 
 
 def share_of(batches: Iterable[Any]) -> Iterable[Any]:

@@ -60,7 +60,7 @@ def command(
     else:
         result = _on_other_cpus(int8_file, cpu, batches, samples, batch_size, timeout)
         same = result.identical
-    output.show(result, as_json)
+    output.show(result, as_json, int8_file)
     if not same:
         raise SystemExit(1)
 

@@ -14,6 +14,7 @@ from torch import nn
 from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
@@ -47,8 +48,8 @@ def capture_data(
         return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
-            "there is no data, and the sizes of the model's inputs are not known; give "
-            "qtool.capture_model(model, batch) with any batch of those sizes, or --shape"
+            "there is no data, and the sizes of the model's inputs are not known; give them with "
+            f"{argument('--shape')}"
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)

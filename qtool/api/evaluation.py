@@ -9,9 +9,11 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import nn
 
+from qtool.backends.onnx.export import write_float
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import is_tflite
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, KernelError, VerificationError
@@ -22,6 +24,7 @@ from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.files import check_quantized, open_file
+from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -148,6 +151,33 @@ def evaluate(
             threads=threads,
             seconds=seconds,
         )
+
+
+def measure_accuracy(
+    quantized: Quantized,
+    file: str | Path,
+    data: Iterable[Any],
+    labels: ArrayLike | None = None,
+    progress: Progress = lambda x: x,
+) -> Accuracy:
+    """Run an exported file and its float model on data, without timing them.
+
+    Args:
+        quantized: the model of the file.
+        file: the exported file.
+        data: batches, in the order of `labels`.
+        labels: [samples] class numbers.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, data that does not fit, or labels that are none of it.
+        VerificationError: a file does not run.
+    """
+    graph = quantized.reference
+    with scratch_folder() as folder:
+        plain = write_float(graph, folder / "float.onnx", quantized.plan.target)
+        named = by_input_name(graph, progress(batches(data, graph.module)))
+        return summarize(measure_outputs((plain, Path(file)), named), labels)
 
 
 def data_module(model: Model | Captured) -> nn.Module | None:

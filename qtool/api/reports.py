@@ -15,6 +15,7 @@ from qtool.core.atomic import resolve
 from qtool.core.data import Batch, peek
 from qtool.core.errors import DataError
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.paths import same_file
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.files import open_file
 from qtool.evaluation.options import ReportOptions
@@ -59,8 +60,12 @@ def compare(
         VerificationError: a file does not run.
     """
     paths = [Path(f) for f in files]
+    if (same := same_file(paths)) is not None:
+        raise DataError(f"{same[0]} and {same[1]} are one file; name each file once")
     first = paths[0] if reference is None and paths else Path(reference or "")
-    ordered = [first, *(p for p in paths if p != first)] if reference is not None else paths
+    ordered = [first, *(p for p in paths if same_file([first, p]) is None)]
+    if reference is None:
+        ordered = paths
     if len(ordered) < 2:
         count = "is one file" if ordered else "is no file"
         raise DataError(f"there {count}; give two or more to compare")

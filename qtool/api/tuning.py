@@ -20,6 +20,7 @@ from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.file import TFLITE
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
+from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError, ExportError, PlanError
@@ -235,7 +236,7 @@ def _check_measurable(target: str, kind: str) -> None:
         if target == microcontroller.TARGET:
             raise PlanError(
                 "a search measures time, and a microcontroller has another than this machine; "
-                "use --target tflite"
+                f"use {argument('--target', 'tflite')}"
             )
         litert.require()
     elif not runs_here(targets.target(target)):

@@ -11,6 +11,7 @@ from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
 from qtool.backends.runtime_table import runtime
 from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target, target
@@ -55,7 +56,7 @@ def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
         cpu = profile(machine_profile()).cpus
         return None, (
             f"target {chosen.name} is not for this CPU ({cpu}): the file was only run as written; "
-            "verify it on the CPU it is for, or convert with --target onnxruntime"
+            f"verify it on the CPU it is for, or convert with {argument('--target', 'onnxruntime')}"
         )
     return used, ""
 

@@ -14,6 +14,7 @@ from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.core.argument_names import argument
 from qtool.core.atomic import atomic_path
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
@@ -141,8 +142,8 @@ def write(
     chosen = target(model.plan.target)
     if chosen.profile != FAMILY:
         raise ExportError(
-            f"target {chosen.name} writes ONNX files; for a TFLite file use --target tflite or "
-            f"--target {microcontroller.TARGET}"
+            f"target {chosen.name} writes ONNX files; for a TFLite file use "
+            f"{argument('--target', 'tflite')} or {argument('--target', microcontroller.TARGET)}"
         )
     small = chosen.name == microcontroller.TARGET
     metadata = {
@@ -244,7 +245,9 @@ def _remarks(file: TfliteFile) -> tuple[str, ...]:
     text = []
     if last:
         names = ", ".join(f"'{p.name}'" for p in last)
-        text.append(f"layout: {names} in [N, H, W, C] (--layout nchw keeps PyTorch's)")
+        text.append(
+            f"layout: {names} in [N, H, W, C]; {argument('--layout', 'nchw')} keeps PyTorch's"
+        )
     elif images:
         text.append("layout: as in PyTorch")
     remarks = ["; ".join(text)] if text else []

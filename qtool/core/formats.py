@@ -11,15 +11,27 @@ def db(value: float | None) -> str:
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A share, 0 to 1."""
-    return "" if value is None else f"{100 * value:.{digits}f} %"
+    """A share, 0 to 1: "100 %" only if it is all, "0 %" only if it is nothing."""
+    if value is None:
+        return ""
+    if value in (0, 1):
+        return f"{100 * value:.0f} %"
+    scaled, step = 100 * value, 10.0**-digits
+    if 0 < value < 1:  # not rounded to nothing or to all
+        scaled = min(max(scaled, step), 100 - step)
+    return f"{scaled:.{digits}f} %"
 
 
 def share(value: float) -> str:
-    """A share of work, 0 to 1: "100 %" only if it is all, "0 %" only if it is nothing."""
+    """A share of work with three digits, 0 to 1; "100 %" and "0 %" as `percent`."""
     if value in (0, 1):
-        return f"{100 * value:.0f} %"
+        return percent(value)
     return f"{min(max(100 * value, 0.1), 99.9):.3g} %"
+
+
+def part(value: int, whole: int) -> str:
+    """A number out of a number: "all 450", "449 of 450"."""
+    return f"all {whole:,}" if value == whole else f"{value:,} of {whole:,}"
 
 
 def size(value: int) -> str:

@@ -13,17 +13,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
-from qtool.core.formats import db, milliseconds, percent, share, size, table
+from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.records import from_json, to_json
+from qtool.core.summary import Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.files import open_file, quantization_warnings
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
-from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy, measure_outputs, summarize
-from qtool.evaluation.measure.sample_statistics import NEXT_TOKENS
+from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
+from qtool.evaluation.summary_rows import (
+    agreement_row,
+    integer_row,
+    metric_rows,
+    size_row,
+    speed_rows,
+    sqnr_row,
+)
 from qtool.verification.model_inputs import Feeder
 
 
@@ -36,12 +44,14 @@ class ModelFigures:
         size_bytes: of the file and its external data.
         latency_ms: median per batch, in milliseconds; of a decoder with a KV cache of a step.
         integer_mac_share: share of MACs in integer kernels, 0 to 1.
+        integer_weight_mac_share: share of MACs with integer weights and float activations, 0 to 1.
     """
 
     accuracy: float | None
     size_bytes: int
     latency_ms: float
     integer_mac_share: float
+    integer_weight_mac_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,31 +93,32 @@ class Evaluation:
         fields: dict[str, Any] = to_json(self)
         return fields
 
+    def summary(self, title: str = "quantized") -> Summary:
+        """Return the figures of the quantized model next to those of the float model."""
+        own, samples = self.int8, self.samples
+        agreement = agreement_row(self.agreement, self.scores, samples, self.tokens)
+        rows = [
+            size_row(own.size_bytes, self.float_.size_bytes),
+            *speed_rows(self.timings),
+            sqnr_row(self.sqnr_db, samples),
+            *metric_rows(self.metrics),
+            *([] if agreement is None else [agreement]),
+            integer_row(own.integer_mac_share, own.integer_weight_mac_share),
+        ]
+        warnings = tuple(f"warning: {warning}" for warning in self.warnings)
+        return Summary(title, "compared with its float model", tuple(rows), warnings=warnings)
+
     def __str__(self) -> str:
+        return str(self.summary())
+
+    def details(self) -> str:
+        """Return a table with a column per model."""
         sides = (self.float_, self.int8)
         rows = [(_metric_name(m), *map(m.text, m.values)) for m in self.metrics]
-        rows = rows or [("accuracy", "no labels", "no labels")]
         rows.append(("size", *(size(s.size_bytes) for s in sides)))
-        for timing in self.timings:
-            rows.append((timing.what, *(milliseconds(s.median) for s in timing.models)))
+        rows += [(t.what, *(milliseconds(s.median) for s in t.models)) for t in self.timings]
         rows.append(("MACs in integer kernels", *(share(s.integer_mac_share) for s in sides)))
-        name = AGREEMENTS.get(self.scores, "").removesuffix(" agreement").replace("next-", "next ")
-        agrees = "" if self.agreement is None else f", same {name} on {percent(self.agreement)}"
-        error = db(self.sqnr_db) + ("" if self.sqnr_db is None else " dB")
-        shown = "logits" if self.scores == NEXT_TOKENS else "output"
-        lines = [f"warning: {warning}" for warning in self.warnings]
-        lines += [
-            table(("", "float", "quantized"), rows),
-            "",
-            f"{self.samples} samples: {self._speeds()}{agrees}, {shown} SQNR {error}",
-        ]
-        return "\n".join(lines)
-
-    def _speeds(self) -> str:
-        if not self.timings:
-            return f"the quantized model is {self.speedup:.2f}x as fast"
-        each = (f"{t.ratios[1].median:.2f}x as fast ({t.what})" for t in self.timings)
-        return f"the quantized model is {' and '.join(each)}"
+        return table(("", "float", "quantized"), rows)
 
 
 def _metric_name(metric: Metric) -> str:
@@ -173,10 +184,15 @@ def _evaluation(
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
     opened, last = [open_file(f) for f in files], timings[-1]
     warnings = [*quantization_warnings(opened[1]), *accuracy.warnings]
-    shares = (0.0, opened[1].coverage().share if opened[1].is_quantized else 0.0)
+    own = (0.0, 0.0)
+    if opened[1].is_quantized:
+        coverage = opened[1].coverage()
+        own = (coverage.share, coverage.weight_share)
     sides = [
-        ModelFigures(value, sum(f.stat().st_size for f in file.parts), spread.median, share)
-        for value, file, spread, share in zip(top1, opened, last.models, shares, strict=True)
+        ModelFigures(value, sum(f.stat().st_size for f in file.parts), spread.median, *shares)
+        for value, file, spread, shares in zip(
+            top1, opened, last.models, ((0.0, 0.0), own), strict=True
+        )
     ]
     outcome = accuracy.models[1]
     return Evaluation(

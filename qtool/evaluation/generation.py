@@ -14,6 +14,7 @@ import onnxruntime as ort
 
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import session
+from qtool.core.argument_names import argument
 from qtool.core.data import MASK
 from qtool.core.errors import DataError
 from qtool.core.limits import Range
@@ -130,7 +131,8 @@ class CachedDecoder:
         present = [o.name for o in self._session.get_outputs() if o.name.startswith(_PRESENT)]
         if not past or len(past) != len(present):
             raise DataError(
-                f"{path} has no KV cache; write it with --task text-generation-with-past"
+                f"{path} has no KV cache; write it with "
+                f"{argument('--task', 'text-generation-with-past')}"
             )
         self._in_place = _is_in_place(path)
         size = capacity if self._in_place else 0

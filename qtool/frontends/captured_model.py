@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from qtool import observers
 from qtool.backends.float_file import write_float
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
@@ -235,7 +236,8 @@ def _with_suggested_sizes(
             raise
         note = (
             f"dimension {axis} of input '{name}' is fixed to {error.size}, the only size that the "
-            "model takes; pad to it (--max-length with --pad-to-max-length)"
+            f"model takes; pad to it ({argument('--max-length')} with "
+            f"{argument('--pad-to-max-length')})"
         )
     graph, notes = _with_suggested_sizes(model, batch, dynamic.without(name, axis))
     return graph, (note, *notes)

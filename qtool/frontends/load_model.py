@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.export import ExportedProgram
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.huggingface.model_folder import load_folder
@@ -49,10 +50,12 @@ def load_model(
     path = Path(source)
     reader = _FILES.get(path.suffix)
     if task is not None and not is_dir(path):
-        raise CaptureError(f"--task is for folders of transformers, not for {source}; leave it out")
+        raise CaptureError(
+            f"{argument('--task')} is for folders of transformers, not for {source}; leave it out"
+        )
     if reader is not None or is_dir(path):
         if weights is not None:
-            raise CaptureError(f"{source} holds its own weights; leave out --weights")
+            raise CaptureError(f"{source} holds its own weights; leave out {argument('--weights')}")
         return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
         raise CaptureError(_no_model(source))
@@ -89,7 +92,7 @@ def _no_model(source: str) -> str:
         return (
             f"{source} is a file of weights or of pickled Python objects{there}, from which qtool "
             "builds no model; give the code that builds it, package.module:factory, and the "
-            f"state dict with --weights {source}"
+            f"state dict with {argument('--weights', source)}"
         )
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")

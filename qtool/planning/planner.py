@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
 from qtool.core.graph.onnx_subgraph import subgraph_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
@@ -63,7 +64,7 @@ def make_plan(
     if not state.integer and not state.weight_only and layers is None:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
-            f"{_float_reasons(state)}; keep it in float or choose another target (`--target`)"
+            f"{_float_reasons(state)}; keep it in float or choose another target ({argument('--target')})"
         )
     _find_codes_needed(state)
     _fuse_clamps(state)

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from qtool.core.formats import table
+from qtool.core.formats import part, percent, table
 from qtool.core.records import to_json
+from qtool.core.summary import Summary, group_names
 from qtool.frontends.data.sample_names import SampleNames
 
 
@@ -116,14 +117,26 @@ class Explanation:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        head = f"{self.changed} of {self.samples} predictions changed"
+    def summary(self, title: str = "quantized") -> Summary:
+        """Return the result in a few lines."""
+        text = f"{self.changed} of {self.samples:,} predictions changed"
         if not self.flips:
-            return head
-        fixed = sum(f.fixed for f in self.flips)
-        lines = [f"{head}; {fixed} of {len(self.flips)} are fixed by keeping layers in float"]
-        if len(self.flips) == 1:
-            return "\n".join([head, str(self.flips[0])])
-        rows = [(n, str(c), f"{100 * c / len(self.flips):.0f} %") for n, c in self.layers]
-        lines += ["", table(("layer", "flips", "share"), rows), ""]
-        return "\n".join([*lines, *map(str, self.flips)])
+            return Summary(title, text, ())
+        fixed = part(sum(f.fixed for f in self.flips), len(self.flips))
+        most = [f"{name} ({count})" for name, count in self.layers]
+        rows = (
+            ("fixed", f"{fixed} by keeping layers in float"),
+            ("layers", group_names(most)),
+        )
+        return Summary(title, text, rows)
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [self.table(), str(self.summary())]))
+
+    def table(self) -> str:
+        """Return the layers with the number of predictions that each changes, and each of these."""
+        if len(self.flips) < 2:
+            return "\n".join(map(str, self.flips))
+        rows = [(n, str(c), percent(c / len(self.flips), 0)) for n, c in self.layers]
+        flips = "\n".join(map(str, self.flips))
+        return f"{flips}\n\n{table(('layer', 'flips', 'share'), rows)}"

@@ -17,6 +17,7 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.profiles import PROFILES
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError
+from qtool.core.formats import part, percent
 from qtool.core.records import to_json
 from qtool.verification.exported_file import ExportedFile
 
@@ -71,21 +72,27 @@ class Exactness:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        text = (
-            f"integer engine vs {self.runtime} ({self.samples} samples): "
-            f"{self.identical} of {self.elements} output values identical"
-        )
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, text) for a summary."""
+        rows = [("engine", f"{self._compared()} ({self.runtime}, {self.samples} samples)")]
+        if self.profile:
+            rows.append(("arithmetic", str(PROFILES[self.profile])))
+        return rows
+
+    def _compared(self) -> str:
+        text = f"{part(self.identical, self.elements)} output values identical"
         if not self.exact:
-            text += f" ({100 * self.share:.3f} %), max difference {self.worst:g} codes"
+            text += f" ({percent(self.share, 3)}), max difference {self.worst:g} codes"
             text += f", first difference in {self.first}" if self.first else ""
             why = f"not explained by float nodes: {', '.join(self.wrong[:3])}"
             text += f"; {why if self.wrong else 'rounded otherwise in float nodes'}"
         if self.float_steps:
             text += f"; float nodes run by {self.runtime} on both sides: {self.float_steps}"
-        if self.profile:
-            text += f"\narithmetic: {PROFILES[self.profile]}"
         return text
+
+    def __str__(self) -> str:
+        head = f"integer engine vs {self.runtime} ({self.samples} samples): {self._compared()}"
+        return "\n".join([head, *(f"{label}: {text}" for label, text in self.rows()[1:])])
 
 
 def compare_codes(

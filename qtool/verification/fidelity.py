@@ -129,7 +129,7 @@ class Fidelity:
 
     def _shown(self) -> str:
         same = sorted(self.equal_shares, key=lambda each: each[1])
-        shares = [f"{100 * share:.2f} % of {name} equal" for name, share in same[:_SHOWN]]
+        shares = [f"{formats.percent(share)} of {name} equal" for name, share in same[:_SHOWN]]
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
 
     def row(self) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from qtool.core.summary import Summary
 from qtool.verification.bit_exactness import Exactness
 from qtool.verification.run_self_test import SelfCheck
 
@@ -25,6 +26,12 @@ class FileCheck(Exactness):
         """Whether the self-test passes and every integer kernel is exact."""
         return self.self_test.passed and super().passed
 
+    def summary(self, title: str = "quantized") -> Summary:
+        """Return the result in a few lines."""
+        compared = [("engine", f"not compared: {self.not_compared}")]
+        rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
+        good = self.exact and self.passed
+        return Summary(title, "verified" if good else "not verified", tuple(rows))
+
     def __str__(self) -> str:
-        engine = f"integer engine: not compared, {self.not_compared}"
-        return f"{self.self_test}\n{engine if self.not_compared else super().__str__()}"
+        return str(self.summary())

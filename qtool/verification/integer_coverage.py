@@ -113,11 +113,11 @@ class Coverage:
     def __str__(self) -> str:
         done = len(self.rows) - len(self.float_rows)
         head = (
-            f"{done} of {len(self.rows)} operators and {100 * self.share:.2f} % of "
+            f"{done} of {len(self.rows)} operators and {formats.percent(self.share)} of "
             f"{self.macs / 1e6:.2f} M MACs run in integer kernels ({self.runtime})"
         )
         if self.weight_share:
-            weights = f"{100 * self.weight_share:.2f} % of the MACs"
+            weights = f"{formats.percent(self.weight_share)} of the MACs"
             head += f"; {weights} use integer weights and float activations"
         rows = [
             f"  {'weights only' if r.weights_only else 'float'}: {r.name} ({r.op} -> {r.kernel}): "

@@ -22,6 +22,7 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.open_model import open_model
 from qtool.backends.tflite.file import is_tflite
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
@@ -190,7 +191,9 @@ def random_inputs(
     inputs = [_describe(i) for i in open_model(path).get_inputs()]
     ranges = TfliteFile(path).input_ranges() if is_tflite(path) else _ranges(path)
     if odd := [i for i in inputs if i.dtype not in _DTYPES.values()]:
-        raise DataError(f"input '{odd[0].name}' is {odd[0].dtype}; give data for it with --data")
+        raise DataError(
+            f"input '{odd[0].name}' is {odd[0].dtype}; give data for it with {argument('--data')}"
+        )
     calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)

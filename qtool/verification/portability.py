@@ -18,6 +18,7 @@ import torch
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
 from qtool.backends.profiles import PROFILES
+from qtool.core.argument_names import argument
 from qtool.core.errors import KernelError
 from qtool.core.formats import db, percent
 from qtool.core.records import to_json
@@ -85,7 +86,11 @@ class Portability:
         if not other:
             return None
         lowest = min(other, key=lambda c: CLOSE if c.sqnr_db is None else c.sqnr_db)
-        advice = "" if self.portable or lowest.sqnr_db is None else f"; use --target {PORTABLE}"
+        advice = (
+            ""
+            if self.portable or lowest.sqnr_db is None
+            else f"; use {argument('--target', PORTABLE)}"
+        )
         return "other CPUs", f"{lowest}{advice}"
 
     def __str__(self) -> str:
@@ -94,7 +99,7 @@ class Portability:
         lines = [str(c) for c in other]
         decibels = [CLOSE if c.sqnr_db is None else c.sqnr_db for c in other]
         if not self.portable and min(decibels, default=CLOSE) < CLOSE:
-            lines[decibels.index(min(decibels))] += f"; use --target {PORTABLE}"
+            lines[decibels.index(min(decibels))] += f"; use {argument('--target', PORTABLE)}"
         if same:
             lines.insert(0, f"identical codes on {', '.join(same)}")
         if self.float_nodes:

@@ -15,7 +15,9 @@ from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.core.argument_names import argument
 from qtool.core.errors import VerificationError
+from qtool.core.formats import part
 from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.core.value_names import tensor_of
@@ -86,25 +88,28 @@ class SelfCheck:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, text) for a summary."""
         if self.unmodified is None:
-            return f"no self-test in this file{self.missing and ': '}{self.missing}"
-        return "\n".join(filter(None, (self._content(), self._codes(), self._sketches())))
+            return [("self-test", f"none in this file{self.missing and ': '}{self.missing}")]
+        rows = [("self-test", text) for text in (self._codes(), self._sketches()) if text]
+        return [("content", self._content()), *rows]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {text}" for label, text in self.rows())
 
     def _content(self) -> str:
         if self.unmodified:
-            return "content: unmodified since qtool wrote it"
-        return f"content: modified since qtool wrote it; {_NEW_FILE}"
+            return "unmodified since qtool wrote it"
+        return f"modified since qtool wrote it; {_NEW_FILE}"
 
     def _codes(self) -> str:
         if self.missing or self.failure:
-            return f"self-test: {self.missing and 'none, '}{self.missing or self.failure}"
+            return f"{self.missing and 'none, '}{self.missing or self.failure}"
         if not self.tensors:
-            return "" if self.approximate else "self-test: nothing to compare on this CPU"
-        text = (
-            f"self-test: {self.identical} of {self.tensors} integer tensors as planned "
-            f"({self.profile})"
-        )
+            return "" if self.approximate else "nothing to compare on this CPU"
+        count = part(self.identical, self.tensors)
+        text = f"{count} integer tensors as planned ({self.profile})"
         if self.exact and self.unlike:
             return f"{text}; these codes differ from those on {', '.join(self.unlike)}"
         if self.exact:
@@ -117,7 +122,7 @@ class SelfCheck:
     def _sketches(self) -> str:
         if not self.approximate:
             return ""
-        text = f"self-test: {self.approximate} tensors after float nodes compared approximately: "
+        text = f"{self.approximate} tensors after float nodes compared approximately: "
         if self.worst_db == inf:
             return f"{text}equal"
         text += f"at least {self.worst_db:.1f} dB SQNR (limit {self.limit_db:g} dB)"
@@ -128,7 +133,7 @@ class SelfCheck:
             return f"The file was modified: {_NEW_FILE}"
         return (
             "The kernels of this CPU or of this version of ONNX Runtime give other results: "
-            "convert for a target that fits this CPU (qtool quantize --target)"
+            f"convert for a target that fits this CPU, with {argument('--target')}"
         )
 
 

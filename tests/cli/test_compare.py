@@ -18,8 +18,8 @@ def test_the_example_works(sample: Cli) -> None:
     for name in ("float.onnx", "other-tool.onnx"):
         (sample.folder / name).write_bytes((sample.folder / "digits.int8.onnx").read_bytes())
     message = sample(*words, *QUICK).stdout
-    assert "digits.int8: " in message
-    assert "other-tool: " in message
+    assert "  digits.int8  " in message
+    assert "  other-tool   " in message
     found = json.loads((sample.folder / "compared" / "report.json").read_text())
     assert [m["name"] for m in found["models"]] == ["float", "digits.int8", "other-tool"]
     assert found["accuracy"]["models"][2]["agreement"]["value"] == 1.0
@@ -34,6 +34,16 @@ def test_a_table_without_a_folder(sample: Cli) -> None:
     assert "top-1" in message
     assert "copy/digits.int8" in message
     assert sample.files() == before
+
+
+def test_a_file_that_is_named_twice_is_refused(sample: Cli) -> None:
+    (sample.folder / "link.onnx").symlink_to("digits.int8.onnx")
+    for other in ("digits.int8.onnx", "./digits.int8.onnx", "link.onnx"):
+        message = sample.refuses("compare", "digits.int8.onnx", other, *EVAL)
+        assert f"digits.int8.onnx and {other} are one file; name each file once" in message
+    for other in ("digits.calib", "./digits.calib"):
+        message = sample.refuses("merge", "digits.calib", other, "-o", "all.calib")
+        assert "whose samples would count twice; name each file once" in message
 
 
 def test_refusals(sample: Cli) -> None:

@@ -59,7 +59,7 @@ def test_every_stage_is_a_line_and_q_prints_nothing(cli: Cli) -> None:
     plain = cli(*call)
     stages = ["loading the model", "capturing the model", "calibrating"]
     assert [line.partition(":")[0] for line in plain.stderr.splitlines()] == stages
-    assert plain.stdout.startswith("a.calib: ")
+    assert plain.stdout.startswith("a.calib  calibration\n  samples  ")
     quiet = cli(*call, "-q")
     assert (quiet.stdout, quiet.stderr) == ("", "")
     assert "capturing" not in cli(*call, "--log-level", "warning").stderr

@@ -44,7 +44,8 @@ constant = 3
 def test_the_example_works(sample: Cli) -> None:
     words = sample.example_of("report")
     message = sample(*words, *QUICK).stdout
-    assert "int8: " in message
+    assert message.startswith("int8  ")
+    assert "\n  speed      " in message
     folder = sample.folder / words[words.index("-o") + 1]
     found = json.loads((folder / "report.json").read_text())
     assert found["accuracy"]["metrics"][0]["name"] == "top-1"

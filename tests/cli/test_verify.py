@@ -34,8 +34,8 @@ def test_equal_codes_are_exit_code_0(emulated: Cli) -> None:
     message = emulated(
         "verify", "digits.int8.onnx", "--cpu", "haswell,wasm", "--samples", "8"
     ).stdout
-    assert message.startswith("digits.int8.onnx on 8 samples, compared with this machine (")
-    rows = [line.split() for line in message.splitlines()[2:]]
+    assert "\ndigits.int8.onnx  identical codes on each CPU\n  compared  8 samples, with" in message
+    rows = [line.split() for line in message.splitlines()[1:3]]
     assert [row[0] for row in rows] == ["haswell", "wasm"]
     assert [row[1:4] for row in rows] == [["80", "of", "80"]] * 2
 
@@ -57,7 +57,7 @@ def test_other_codes_are_exit_code_1(
 def test_so_many_samples_of_the_data(batch: int, samples: int, emulated: Cli) -> None:
     sizes = ("--batch-size", str(batch), "--samples", str(samples))
     message = emulated("verify", "digits.int8.onnx", "--cpu", "haswell", *DATA, *sizes).stdout
-    assert f" on {samples} samples, " in message
+    assert f"  compared  {samples} samples, " in message
 
 
 def test_a_time_limit_is_a_refusal(

@@ -134,21 +134,26 @@ def test_text_is_what_the_command_prints() -> None:
     result = Evaluation(
         24, 8, 1, *sides, 0.5, 31.25, 3.0, (metric,), "classes", 0, (timing,), ("look out",)
     )
-    last = (
-        "24 samples: the quantized model is 3.00x as fast (batch 8, 1 thread), same top-1 on "
-        "50.00 %, output SQNR 31.2 dB"
-    )
     assert str(result).splitlines() == [
+        "quantized  compared with its float model",
+        "  size       1.00 KiB, 50 % of float's 2.00 KiB",
+        "  speed      0.500 ms, 3.00x as fast as float (1.50 ms; batch 8, 1 thread)",
+        "  SQNR       31.2 dB (24 samples)",
+        "  top-1      50.00 %, float 75.00 % (-25.00 points)",
+        "  agreement  same top-1 on 12 of 24 samples",
+        "  integer    100 % of the MACs",
         "warning: look out",
+    ]
+    assert result.details().splitlines() == [
         "                            float  quantized",
         "accuracy (top-1)          75.00 %    50.00 %",
         "size                     2.00 KiB   1.00 KiB",
         "batch 8, 1 thread         1.50 ms   0.500 ms",
         "MACs in integer kernels       0 %      100 %",
-        "",
-        last,
     ]
-    assert str(replace(result, agreement=None, sqnr_db=None)).endswith("output SQNR no error")
+    equal = dict(replace(result, agreement=None, sqnr_db=None).summary().rows)
+    assert equal["SQNR"] == "no error (24 samples)"
+    assert "agreement" not in equal
 
 
 def test_a_float_file_is_marked(file: Path) -> None:
@@ -156,7 +161,7 @@ def test_a_float_file_is_marked(file: Path) -> None:
     result = evaluate_files(path, path, [Batch((inputs(),))], seconds=0)
     assert "float.onnx is not quantized" in result.warnings[0]
     assert result.int8.integer_mac_share == 0
-    assert str(result).startswith("warning: float.onnx is not quantized")
+    assert str(result).splitlines()[-1].startswith("warning: float.onnx is not quantized")
 
 
 def test_metrics_of_the_user_come_first(file: Path) -> None:

@@ -52,7 +52,7 @@ REFUSED: Cases = {
     "a number": (lambda: quantize(5), "data of type int cannot be iterated over"),
     "None without known sizes": (
         lambda: quantize(None, image_net()),
-        "there is no data, and the sizes of the ... batch of those sizes, or --shape",
+        "there is no data, and the sizes of the ... qtool.capture_model(model, batch)",
     ),
     "an empty list": (
         lambda: quantize([]),

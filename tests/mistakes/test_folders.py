@@ -18,7 +18,7 @@ TEXTS = [Row(text="a cat"), Row(text="a dog")]
 REFUSED: Cases = {
     "no tokenizer": (
         lambda: qtool.load_data("texts.txt", folder="bert"),
-        "bert has no tokenizer (no tokenizer.json, ... or give another folder with --processor",
+        "bert has no tokenizer (no tokenizer.json, ... or give another folder with 'folder'",
     ),
     "images for a text model": (
         lambda: qtool.load_data("images", folder="bert"),
@@ -38,7 +38,7 @@ REFUSED: Cases = {
     ),
     "weights next to a folder": (
         lambda: qtool.load_model("bert", weights="bert/model.safetensors"),
-        "bert holds its own weights; leave out --weights",
+        "bert holds its own weights; leave out 'weights'",
     ),
     "a transform for texts": (
         lambda: qtool.load_data("texts.txt", transform="timm"),
@@ -54,7 +54,7 @@ REFUSED: Cases = {
     ),
     "no transform": (
         lambda: qtool.load_data("images"),
-        "no preprocessing found for these images; pass --transform",
+        "no preprocessing found for these images; pass 'transform'",
     ),
 }
 NOTED: Cases = {

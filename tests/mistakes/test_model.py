@@ -74,7 +74,7 @@ REFUSED: Cases = {
     ),
     "no output that is a tensor": (
         lambda: quantize(D, custom(lambda y, x: {})),
-        "nothing in this model can run in ... in float or choose another target (`--target`)",
+        "nothing in this model can run in ... in float or choose another target ('target')",
     ),
     "an object as output": (
         lambda: quantize(D, custom(lambda y, x: Detections(y))),
@@ -114,7 +114,7 @@ REFUSED: Cases = {
     ),
     "nothing to quantize": (
         lambda: quantize(D, nn.Softmax(1).eval()),
-        "nothing in this model can run in ... in float or choose another target (`--target`)",
+        "nothing in this model can run in ... in float or choose another target ('target')",
     ),
     "more classes in a table than tokens": (
         lambda: quantize([IDS + 10], token_net()),

@@ -158,7 +158,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "no data and no shape": (
         "calibrate tests.mistakes.nets:image_net --data none -o c.calib",
-        "there is no data, and the sizes of the ... batch of those sizes, or --shape",
+        "there is no data, and the sizes of the ... give them with --shape",
     ),
     "a share above 1": (
         f"{Q} --max-unreadable 5",

@@ -75,7 +75,7 @@ REFUSED: Cases = {
     ),
     "all layers in float": (
         lambda: quantize(D, recipe=[{"select": "*", "as": "float"}]),
-        "nothing in this model can run in ... in float or choose another target (`--target`)",
+        "nothing in this model can run in ... in float or choose another target ('target')",
     ),
     "a regex that does not end": (
         lambda: quantize(D, recipe=[{"select": "/(a+)+$/", "as": "float"}]),
@@ -140,7 +140,7 @@ REFUSED: Cases = {
     ),
     "load_model of a .pth": (
         lambda: qtool.load_model("resnet.pth"),
-        "resnet.pth is a file of weights or of ... dict with --weights resnet.pth",
+        "resnet.pth is a file of weights or of ... dict with weights='resnet.pth'",
     ),
     "load_data of nothing": (lambda: qtool.load_data("images"), "images: no such file or folder"),
     "load_data of a share": (

@@ -7,6 +7,7 @@ from qtool.backends.tflite import tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import Model
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, VerificationError
 
 TARGET = "tflite-micro"
@@ -41,12 +42,12 @@ def check(model: Model) -> None:
         if tensor.type == "float32" and op.name not in _BORDERS:
             raise ExportError(
                 f"'{tensor.name}' ({op.name}) stays in float, which microcontrollers are not to "
-                "compute; replace it in the model, or use --target tflite"
+                f"compute; replace it in the model, or use {argument('--target', 'tflite')}"
             )
         if op.name not in OPERATORS:
             raise ExportError(
                 f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "
-                "the model, or use --target tflite"
+                f"the model, or use {argument('--target', 'tflite')}"
             )
 
 

@@ -20,6 +20,7 @@ from qtool.backends.onnx.storage import load_outline, model_files, save
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.core import value_names
+from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.files.model_file import Conversion, NodeKernel
@@ -161,7 +162,7 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
     rounded = [n for n in file.nodes if n.op_type in ends]
     if not any(n.op_type == ends[0] for n in rounded):
         raise VerificationError(
-            f"{path} has no QuantizeLinear nodes; pass its float model with --model"
+            f"{path} has no QuantizeLinear nodes; pass its float model with {argument('--model')}"
         )
     for node in rounded:
         if len(node.inputs) < 2 or not node.outputs:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.formats import table
+from qtool.core.formats import milliseconds, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 from qtool.core.types import Array
 from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.decoding import phases
@@ -63,7 +65,34 @@ class Bench:
         fields: dict[str, Any] = to_json(self)
         return fields
 
+    def summary(self, title: str = "") -> Summary:
+        """Return the fastest file of each timing."""
+        rows = tuple((timing.what, self._fastest(timing)) for timing in self.timings)
+        count = f"{len(self.files)} file{'' if len(self.files) == 1 else 's'}"
+        return Summary(title or count, f"on {self.machine.cpu}", rows)
+
+    def _fastest(self, timing: Timing) -> str:
+        names = [Path(file).name for file in self.files]
+        times_ = [milliseconds(spread.median) for spread in timing.models]
+        if len(names) == 1:
+            return times_[0]
+        order = sorted(range(len(names)), key=lambda i: -timing.ratios[i].median)
+        best, second = order[:2]
+        other = timing.ratios[best or second]
+        if len(names) == 2 and other.low <= 1 <= other.high:
+            return f"no difference between {names[0]} and {names[1]} ({times_[0]})"
+        compared = 0 if best else second
+        ratio = timing.ratios[best].median / timing.ratios[compared].median
+        return (
+            f"{names[best]} is fastest: {times_[best]}, {times(ratio)} as fast as "
+            f"{names[compared]} ({times_[compared]})"
+        )
+
     def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.summary()}"
+
+    def table(self) -> str:
+        """Return a table with a row per timing and file."""
         rows = [row for timing in self.timings for row in self._rows(timing)]
         if all(timing.phase == "" for timing in self.timings):
             return table([c for c in COLUMNS if c != PHASE], [(*r[:1], *r[2:]) for r in rows])
@@ -139,7 +168,8 @@ def bench(
         inputs = resized(paths[0], batch, size)
         if inputs is None:
             raise DataError(
-                f"{paths[0].name} does not accept batch size {size}; change --batch-sizes"
+                f"{paths[0].name} does not accept batch size {size}; change "
+                f"{argument('--batch-sizes')}"
             )
         timings += [
             phase.time(paths, threads=count, seconds=seconds, precision=precision)

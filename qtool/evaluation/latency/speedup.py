@@ -16,13 +16,13 @@ from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
-from qtool.core.formats import milliseconds, times
 from qtool.core.graph import FloatGraph
 from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.evaluation.summary_rows import speed_rows
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
@@ -93,7 +93,7 @@ class Speedup:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, figures) for a summary, those that count first."""
-        return [(timing.phase or "speed", _figures(timing)) for timing in reversed(self.timings)]
+        return speed_rows(self.timings)
 
     def warning(self) -> str | None:
         """Return a warning if the quantized model is slower, else None."""
@@ -107,13 +107,6 @@ class Speedup:
             head += "; layers that lose most:"
         advice = "`qtool tune` chooses the layers to leave in float"
         return "\n".join([head, *map(_cost, self.costly), advice])
-
-
-def _figures(timing: Timing) -> str:
-    plain, own = (milliseconds(s.median) for s in timing.models)
-    ratio = times(timing.ratios[1].median)
-    what = timing.what.removeprefix(f"{timing.phase} ")
-    return f"{own}, {ratio} as fast as float ({plain}; {what})"
 
 
 def _cost(node: NodeTime) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from qtool.backends.onnxruntime.session import run
 from qtool.backends.open_model import open_model
+from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
@@ -287,7 +288,8 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     check_labels(labels, measured.samples)
     if measured.scores != CLASSES:
         raise DataError(
-            "labels need [samples, classes] scores as the first output; use --eval instead"
+            "labels need [samples, classes] scores as the first output; use a function instead, "
+            f"with {argument('--eval')}"
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 from qtool.evaluation.files import TensorParameters, open_file
 from qtool.verification import Coverage
 
@@ -36,7 +38,22 @@ class ModelContents:
         fields: dict[str, Any] = to_json(self)
         return fields
 
+    def summary(self, title: str | None = None) -> Summary:
+        """Return what the file is in a few lines."""
+        types = Counter(p.dtype for p in self.parameters)
+        each = ", ".join(f"{count} {dtype}" for dtype, count in types.items())
+        count = f"{len(self.parameters)} quantized" + (f": {each}" if each else "")
+        rows = [self.coverage.row(), ("tensors", count)]
+        for line in self.self_test.splitlines():
+            label = "self-test" if "self-test" in line else "file"
+            rows.append((label, line.removeprefix("self-test: ")))
+        return Summary(title or self.file, f"in {self.coverage.runtime}", tuple(rows))
+
     def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.summary()}"
+
+    def table(self) -> str:
+        """Return tables of the operators and of the quantized tensors."""
         operators = table(
             ("name", "operator", "runs as", "MACs", "why float"),
             [(r.name, r.op, r.kernel, f"{r.macs:,}", r.reason) for r in self.coverage.rows],
@@ -49,7 +66,7 @@ class ModelContents:
             "parameters",
             "llrr",
         )
-        return f"{operators}\n\n{params}\n\n{self.coverage}\n{self.self_test}"
+        return f"{operators}\n\n{params}"
 
 
 @dataclass(frozen=True)
@@ -72,13 +89,24 @@ class CalibrationContents:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        rows = [(name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in self.ranges.items()]
-        return (
-            f"{self.file}: {self.samples} samples, target {self.target}, "
-            f"observer {self.observer}\ninputs: {'; '.join(self.inputs)}\n"
-            f"model: {self.fingerprint}\n\n{table(('tensor', 'low', 'high'), rows)}"
+    def summary(self, title: str | None = None) -> Summary:
+        """Return what the calibration is in a few lines."""
+        rows = (
+            ("samples", f"{self.samples:,}"),
+            ("ranges", f"{len(self.ranges)} tensors, observer {self.observer}"),
+            ("target", self.target),
+            ("inputs", "; ".join(self.inputs)),
+            ("model", f"fingerprint {self.fingerprint}"),
         )
+        return Summary(title or self.file, "calibration", rows)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.summary()}"
+
+    def table(self) -> str:
+        """Return a table of the ranges."""
+        rows = [(name, f"{low:.6g}", f"{high:.6g}") for name, (low, high) in self.ranges.items()]
+        return table(("tensor", "low", "high"), rows)
 
 
 @accepts_paths("file")

@@ -14,6 +14,7 @@ from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 
 _CHUNK = 1 << 24  # bytes read at once
 
@@ -59,10 +60,9 @@ class Provenance:
         fields: dict[str, Any] = to_json(self)
         return fields
 
-    def __str__(self) -> str:
-        rows = [("file", self.file)]
-        rows += [(f"sha256 of {name}", digest) for name, digest in self.sha256.items()]
-        rows.append(("written by", f"qtool {self.qtool}" if self.qtool else self.producer))
+    def summary(self, title: str | None = None) -> Summary:
+        """Return a line per fact."""
+        rows = [(f"sha256 of {name}", digest) for name, digest in self.sha256.items()]
         if self.origin is not None:
             rows += _origin_rows(self.origin)
         if self.target is not None:
@@ -74,13 +74,16 @@ class Provenance:
             ]
         rows += [(f"step {s.step}", f"{s.count} changes: {s.reason}") for s in self.steps]
         rows.append(("self-test", self.self_test.removeprefix("self-test: ")))
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:{width}}  {value}" for name, value in rows]
+        notes: tuple[str, ...] = ()
         if self.qtool is None:
-            lines.append("not a file of qtool: nothing else is known of it")
+            notes = ("not a file of qtool: nothing else is known of it",)
         elif self.origin is None:
-            lines.append("written by a former version: model and data are not in the file")
-        return "\n".join(lines)
+            notes = ("written by a former version: model and data are not in the file",)
+        maker = f"qtool {self.qtool}" if self.qtool else self.producer
+        return Summary(title or self.file, f"written by {maker}", tuple(rows), notes)
+
+    def __str__(self) -> str:
+        return str(self.summary())
 
 
 def _origin_rows(origin: Origin) -> list[tuple[str, str]]:

@@ -316,6 +316,7 @@ def _models(
                 purpose.mode,
                 purpose.runs_here,
                 files[i].deployment() if i else None,
+                coverage.weight_share,
             )
         )
     return tuple(facts)

@@ -10,6 +10,7 @@ from typing import Any
 
 from qtool.backends.onnx.export import write_float
 from qtool.conversion.quantized import Quantized
+from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.evaluation.files import ModelFile, open_file, quantization_warnings
@@ -125,7 +126,7 @@ def _quantized_model(
 ) -> Quantized | str:
     """Return the quantized model of a file, or why it is not available."""
     if not isinstance(reference, Captured) or sample is None:
-        return "layers can only be measured with the float model; pass --model"
+        return f"layers can only be measured with the float model; pass {argument('--model')}"
     return try_restore(file, reference, sample)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from qtool.core.errors import FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json, to_json
+from qtool.core.summary import Summary
 from qtool.evaluation.files import Deployment
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import NodeTime
@@ -18,7 +19,14 @@ from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.sensitivity import Sensitivity
 from qtool.evaluation.report.plan_summary import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import Best, best_in_column
-from qtool.evaluation.report.verdict import Verdict
+from qtool.evaluation.report.verdict import Level, Verdict
+from qtool.evaluation.summary_rows import (
+    accuracy_rows,
+    integer_row,
+    size_row,
+    speed_rows,
+    sqnr_row,
+)
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 
@@ -34,6 +42,7 @@ class ModelFacts:
         file: file name.
         origin: where the file comes from, in words.
         integer_mac_share: share of MACs in integer kernels, 0 to 1.
+        integer_weight_mac_share: share of MACs with integer weights and float activations, 0 to 1.
         macs: MACs of one sample.
         operators, integer_operators: audited operators, and those of them in integer kernels.
         exactness: None if the file was not compared with the integer engine.
@@ -60,6 +69,7 @@ class ModelFacts:
     mode: str | None = None
     runs_here: bool = True
     deployment: Deployment | None = None
+    integer_weight_mac_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,14 +147,36 @@ class Report:
         """True if a goal that the user set was missed."""
         return any(m.verdict is not None and m.verdict.missed for m in self.models)
 
+    def summary(self, title: str | None = None) -> Summary:
+        """Return the figures of one model, or the verdicts on several and the best of them."""
+        judged = [(m, m.verdict) for m in self.models if m.verdict is not None]
+        warnings = tuple(f"warning: {warning}" for warning in self.accuracy.warnings)
+        if len(judged) == 1:
+            model, verdict = judged[0]
+            rows = self._figures()
+            if verdict.level is not Level.GOOD:
+                rows.append(("reason", verdict.text))
+            return Summary(title or model.name, verdict.headline, tuple(rows), warnings=warnings)
+        verdicts = tuple((m.name, f"{v.headline}. {v.text}") for m, v in judged)
+        text = "no file to ship" if self.best is None else f"best: {self.best.model}"
+        text += "" if self.best is None else f", {self.best.reason}"
+        return Summary(title or self.title, text, verdicts, warnings=warnings)
+
+    def _figures(self) -> list[tuple[str, str]]:
+        """Return (label, figures) of the model after the reference."""
+        reference, model = self.models[0], self.models[1]
+        measured, exact, name = self.accuracy, model.exactness, reference.name
+        return [
+            size_row(model.size_bytes, reference.size_bytes, name),
+            *speed_rows(self.latency, 1, name),
+            sqnr_row(measured.models[1].sqnr_db, measured.samples),
+            *accuracy_rows(measured, 1, name),
+            integer_row(model.integer_mac_share, model.integer_weight_mac_share),
+            *([] if exact is None else exact.rows()[:1]),
+        ]
+
     def __str__(self) -> str:
-        """Return the warnings, one line per verdict, and the best of several models."""
-        verdicts = [(m.name, m.verdict) for m in self.models if m.verdict is not None]
-        lines = [f"warning: {warning}" for warning in self.accuracy.warnings]
-        lines += [f"{name}: {v.headline}. {v.text}" for name, v in verdicts]
-        if self.best is not None:
-            lines.append(f"Best: {self.best.model}, {self.best.reason}.")
-        return "\n".join(lines)
+        return str(self.summary())
 
     def table(self) -> str:
         """Return a table of verdict, accuracy, latency and size with a column per model.

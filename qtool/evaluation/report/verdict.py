@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from qtool.core.argument_names import argument
 from qtool.core.formats import percent
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
@@ -163,7 +164,7 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
         return _metric(accuracy.metrics[0], model, accuracy.samples, goals)
     agreement = accuracy.models[model].agreement
     if agreement is None:
-        text = "Accuracy was not measured: pass labels, or a function with --eval."
+        text = f"Accuracy was not measured: pass labels, or a function with {argument('--eval')}."
         return Check("accuracy", Level.LOOK, text)
     level = Level.GOOD if agreement.low >= GOOD_AGREEMENT else Level.LOOK
     if agreement.value < FAIR_AGREEMENT:

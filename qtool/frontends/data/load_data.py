@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from qtool.core.argument_names import argument
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
 from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
@@ -216,7 +217,8 @@ def _find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> di
     if len(errors) > share * len(rows):
         raise DataError(
             f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
-            f"{share:g} that --unreadable allows; the first: {next(iter(errors.values()))}"
+            f"{share:g} that {argument('--max-unreadable')} allows; the first: "
+            f"{next(iter(errors.values()))}"
         )
     return errors
 

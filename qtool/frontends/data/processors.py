@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_dir
@@ -50,7 +51,7 @@ def make_collator(
         return TransformCollator(timm, "timm's transform")
     if folder is None or not is_dir(folder):
         raise DataError(
-            f"no preprocessing found for these {_PLURAL[row.kinds[0]]}; {_REMEDY[row.kinds[0]]}"
+            f"no preprocessing found for these {_PLURAL[row.kinds[0]]}; {_remedy(row.kinds[0])}"
         )
     if (folder / "config.json").is_file() and "architecture" in read_config(folder):
         return TransformCollator(_transform("timm", model), "timm's transform")
@@ -59,11 +60,17 @@ def make_collator(
 
 _TOKENS = {"input_ids", "decoder_input_ids"}
 _PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
-_REMEDY = {
-    "image": "pass --transform (torchvision's weights, timm, or package.module:function)",
-    "sound": "pass --processor, a folder with a feature extractor, or --transform",
-    "text": "pass --processor, a folder with a tokenizer",
-}
+
+
+def _remedy(kind: str) -> str:
+    """Return what to pass for samples of a kind without preprocessing."""
+    folder, transform = argument("--processor"), argument("--transform")
+    remedies = {
+        "image": f"pass {transform} (torchvision's weights, timm, or package.module:function)",
+        "sound": f"pass {folder}, a folder with a feature extractor, or {transform}",
+        "text": f"pass {folder}, a folder with a tokenizer",
+    }
+    return remedies[kind]
 
 
 def _transform(name: str, model: Any) -> Any:
@@ -150,7 +157,7 @@ def _loaded(loader: Any, folder: Path, what: str) -> Any:
     except (Exception, SystemExit) as error:
         raise DataError(
             f"cannot load a {what} from {folder} ({describe(error).splitlines()[0]}); save it "
-            "there with save_pretrained, or give another folder with --processor"
+            f"there with save_pretrained, or give another folder with {argument('--processor')}"
         ) from error
 
 
@@ -164,7 +171,8 @@ def _check_tokenizer_files(folder: Path) -> None:
     if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
         raise DataError(
             f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "
-            "there with tokenizer.save_pretrained, or give another folder with --processor"
+            "there with tokenizer.save_pretrained, or give another folder with "
+            f"{argument('--processor')}"
         )
 
 
@@ -172,7 +180,7 @@ def _check_processor_files(folder: Path, kind: str, what: str) -> None:
     if not any((folder / f"{name}.json").is_file() for name in _PROCESSORS):
         raise DataError(
             f"{folder} has no {what}, so its model may not take {kind}; give data of the kind that "
-            f"it takes, or a folder with the {what} with --processor"
+            f"it takes, or a folder with the {what} with {argument('--processor')}"
         )
 
 

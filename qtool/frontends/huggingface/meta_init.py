@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
@@ -152,7 +153,11 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
             stacked = any("experts" in n.split(".") for n in state)
             raise CaptureError(
                 f"{files.folder} has no weights for {type(model).__name__} (missing: {name}); "
-                + (STACKED_EXPERTS if stacked else "choose the --task that it was trained for")
+                + (
+                    STACKED_EXPERTS
+                    if stacked
+                    else f"choose the {argument('--task')} that it was trained for"
+                )
             )
         shape = files.tensors[stored].shape
         if shape != tuple(tensor.shape):

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
@@ -106,7 +107,9 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         )
     is_timm = "architecture" in config and "model_type" not in config
     if is_timm and task is not None:
-        raise CaptureError(f"{path} is a timm folder, which has no tasks; leave out --task")
+        raise CaptureError(
+            f"{path} is a timm folder, which has no tasks; leave out {argument('--task')}"
+        )
     try:
         with silence_logging():
             model = _timm(path, config) if is_timm else _transformers(path, config, task)
@@ -149,7 +152,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CaptureError(
             f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
-            "choose the --task that it was trained for"
+            f"choose the {argument('--task')} that it was trained for"
         )
     loaded: nn.Module = disable_cache(model).float()
     if (part := part_for_task(task)) is not None:

@@ -18,6 +18,7 @@ import torch
 from onnx import helper
 
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part
@@ -253,5 +254,5 @@ def _batch_remedy(sizes: Sequence[int | str], tensor: torch.Tensor) -> str:
     if only and all(
         isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
     ):
-        return f"give batches of {sizes[0]} (--batch-size {sizes[0]})"
+        return f"give batches of {sizes[0]} ({argument('--batch-size', sizes[0])})"
     return "give batches of that type and shape"

@@ -11,8 +11,9 @@ from typing import Any
 
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
-from qtool.core.formats import table
+from qtool.core.formats import part, table
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 from qtool.verification.emulation.cache_folder import arm_folder, sysroot, web_folder, web_version
 from qtool.verification.emulation.cpus import CPUS, Cpu, Family
 from qtool.verification.emulation.processes import run_command
@@ -60,13 +61,23 @@ class Emulators:
         value: dict[str, Any] = to_json(self)
         return value
 
+    def summary(self, title: str = "emulators") -> Summary:
+        """Return how many CPUs can be emulated."""
+        count = sum(not why for why in self.cpus.values())
+        text = f"{part(count, len(self.cpus))} CPUs can be emulated"
+        advice = _advice(self.parts).removeprefix("; ")
+        return Summary(title, text, (), (advice,) if advice else ())
+
     def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.summary()}"
+
+    def table(self) -> str:
+        """Return tables of the emulators and of the CPUs."""
         rows = [(p.name, p.version or "-", p.problem or p.where) for p in self.parts]
         first = table(("emulator", "version", "where"), rows, align="lll")
         cpus = [(n, CPUS[n].description, why or "available") for n, why in self.cpus.items()]
         second = table(("CPU", "description", "state"), cpus, align="lll")
-        advice = _advice(self.parts).removeprefix("; ")
-        return "\n".join((first, "", second, *([advice] if advice else [])))
+        return f"{first}\n\n{second}"
 
 
 def emulators() -> Emulators:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qtool.backends.onnx.storage import model_files
+from qtool.core.argument_names import argument
 from qtool.core.errors import EmulationError
 from qtool.core.types import Array
 from qtool.verification.emulation.cpus import Cpu
@@ -57,7 +58,7 @@ def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float)
     try:
         run_command(words, name, timeout, environment=how.environment)
     except TimeLimitError as error:
-        advice = "give fewer samples, or a longer time limit (--timeout)"
+        advice = f"give fewer samples, or a longer time limit with {argument('--timeout')}"
         raise EmulationError(f"{error}; {advice}") from error
     return how.runtime
 

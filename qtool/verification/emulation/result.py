@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from qtool.core.formats import count, db, percent, table
 from qtool.core.records import to_json
+from qtool.core.summary import Summary
 
 _NAMED = 3  # nodes that a sentence names
 
@@ -164,7 +165,18 @@ class CpuComparison:
         value: dict[str, Any] = to_json(self)
         return value
 
+    def summary(self, title: str | None = None) -> Summary:
+        """Return the result in a few lines."""
+        unlike = [r.cpu for r in self.results if not r.identical]
+        text = f"differs on {', '.join(unlike)}" if unlike else "identical codes on each CPU"
+        rows = (("compared", f"{self.samples} samples, with {self.reference}"),)
+        return Summary(title or self.file, text, rows)
+
     def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.summary()}"
+
+    def table(self) -> str:
+        """Return a table with a row per CPU, and sentences that explain the numbers."""
         columns = (
             "CPU",
             "outputs identical",
@@ -173,8 +185,7 @@ class CpuComparison:
             "changed predictions",
             "first difference",
         )
-        title = f"{self.file} on {self.samples} samples, compared with {self.reference}"
-        text = table(columns, [r.cells() for r in self.results], title, "lrrrrl")
+        text = table(columns, [r.cells() for r in self.results], align="lrrrrl")
         return "\n".join([text, *(line for r in self.results for line in r.remarks())])
 
 
@@ -182,7 +193,7 @@ def _share(part: int, whole: int) -> str:
     """Describe a share, never as 100 % if one differs."""
     if part == whole:
         return f"all {count(whole)}"
-    return f"{percent(min(part / whole, 0.999999), 4)} of {count(whole)}"
+    return f"{percent(part / whole, 4)} of {count(whole)}"
 
 
 def _named(names: tuple[str, ...]) -> str:

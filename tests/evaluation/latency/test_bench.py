@@ -24,11 +24,18 @@ def made(low, high):
 
 
 def test_text_is_a_table():
-    assert str(made(1.99, 2.01)).splitlines() == [
+    assert made(1.99, 2.01).table().splitlines() == [
         "file    batch  thr.    median    80 % of runs   ratio   95 % interval  rounds",
         "a.onnx      4     1  2.000 ms  1.500 to 2.500                              30",
         "b.onnx      4     1  1.000 ms  0.900 to 1.100  2.000x  1.990 to 2.010      30",
     ]
+
+
+def test_the_summary_names_the_fastest_file():
+    (row,) = made(1.99, 2.01).summary().rows
+    assert row[1] == "b.onnx is fastest: 1.00 ms, 2.00x as fast as a.onnx (2.00 ms)"
+    (row,) = made(0.9, 2.1).summary().rows
+    assert row[1] == "no difference between a.onnx and b.onnx (2.00 ms)"
 
 
 @pytest.mark.parametrize(("low", "high", "precise"), [(1.985, 2.015, True), (1.97, 2.03, False)])

@@ -49,11 +49,20 @@ def test_round_trip(models):
 
 def test_text_is_a_line_for_each_model_that_is_judged():
     report = made_up(models=3)
-    told = [f"{m.name}: {m.verdict.headline}. {m.verdict.text}" for m in report.models[1:]]
-    best = f"Best: {report.best.model}, {report.best.reason}."
-    assert str(report).splitlines() == [*told, best]
-    assert str(made_up()).startswith("int8: Ship it."), "one model is best by itself"
-    assert "Best" not in str(made_up())
+    told = [(m.name, f"{m.verdict.headline}. {m.verdict.text}") for m in report.models[1:]]
+    summary = report.summary()
+    assert list(summary.rows) == told
+    assert summary.text == f"best: {report.best.model}, {report.best.reason}"
+
+
+def test_text_on_one_model_has_its_figures():
+    report = made_up()
+    summary = report.summary()
+    assert (summary.title, summary.text) == ("int8", "Ship it"), "one model is best by itself"
+    rows = dict(summary.rows)
+    assert rows["size"] == "977 KiB, 25 % of float's 3.81 MiB"
+    assert {"speed", "SQNR", report.accuracy.metrics[0].name, "agreement", "integer"} <= set(rows)
+    assert "reason" not in rows
 
 
 def test_table_puts_the_models_side_by_side():

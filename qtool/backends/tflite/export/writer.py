@@ -15,6 +15,7 @@ from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import GraphBuilder, quantization
 from qtool.backends.tflite.export.values import Cache, Order, Stored, Value, identity
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.types import Bounds, QuantParams
 from qtool.planning.plan import QuantPlan
@@ -217,7 +218,8 @@ class Writer:
         if sizes.count(-1) > 1:
             raise ExportError(
                 f"'{tensor.name}' has several sizes that follow the batch; convert it for a fixed "
-                "batch, with --target tflite-micro or a model captured for one sample"
+                f"batch, with {argument('--target', 'tflite-micro')} or a model captured for one "
+                "sample"
             )
         index = self.integers(sizes)
         options = {"new_shape": np.array(sizes, np.int32)}

@@ -1,0 +1,49 @@
+"""How the user spells an argument: an option on the command line, a keyword in Python.
+
+Sentences for users name arguments by `argument`, so that everybody reads what they can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_KEYWORDS = {
+    "--processor": "folder",
+    "--max-unreadable": "unreadable",
+    "--pad-to-max-length": "padded",
+    "--eval": "function",
+    "--shape": "qtool.capture_model(model, batch)",
+}
+"""Option -> keyword or call, where it is not the option's name."""
+
+_on_command_line = False
+
+
+@contextmanager
+def options_in_messages() -> Iterator[None]:
+    """Spell arguments as options, for the time of a command."""
+    global _on_command_line  # noqa: PLW0603  # threads of a command read it, too
+    before, _on_command_line = _on_command_line, True
+    try:
+        yield
+    finally:
+        _on_command_line = before
+
+
+def argument(option: str, value: object = None) -> str:
+    """Return an argument as the user spells it.
+
+    Args:
+        option: its name on the command line, such as "--batch-size".
+        value: to show with it; None for the name alone.
+
+    Returns:
+        "--batch-size 8" in a command; "batch_size=8" in Python, "'batch_size'" without value.
+    """
+    if _on_command_line:
+        return option if value is None else f"{option} {value}"
+    name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
+    if value is not None:
+        return f"{name}={value!r}"
+    return name if name.endswith(")") else f"'{name}'"

@@ -1,0 +1,97 @@
+"""Rows of a summary: figures of a quantized file next to those of its float model.
+
+`quantize`, `evaluate` and `report` print the same figures in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from qtool.core import formats
+from qtool.evaluation.latency.interleaved_timing import STEP, Timing
+from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
+from qtool.evaluation.metrics import Metric
+
+Row = tuple[str, str]
+"""Label and figures."""
+
+FLOAT = "float"
+"""Name of the reference, unless it is another quantized file."""
+
+
+def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
+    """Return the size of a file, and its share of the reference's if it is smaller.
+
+    Args:
+        size: in bytes.
+        reference: size of the reference in bytes.
+        name: of the reference.
+    """
+    text = formats.size(size)
+    if size < reference:
+        text += f", {formats.share(size / reference)} of {name}'s {formats.size(reference)}"
+    return "size", text
+
+
+def speed_rows(timings: Sequence[Timing], model: int = 1, name: str = FLOAT) -> list[Row]:
+    """Return the latency of a model, what counts first: of a decoder the step, then the prompt."""
+    return [
+        (timing.phase or "speed", speed_text(timing, model, name))
+        for timing in sorted(timings, key=lambda timing: timing.phase != STEP)
+    ]
+
+
+def speed_text(timing: Timing, model: int = 1, name: str = FLOAT) -> str:
+    """Return the latency of a model next to that of the reference."""
+    reference, own = (formats.milliseconds(timing.models[i].median) for i in (0, model))
+    ratio = formats.times(timing.ratios[model].median)
+    what = timing.what.removeprefix(f"{timing.phase} ")
+    return f"{own}, {ratio} as fast as {name} ({reference}; {what})"
+
+
+def sqnr_row(sqnr_db: float | None, samples: int) -> Row:
+    """Return the SQNR of the outputs."""
+    text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
+    return "SQNR", f"{text} ({samples} samples)"
+
+
+def metric_rows(metrics: Sequence[Metric], model: int = 1, name: str = FLOAT) -> Iterator[Row]:
+    """Yield a row per metric: its value, that of the reference, and the interval of the change."""
+    for metric in metrics:
+        reference, own = metric.text(metric.values[0]), metric.text(metric.values[model])
+        ends = metric.change_interval(model)
+        ends = ends and f"; 95 % interval {ends}"
+        yield metric.name, f"{own}, {name} {reference} ({metric.change(metric.drops[model])}{ends})"
+
+
+def agreement_row(share: float | None, scores: str, samples: int, tokens: int) -> Row | None:
+    """Return on how many samples or tokens a model predicts the reference's class; None without.
+
+    Args:
+        share: of the samples or tokens, 0 to 1.
+        scores, tokens: see `Accuracy`.
+        samples: number of samples.
+    """
+    if share is None:
+        return None
+    what = AGREEMENTS[scores].removesuffix(" agreement").replace("next-", "next ")
+    whole, unit = (tokens, "tokens") if tokens else (samples, "samples")
+    return "agreement", f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
+
+
+def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
+    """Return metrics, then agreement with the reference."""
+    outcome = accuracy.models[model].agreement
+    share = None if outcome is None else outcome.value
+    agreement = agreement_row(share, accuracy.scores, accuracy.samples, accuracy.tokens)
+    rows = list(metric_rows(accuracy.metrics, model, name))
+    return rows if agreement is None else [*rows, agreement]
+
+
+def integer_row(share: float, weight_share: float) -> Row:
+    """Return the share of the MACs in integer kernels, or with integer weights if that is all."""
+    weights = f"{formats.share(weight_share)} of the MACs"
+    if weight_share and not share:
+        return "weights", f"integer in {weights}; activations stay float"
+    text = f"{formats.share(share)} of the MACs"
+    return "integer", f"{text}; {weights} with integer weights only" if weight_share else text
