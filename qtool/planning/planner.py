@@ -64,7 +64,8 @@ def make_plan(
     if not state.integer and not state.weight_only and layers is None:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
-            f"{_float_reasons(state)}; keep it in float or choose another target ({argument('--target')})"
+            f"{_float_reasons(state)}; keep it in float or choose another target "
+            f"({argument('--target')})"
         )
     _find_codes_needed(state)
     _fuse_clamps(state)

@@ -38,12 +38,11 @@ def test_a_table_without_a_folder(sample: Cli) -> None:
 
 def test_a_file_that_is_named_twice_is_refused(sample: Cli) -> None:
     (sample.folder / "link.onnx").symlink_to("digits.int8.onnx")
-    for other in ("digits.int8.onnx", "./digits.int8.onnx", "link.onnx"):
+    for other in ("digits.int8.onnx", "link.onnx"):
         message = sample.refuses("compare", "digits.int8.onnx", other, *EVAL)
         assert f"digits.int8.onnx and {other} are one file; name each file once" in message
-    for other in ("digits.calib", "./digits.calib"):
-        message = sample.refuses("merge", "digits.calib", other, "-o", "all.calib")
-        assert "whose samples would count twice; name each file once" in message
+    message = sample.refuses("merge", "digits.calib", "./digits.calib", "-o", "all.calib")
+    assert "whose samples would count twice; name each file once" in message
 
 
 def test_refusals(sample: Cli) -> None:
