@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qtool.core.argument_names import argument
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
@@ -70,9 +71,15 @@ def refusal(consumer: str, model: Any) -> str | None:
         return _PARTS
     task, ort_class = _row(model)
     if consumer == GENAI and not isinstance(model, DecoderWithCache):
-        return "it loads language models with a KV cache: --task text-generation-with-past"
+        return (
+            "it loads language models with a KV cache: "
+            f"{argument('--task', 'text-generation-with-past')}"
+        )
     if consumer == JS and task == TEXT and not isinstance(model, DecoderWithCache):
-        return "it loads language models with a KV cache: --task text-generation-with-past"
+        return (
+            "it loads language models with a KV cache: "
+            f"{argument('--task', 'text-generation-with-past')}"
+        )
     if consumer == OPTIMUM and not ort_class:
         return f"it has no class for {task}"
     if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
