@@ -19,7 +19,8 @@ VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights task attention cache logits tokenizer calibration reference block",
+    "Model": "model weights task attention cache logits tokenizer calibration reference block "
+    "memory",
     "Data": "data shape samples sample calibration_data eval_data labels transform processor "
     "max_length pad_to_max_length max_unreadable batch_size dynamic",
     "Precision": "target mode accuracy recover observer recipe choices groups",

@@ -133,7 +133,7 @@ class Installed:
 
 
 DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
-    "quantize": ((ModelFile, Verification),),
+    "quantize": ((ModelFile, Verification), (BlockResult,)),
     "calibrate": ((CalibrationFile,),),
     "merge": ((CalibrationFile,),),
     "convert": ((ModelFile, Verification),),

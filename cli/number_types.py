@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
@@ -27,6 +28,25 @@ class Real(click.FloatRange):
     def _describe_range(self) -> str:
         """Return nothing without bounds, for which click writes "x<=None"."""
         return "" if self.min is None and self.max is None else super()._describe_range()
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE)
+
+
+class Bytes(click.ParamType):
+    """A size with a unit: 3GiB, 512M."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        parts = _SIZE.fullmatch(str(value).strip())
+        size = 0 if parts is None else int(float(parts[1]) * _UNITS[parts[2].upper()])
+        if size < 1:
+            self.fail(f"'{value}' is not a size such as 512MiB or 3GiB.", param, ctx)
+        return size
 
 
 def parse_counts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from qtool.cli import options, output, sources
+from qtool.cli.blockwise import Data, convert_by_blocks
 from qtool.cli.command import Command
 from qtool.cli.convert import write
 from qtool.cli.model_folder import folder_name, start_folder
+from qtool.cli.number_types import Bytes
+
+from qtool.core import formats
 
 
 @click.command("quantize", cls=Command)
@@ -41,6 +45,14 @@ from qtool.cli.model_folder import folder_name, start_folder
     options.min_coverage,
     options.min_sqnr,
     options.timing,
+    click.option(
+        "--memory",
+        type=Bytes(),
+        metavar="SIZE",
+        help="Memory to use, such as 3GiB; by default what is free, also in the control group. A "
+        "model folder or ONNX file that takes more is converted block by block, and resumes if it "
+        "is interrupted.",
+    ),
     options.json_,
 )
 def command(
@@ -66,12 +78,14 @@ def command(
     min_coverage: float | None,
     min_sqnr: float | None,
     timing: float,
+    memory: int | None,
     as_json: bool,
 ) -> None:
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
     MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder.
+    transformers or timm model folder. A folder or an .onnx file that does not fit into memory is
+    converted block by block.
 
     \b
     Example:
@@ -87,6 +101,29 @@ def command(
     if folder is None:
         check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
     check_format(target or DEFAULT, file_format(output_, format_))
+    if (needed := _memory_beyond(Path(model), memory, output_)) is not None:
+        from qtool.blockwise.memory_plan import block_size
+        from qtool.core.memory import available_memory
+
+        kind = file_format(output_, format_)
+        refused = {
+            f"--data {sources.NO_DATA}": data == sources.NO_DATA,
+            "--shape": shape is not None,
+            "--weights": weights is not None,
+            "--labels": labels is not None,
+            "--eval-data": eval_data is not None,
+            "a folder as --output": folder is not None,
+            f"--format {kind}": kind != "qdq",
+            "--interface": interface is not None,
+            "--min-coverage": min_coverage is not None,
+        }
+        _refuse_whole_model(model, needed, refused)
+        how = {"observer": observer, "target": target, "recipe": recipe}
+        how |= {"mode": mode, "accuracy": accuracy, "recover": recover}
+        block = block_size(output_, memory or available_memory())
+        inputs = Data(data, batch_size, dynamic)
+        convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
+        return
     loaded = sources.load_model(model, weights)
     parts = sources.parts_of(loaded, model, folder)
     writer = None if folder is None else start_folder(model, output_, folder, parts)
@@ -141,3 +178,43 @@ def _quantize(
         progress=output.progress("calibrating", output.length_of(share)),
         **settings,
     )
+
+
+def _refuse_whole_model(model: str, needed: int, options: Mapping[str, bool]) -> None:
+    """Refuse what a conversion block by block cannot do, before work begins.
+
+    Args:
+        model: value of MODEL.
+        needed: memory in bytes of a conversion of the whole model.
+        options: name -> whether it is in use, of those that need the whole model.
+
+    Raises:
+        click.UsageError: one is.
+    """
+    if option := next((name for name, used in options.items() if used), None):
+        size = formats.size(needed + needed // 50)  # printed with three digits
+        raise click.UsageError(
+            f"{model} takes about {size} to convert as a whole and is converted block by block, "
+            f"where {option} is not possible; leave it out, or convert it with "
+            f"--memory {size.replace(' ', '')}"
+        )
+
+
+def _memory_beyond(model: Path, memory: int | None, output_: Path) -> int | None:
+    """Return the memory that a conversion of the whole model takes, if there is less.
+
+    A conversion block by block that was interrupted goes on, whatever is free now.
+
+    Args:
+        model: value of MODEL.
+        memory: value of --memory.
+        output_: value of --output.
+    """
+    from qtool.blockwise.checkpoint import stored_identity
+    from qtool.blockwise.memory_plan import whole_memory
+    from qtool.core.memory import available_memory
+
+    needed = whole_memory(model)
+    free = available_memory() if memory is None else memory
+    begun = needed and stored_identity(output_) is not None
+    return needed if begun or (free is not None and needed > free) else None

@@ -275,18 +275,22 @@ def report_kept(files: Iterable[Path], folder: Path) -> None:
         click.echo(f"{kept} differs from {folder / kept.name} and stays as it is", err=True)
 
 
-def empty_model(source: Path) -> str | None:
-    """Load a model folder or ONNX file without its weights, and return the value of --task.
+def empty_model(source: Path) -> Any:
+    """Load a model folder without its weights, with --task, --cache, --attention and --logits.
 
-    `load_data` reads data for this model.
+    None for an ONNX file, which is mapped; `load_data` reads data for this model.
     """
     from qtool.frontends.huggingface.meta_init import load_without_weights
     from qtool.frontends.onnx import map_onnx
 
-    task: str | None = _context_value("task")
-    model = map_onnx(source) if source.suffix == ".onnx" else load_without_weights(source, task)
+    task, attention, cache = (_context_value(name) for name in ("task", "attention", "cache"))
+    if is_onnx := source.suffix == ".onnx":
+        model: Any = map_onnx(source)
+    else:
+        model = load_without_weights(source, task, attention or "fused", cache or "float")
+    _apply_decoder_options(model)
     click.get_current_context().meta[f"{__name__}.model"] = (str(source), model)
-    return task
+    return None if is_onnx else model
 
 
 def chosen_samples() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -21,6 +21,7 @@ from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
 from qtool.backends.onnx.storage import append_weights
 from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.block_run import BlockOutcome
+from qtool.blockwise.cache_scales import set_cache_scales
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.model_source import ModelSource
 from qtool.blockwise.stored_data import StoredBatch
@@ -113,8 +114,9 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
-    captured, plan = _plan_block(run, block, exact)
-    calibration = _calibrate_block(run, captured, plan, index, own)
+    own_batches = partial(_float_inputs, run, index, own)
+    captured, plan = _plan_block(run, block, exact, own_batches())
+    calibration = _calibrate_block(run, captured, plan, own_batches())
     solved = ConversionState.start(captured, plan, calibration).solved()
     rounding = GPTQ in select_steps(run.recipe)
     after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
@@ -157,10 +159,19 @@ def _write_block(
 
 
 def _plan_block(
-    run: BlockwiseRun, block: Block, example: Sequence[Any]
+    run: BlockwiseRun,
+    block: Block,
+    example: Sequence[Any],
+    batches: Iterable[Sequence[torch.Tensor]],
 ) -> tuple[Captured, QuantPlan]:
-    """Return the captured block with its weights, and its plan."""
+    """Return the captured block with its weights, and its plan.
+
+    Args:
+        example: inputs of the block.
+        batches: those of the batches of this rank, in the float network.
+    """
     graph = block.graph(run.read, example)
+    set_cache_scales(graph, batches, run.checkpoint.ranks)
     sample = _sample(graph, example)
     graph = replace(graph, example=(sample.args, dict(sample.kwargs)))
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
@@ -172,23 +183,29 @@ def _calibrate_block(
     run: BlockwiseRun,
     captured: Captured,
     plan: QuantPlan,
-    index: int,
-    batches: Sequence[StoredBatch],
+    batches: Iterable[Sequence[torch.Tensor]],
 ) -> Calibration:
-    """Calibrate the block on the float network; empty if its plan has no fixed range."""
+    """Calibrate the block on the float network; empty if its plan has no fixed range.
+
+    Args:
+        batches: inputs of the block in the float network, this rank's.
+    """
     graph, _ = captured.for_target(run.target)
     if not any(plan.observed()):
         spec = observers.parse(run.observer)
         return Calibration("", run.target, spec, run.recipe, graph.inputs, 0, {}, {})
-    values, names = run.checkpoint.activations(index), [i.name for i in graph.inputs]
-    ranks = run.checkpoint.ranks
+    data = (graph.call_of(tensors) for tensors in batches)
+    return collect_statistics(graph, plan, (), data, "", check_shards=False)
 
-    def data() -> Iterator[Batch]:
-        for batch in batches[ranks.rank :: ranks.size]:
-            exact, _ = values.load(batch.number)
-            yield graph.call_of([exact[n] for n in names])
 
-    return collect_statistics(graph, plan, (), data(), "", check_shards=False)
+def _float_inputs(
+    run: BlockwiseRun, index: int, batches: Sequence[StoredBatch]
+) -> Iterator[list[torch.Tensor]]:
+    """Yield the inputs of a block in the float network, for the batches of this rank."""
+    block, ranks = run.blocks[index], run.checkpoint.ranks
+    for batch in batches[ranks.rank :: ranks.size]:
+        exact, _ = run.checkpoint.activations(index).load(batch.number)
+        yield [exact[block.tensor_name(n)] for n in block.inputs]
 
 
 def _with_rounded_weights(state: ConversionState, outcome: BlockOutcome) -> ConversionState:

@@ -25,7 +25,6 @@ from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shar
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core import graph as G
 from qtool.core.graph.process_lock import trim_memory
-from qtool.core.progress import track
 
 _SIZE = "size "
 After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
@@ -54,7 +53,7 @@ def run_block(
     """
     at = start_run(state, rounding)
     top = max(at.levels.values(), default=0)
-    for level in track("levels", range(top + 1), top + 1):
+    for level in range(top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
         shards = make_shards(at.ranks, at.executor, layers, sum(b.fitted for b in batches))
         _advance(at, level, values, scratch, after if level == top else None, batches, shards)
@@ -88,7 +87,7 @@ def _advance(
     fitted = [(batch, first) for batch, first in fitted if batch.fitted]
     firsts = {batch.number: first for batch, first in fitted}
     own = batches[ranks.rank :: ranks.size]
-    for batch in track("batches", own, len(own)):
+    for batch in own:
         index = batch.number
         ranks.check()
         exact, coded = _load(at, level, index, values, scratch)
@@ -104,7 +103,7 @@ def _advance(
             scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
-        for batch, first in track("batches", fitted, len(fitted)):
+        for batch, first in fitted:
             ranks.check()
             add_batch(shards, *_load(at, level + 1, batch.number, values, scratch), first)
 

@@ -189,6 +189,20 @@ class Checkpoint:
         return self.folder / f"block-{index:04}.{kind}"
 
 
+def stored_identity(path: Path) -> Mapping[str, str] | None:
+    """Return the identity of an interrupted conversion to `path`; None if there is none.
+
+    Raises:
+        FileError: the checkpoint is damaged.
+    """
+    start = _folder(path) / _START
+    return _json(start) if start.is_file() else None
+
+
+def _folder(path: Path) -> Path:
+    return path.with_name(f"{path.name}.blocks")
+
+
 @contextmanager
 def open_checkpoint(path: Path, identity: Mapping[str, str], ranks: Ranks) -> Iterator[Checkpoint]:
     """Open the checkpoint of a conversion to `path`, locked against other commands.
@@ -196,7 +210,7 @@ def open_checkpoint(path: Path, identity: Mapping[str, str], ranks: Ranks) -> It
     Raises:
         FileError: another process has it open, or it is of another model, data or options.
     """
-    folder = path.with_name(f"{path.name}.blocks")
+    folder = _folder(path)
     with nullcontext() if ranks.rank else _locked(path, folder):
         try:
             yield Checkpoint(folder, identity, ranks)

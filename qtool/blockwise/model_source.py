@@ -65,8 +65,10 @@ class ModelSource:
             self.model.external.release()
 
 
-def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelSource:
-    """Open a model folder or an ONNX file.
+def open_source(
+    path: Path, model: nn.Module | None, task: str | None, attention: str, cache: str
+) -> ModelSource:
+    """Open a model folder or an ONNX file. task, attention, cache: of `load_without_weights`.
 
     Raises:
         CaptureError: no such model, or weights are missing.
@@ -77,7 +79,10 @@ def open_source(path: Path, model: nn.Module | None, task: str | None) -> ModelS
         mapped = map_onnx(path)
         return ModelSource(mapped, _fingerprint(mapped, path))
     shards = WeightFiles(path)
-    empty = load_without_weights(path, task) if model is None else expand_meta_parameters(model)
+    if model is None:
+        empty = load_without_weights(path, task, attention, cache)
+    else:
+        empty = expand_meta_parameters(model)
     return ModelSource(empty, shards.content_hash, shards, stored_names(empty, shards))
 
 

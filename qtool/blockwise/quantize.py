@@ -8,6 +8,7 @@ weights are memory-mapped, rounded, appended to those of the other blocks and fr
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import model_files, move_into_place
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
+from qtool.blockwise.memory_plan import BLOCK
 from qtool.blockwise.model_source import open_source
 from qtool.blockwise.stored_data import store_data
 from qtool.core import formats
@@ -49,6 +51,7 @@ from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import FOR_TARGETS, run_passes
@@ -56,8 +59,6 @@ from qtool.planning import targets
 from qtool.planning.recipe import INPUT, Recipe
 from qtool.verification.fidelity import Fidelity, OutputSqnr, decibels_text
 
-BLOCK = 1 << 28
-"""Default size of a block: bytes of its weights in float32."""
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
 
@@ -145,6 +146,8 @@ def quantize_by_blocks(
     *,
     model: nn.Module | None = None,
     task: str | None = None,
+    attention: str = "fused",
+    cache: str = "float",
     target: str = targets.DEFAULT,
     observer: str = DEFAULT_OBSERVER,
     recipe: Any = None,
@@ -168,7 +171,10 @@ def quantize_by_blocks(
         data: batches, as for `quantize`; read again on resuming.
         path: of the file; its weights are written to `<path>.<digest>.data` next to it.
         model: your own model, built in `qtool.without_weights()`; the folder holds its weights.
-        task: of a transformers model, as for `load_model`.
+        task: of a transformers model, as for `load_model`. Batches of a decoder with its KV cache
+            have an empty one, as those of `load_data` for its model do.
+        attention: as for `load_model`.
+        cache: "float" or "int8", the KV cache of a decoder.
         target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
             recovery steps only `gptq` runs.
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
@@ -184,28 +190,29 @@ def quantize_by_blocks(
     folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder, suffixes=MODEL_SUFFIXES)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
-    source = open_source(folder, model, task)
+    source = open_source(folder, model, task, attention, cache)
     whole, stream = _capture(source.model, data, dynamic)
     passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
     run_passes(whole.module, [each for each in passes if each.needs_whole_graph])
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)
-    choices = [target, observer, chosen.digest_json(), block, own_version(), torch.__version__]
-    identity = {"model": source.fingerprint, "choice": json.dumps(choices)}
+    choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
+    choices += [task, attention, cache]
+    identity = {"model": source.fingerprint, "choice": json.dumps(choices), "block": str(block)}
     ranks.check_equal("a different model", source.fingerprint)
-    ranks.check_equal("different options", json.dumps(choices))
+    ranks.check_equal("different options", json.dumps([*choices, block]))
     with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
         run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, target, observer, chosen)
         keep = samples_for_steps(chosen, chosen.low_bits) if GPTQ in select_steps(chosen) else 0
         stored = store_data(whole, stream, checkpoint, keep, partial(required_inputs, run, 0))
-        for index in track("blocks", range(len(run.blocks)), len(run.blocks)):
-            if index >= len(checkpoint.finished):
-                convert_block(run, index, stored)
-                gc.collect()  # graphs are reference cycles that hold the weights of their block
-                trim_memory()
-                source.release_memory()
+        left = range(len(checkpoint.finished), len(run.blocks))
+        for index in track("blocks", left, len(left)):
+            convert_block(run, index, stored)
+            gc.collect()  # graphs are reference cycles that hold the weights of their block
+            trim_memory()
+            source.release_memory()
         blocks = tuple(checkpoint.finished)
         if not ranks.rank:
             _publish(run, path)
@@ -220,7 +227,7 @@ def _capture(
     model: nn.Module, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[G.FloatGraph, Iterator[Batch]]:
     """Capture a model without weights; return its graph and the data as its arguments."""
-    stream = batches(data, model)
+    stream = (_with_empty_cache(batch, model) for batch in batches(data, model))
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
@@ -230,6 +237,9 @@ def _capture(
     if isinstance(model, OnnxModule):
         whole = capture_onnx(model, first, dynamic)
     else:
+        if isinstance(model, DecoderWithCache) and model.empty_cache is not None:
+            first = Batch((), model.capture_example(first.arguments_of(model)))
+            dynamic = DYNAMIC if dynamic is None else dynamic
         whole = capture_module(model, first, dynamic, has_weights=False)
 
     def bound() -> Iterator[Batch]:
@@ -240,6 +250,19 @@ def _capture(
             yield whole.bind(batch, index)
 
     return whole, bound()
+
+
+def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:
+    """Return a batch of texts with an empty KV cache for a decoder, if it has none."""
+    if not isinstance(model, DecoderWithCache) or model.empty_cache is None:
+        return batch
+    names = inspect.signature(model.forward).parameters
+    arguments = dict(zip(names, batch.args, strict=False)) | batch.kwargs
+    ids, mask = (arguments.get(name) for name in ("input_ids", "attention_mask"))
+    if ids is None or "past_key_values" in arguments:
+        return batch
+    mask = torch.ones_like(ids) if mask is None else mask
+    return Batch((), model.with_cached_prefix(ids, mask, 0))
 
 
 def _unused_rules(run: BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str, ...]:

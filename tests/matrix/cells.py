@@ -40,7 +40,6 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("blockwise", "cnn", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "detector", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "lstm", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
-    ("blockwise", "decoder-with-cache", "*", "does not support a KV cache; use `qtool quantize`"),
     ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
     ("blockwise", "tflite", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("*", "tflite", "dynamic", _NO_LAYER),

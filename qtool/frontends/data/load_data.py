@@ -152,7 +152,7 @@ def load_data(
     collate = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
     collate = collate if part is None else PartCollator(collate, part)
     errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
-    if isinstance(model, DecoderWithCache) and model.is_grouped:
+    if isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None:
         batch_size = 1  # its kernel takes several samples only for a prompt or a single token
     readable = [row for at, row in enumerate(rows) if at not in errors]
     lengths: list[tuple[int, ...]] = [()] * len(readable)

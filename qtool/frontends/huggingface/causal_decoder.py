@@ -60,12 +60,15 @@ class DecoderWithCache(nn.Module):
         layer_types: attention types of the layers; empty if the configuration names none.
         window: number of last tokens that a sliding window has; None without one.
         last_logits: return the logits of the last token only.
+        empty_cache: per layer an empty cache of one text, [1, heads, 0, width], of a model that was
+            built without its weights, which computes no cached tokens; None with weights.
     """
 
-    cache_scales: list[Pair] | None = None
+    cache_scales: Sequence[Pair] | None = None
     fused = False
     refusal: str | None = None
     last_logits = False
+    empty_cache: Sequence[Pair] | None = None
 
     def __init__(self, model: Any) -> None:
         """
@@ -230,7 +233,6 @@ class DecoderWithCache(nn.Module):
             CaptureError: the layers do not call the attention interface of transformers.
             DataError: no data.
         """
-        library = require("transformers", "an int8 KV cache", CaptureError)
         largest: list[dict[str, torch.Tensor]] = []
         for batch in data:
             mask = batch["attention_mask"][:, None, :, None]
@@ -242,13 +244,27 @@ class DecoderWithCache(nn.Module):
             largest = [{kind: torch.maximum(a[kind], b[kind]) for kind in a} for a, b in pairs]
         if not largest:
             raise DataError("an int8 KV cache needs data for its scales")
-        least = torch.finfo(torch.float32).tiny * INT8.qmax
-        self.cache_scales = [
-            {kind: (t.clamp(min=least) / INT8.qmax).flatten() for kind, t in pair.items()}
-            for pair in largest
-        ]
+        self.use_int8_cache(
+            [{kind: int8_scales(t) for kind, t in pair.items()} for pair in largest],
+            batch["input_ids"],
+        )
+
+    hold_in_int8 = quantize_cache  # its former name
+
+    @torch.no_grad()
+    def use_int8_cache(self, scales: Sequence[Pair], ids: torch.Tensor) -> None:
+        """Hold the KV cache in int8 from now on.
+
+        Args:
+            scales: as the attribute `cache_scales`.
+            ids: a batch to try it with, [batch, tokens].
+
+        Raises:
+            CaptureError: the layers do not call the attention interface of transformers.
+        """
+        library = require("transformers", "an int8 KV cache", CaptureError)
+        self.cache_scales = scales
         self.model.set_attn_implementation(register_attention(library))
-        ids = batch["input_ids"]
         self(ids, torch.ones_like(ids), ())
         if len(attention_windows()) != len(self.cache_scales):
             raise CaptureError(
@@ -256,15 +272,49 @@ class DecoderWithCache(nn.Module):
                 "transformers; its KV cache stays in float"
             )
 
-    hold_in_int8 = quantize_cache  # its former name
-
     @torch.no_grad()
     def with_cached_prefix(
         self, ids: torch.Tensor, mask: torch.Tensor, past: int
     ) -> dict[str, Any]:
-        """Return inputs for ids [batch, tokens], the first `past` tokens in the KV cache."""
+        """Return inputs for ids [batch, tokens], the first `past` tokens in the KV cache.
+
+        Without weights all tokens are new ones, and the cache is empty.
+        """
+        if self.empty_cache is not None:
+            pairs = self.blank_cache(len(ids), 0)
+            return {"input_ids": ids, "attention_mask": mask, "past_key_values": pairs}
         cache = self(ids[:, :past], mask[:, :past], ())["present"]
         return {"input_ids": ids[:, past:], "attention_mask": mask, "past_key_values": cache}
+
+    def blank_cache(self, batch: int, tokens: int) -> list[dict[str, torch.Tensor]]:
+        """Return a cache of zeros for a model without weights."""
+        assert self.empty_cache is not None
+        dtype = torch.float32 if self.cache_scales is None else torch.int8
+        return [
+            {
+                k: torch.zeros(batch, t.shape[1], tokens, t.shape[3], dtype=dtype)
+                for k, t in p.items()
+            }
+            for p in self.empty_cache
+        ]
+
+    def capture_example(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return inputs with a cache of some tokens in place of an empty one, to capture a model
+        without weights: its number of tokens is dynamic only if it is no special one."""
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        before = mask.new_ones(len(mask), CACHED_TOKENS)
+        cache = self.blank_cache(len(ids), CACHED_TOKENS)
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.cat([before, mask], 1),
+            "past_key_values": cache,
+        }
+
+
+def int8_scales(largest: torch.Tensor) -> torch.Tensor:
+    """Return the scale of each channel of an int8 cache, flat, from its largest magnitude."""
+    least = torch.finfo(torch.float32).tiny * INT8.qmax
+    return (largest.clamp(min=least) / INT8.qmax).flatten()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ model may compute tables from its configuration (rotary frequencies) that no fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.process_lock import silence_logging
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.model_folder import (
     WITH_PAST,
@@ -33,6 +35,7 @@ from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
+TRIAL_TOKENS = 64  # rows of the head in a trial; all of them would need its memory
 MIN_META_ELEMENTS = 1 << 16  # larger tensors are created on the meta device
 STACKED_EXPERTS = (
     "the files store each expert separately, and the model stacks them, which block-wise "
@@ -61,8 +64,16 @@ def _sizes(args: Any, options: Mapping[str, Any]) -> list[int]:
     return [int(size) for size in (sizes[0] if nested else sizes)]
 
 
-def load_without_weights(path: Path, task: str | None = None) -> nn.Module:
+def load_without_weights(
+    path: Path, task: str | None = None, attention: str = "fused", cache: str = "float"
+) -> nn.Module:
     """Build the model of a transformers or timm folder in eval mode, without its weights.
+
+    Args:
+        path: the folder.
+        task: as for `load_model`.
+        attention: as for `load_model`.
+        cache: "float" or "int8", the KV cache of a decoder; its scales in int8 are 1.
 
     Raises:
         CaptureError: the model cannot be built, or its package is missing.
@@ -75,7 +86,53 @@ def load_without_weights(path: Path, task: str | None = None) -> nn.Module:
         raise
     except (Exception, SystemExit) as error:
         raise CaptureError(f"{path} cannot be loaded: {first_line(error)}") from error
-    return expand_meta_parameters(model)
+    expand_meta_parameters(model)
+    if isinstance(model, DecoderWithCache):
+        with silence_logging(), trial_weights(model):
+            _prepare_decoder(model, attention, cache)
+    elif cache != "float":
+        raise CaptureError("an int8 KV cache is for the task text-generation-with-past")
+    return model
+
+
+@torch.no_grad()
+def _prepare_decoder(model: DecoderWithCache, attention: str, cache: str) -> None:
+    """Choose attention and cache of a decoder that has weights for a trial."""
+    ids = torch.arange(2)[None]
+    present = model(ids, torch.ones_like(ids), ())["present"]
+    model.empty_cache = [{kind: t[:, :, :0] for kind, t in pair.items()} for pair in present]
+    if attention == "fused":
+        model.fuse_attention()
+    if cache == "int8":
+        ones = [{k: torch.ones(t.shape[1] * t.shape[3]) for k, t in p.items()} for p in present]
+        model.use_int8_cache(ones, ids)
+
+
+@contextmanager
+def trial_weights(model: DecoderWithCache) -> Iterator[None]:
+    """Give the expanded parameters of a decoder values that hardly need memory in this context.
+
+    Element i, j is that of i + j in one row of noise. The head has a few outputs only.
+    """
+    random, replaced = torch.Generator().manual_seed(0), list[tuple[nn.Module, str, nn.Parameter]]()
+    decoder: Any = model.model
+    head = decoder.get_output_embeddings()
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or any(parameter.stride()):
+                continue
+            shape = list(parameter.shape)
+            if module is head:
+                shape[0] = min(shape[0], TRIAL_TOKENS)
+            noise = torch.randn(sum(shape), generator=random) / shape[-1] ** 0.5
+            values = noise.as_strided(shape, [1] * len(shape))
+            replaced.append((module, name, parameter))
+            module._parameters[name] = nn.Parameter(values, requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, name, parameter in replaced:
+            module._parameters[name] = parameter
 
 
 def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
@@ -89,11 +146,6 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
         raise CaptureError(
             f"block-wise quantization loads no part of an encoder-decoder ('{task}'); use "
             "`qtool quantize` for it"
-        )
-    if task == WITH_PAST:
-        raise CaptureError(
-            f"block-wise quantization does not support a KV cache; use `qtool quantize` for "
-            f"the task '{task}', or leave it out for a file without a cache"
         )
     loader = model_class(library, path, config, task)
     hf_config = library.AutoConfig.from_pretrained(
@@ -110,7 +162,8 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
         poolers = [name for name in model.state_dict() if "pooler" in name.split(".")]
         if bare := no_pooler_options(type(model), poolers):
             model = make(**bare)
-    return disable_cache(model)
+    model = disable_cache(model)
+    return DecoderWithCache(model) if task == WITH_PAST else model
 
 
 def expand_meta_parameters(model: nn.Module) -> nn.Module:

@@ -1,0 +1,60 @@
+"""Whether a conversion of a whole model fits into memory, and the blocks of one that does not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+
+import onnx
+
+from qtool.blockwise.checkpoint import stored_identity
+from qtool.frontends.huggingface.safetensors_files import WeightFiles
+
+WHOLE = 6
+"""Memory of a conversion of a whole model, in multiples of its float32 weights."""
+OF_BLOCK = 12
+"""Memory of a conversion block by block, in multiples of the float32 weights of a block."""
+BLOCK, SMALLEST = 1 << 28, 1 << 24
+"""Default and smallest size of a block: bytes of its weights in float32."""
+
+
+def whole_memory(path: Path) -> int:
+    """Return the memory in bytes that a conversion of a whole model takes; 0 where it is unknown.
+
+    Args:
+        path: a model folder with safetensors, or an ONNX file; others have no known size.
+
+    Raises:
+        CaptureError: a file of weights is missing or damaged.
+    """
+    if path.suffix == ".onnx" and path.is_file():
+        return WHOLE * _onnx_bytes(path)
+    if path.is_dir() and list(path.glob("*.safetensors")):
+        return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
+    return 0
+
+
+def _onnx_bytes(path: Path) -> int:
+    with suppress(Exception):  # a file that is no model is refused where it is read
+        graph = onnx.load(path, load_external_data=False).graph
+        return sum(4 * prod(tensor.dims) for tensor in graph.initializer)
+    return 0
+
+
+def block_size(output: Path, memory: int | None) -> int:
+    """Return the size of a block in bytes of float32 weights.
+
+    A conversion that goes on has the blocks that it began with.
+
+    Args:
+        output: file of the result.
+        memory: bytes that the conversion may take; None: unknown.
+    """
+    begun = stored_identity(output)
+    if begun is not None and begun.get("block", "").isdecimal():
+        return int(begun["block"])
+    size = BLOCK
+    while memory is not None and size > SMALLEST and OF_BLOCK * size > memory:
+        size //= 2
+    return size
