@@ -34,12 +34,12 @@ from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block
 from qtool.core.graph.split_layers import LayerShard
+from qtool.core.sqnr import decibels
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import CANONICAL
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
-from qtool.verification.fidelity import decibels
 
 SAMPLES = 4
 """Samples that each block is verified with."""

@@ -19,6 +19,7 @@ from qtool.backends.onnxruntime.session import run
 from qtool.backends.open_model import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track
+from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
 from qtool.evaluation.measure.sample_statistics import (
@@ -28,7 +29,6 @@ from qtool.evaluation.measure.sample_statistics import (
     check_finite,
 )
 from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
-from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs

@@ -10,6 +10,7 @@ import numpy as np
 
 from qtool.core.formats import db, percent, share, size, table, times
 from qtool.core.records import to_json
+from qtool.core.sqnr import decibels
 from qtool.core.summary import Summary
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Trial
@@ -151,7 +152,7 @@ class TuneResult:
                 times(e.speedup),
                 size(e.size),
                 db(e.score.sqnr_db),
-                db(-10 * float(np.log10(e.predicted_noise))) if e.predicted_noise > 0 else "",
+                db(decibels(1.0, e.predicted_noise)) if e.predicted_noise > 0 else "",
                 e.score.text,
             )
             for e in self.evaluated
@@ -192,7 +193,7 @@ def group_choices(
         if model is not None and in_float != config and not space.is_float(in_float):
             noise, spent, _ = model.predict(np.array([config, in_float]))
             cost = float(spent[1] - spent[0])
-            gain = float(10 * np.log10(noise[0] / noise[1])) if noise.min() > 0 else None
+            gain = decibels(*noise.tolist()) if noise.min() > 0 else None
         share = float(shares[i] / (shares.sum() or 1.0))
         facts = (group.name, group.layers, group.op, group.macs, group.choices[config[i]])
         rows.append(GroupChoice(*facts, share, gain, cost))

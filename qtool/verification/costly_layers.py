@@ -10,9 +10,10 @@ import torch
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
+from qtool.core.sqnr import sqnr
 from qtool.core.types import QuantParams
 from qtool.planning.plan import Execution, Kind, QuantPlan
-from qtool.verification.fidelity import LayerSqnr, NarrowInput, sqnr
+from qtool.verification.fidelity import LayerSqnr, NarrowInput
 
 _LAYERS = 3  # in the result
 _SAMPLES = 8  # to measure on

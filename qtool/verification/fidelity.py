@@ -6,7 +6,6 @@ plan can be carried out to the last bit and still be of no use.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -16,11 +15,10 @@ import torch
 
 from qtool.core import formats
 from qtool.core.records import to_json
+from qtool.core.sqnr import NO_SIGNAL_DB, decibels, sqnr
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
-NO_SIGNAL_DB = -200.0
-"""SQNR of noise without signal, and of an output that is NaN or Inf."""
 _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
@@ -184,32 +182,6 @@ class Fidelity:
             lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.holdout)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
-
-
-def decibels(signal: float, noise: float) -> float | None:
-    """Return 10 log10(signal / noise) of sums of squares.
-
-    None without noise; -200 without signal, or if a sum is not finite.
-    """
-    if noise == 0.0:
-        return None
-    if not (math.isfinite(signal) and math.isfinite(noise)):
-        return NO_SIGNAL_DB
-    return 10 * math.log10(signal / noise) if signal > 0 else NO_SIGNAL_DB
-
-
-def sqnr(real: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> float | None:
-    """Return the SQNR of a tensor in dB, None without noise.
-
-    Where the float model gives NaN or Inf, an equal value counts as no noise, any other as -200 dB.
-    """
-    same = (real == quantized) | (np.isnan(real) & np.isnan(quantized))
-    signal, noise = real.astype(np.float64), np.zeros(real.shape)
-    np.subtract(quantized, signal, out=noise, where=~same)
-    if not np.isfinite(noise).all():
-        return NO_SIGNAL_DB
-    finite = signal[np.isfinite(signal)]
-    return decibels(float(np.square(finite).sum()), float(np.square(noise).sum()))
 
 
 def compare_outputs(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program, lower
@@ -22,6 +21,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import KernelError
 from qtool.core.formats import db, percent
 from qtool.core.records import to_json
+from qtool.core.sqnr import sqnr
 from qtool.core.types import Array
 from qtool.verification.bit_exactness import file_outputs
 from qtool.verification.exported_file import ExportedFile
@@ -141,16 +141,8 @@ def _outputs(program: Program, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _compared(row: OtherCpu, here: Sequence[Array], there: Sequence[Array]) -> OtherCpu:
-    ratios = [r for a, b in zip(here, there, strict=True) if (r := _sqnr(a, b)) is not None]
+    ratios = [r for a, b in zip(here, there, strict=True) if (r := sqnr(a, b)) is not None]
     changed, first = None, here[0]
     if first.ndim == 2 and first.shape[1] > 1:
         changed = float((first.argmax(1) != there[0].argmax(1)).mean())
     return OtherCpu(row.profile, row.cpu, row.nodes, min(ratios, default=None), changed)
-
-
-def _sqnr(here: Array, there: Array) -> float | None:
-    """Return the SQNR of one output in dB; None if nothing differs."""
-    wide, off = here.astype(np.float64), here.astype(np.float64) - there
-    if not np.any(off):
-        return None
-    return float(10 * np.log10(max(np.square(wide).sum(), 1e-300) / np.square(off).sum()))

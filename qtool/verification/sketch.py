@@ -8,11 +8,12 @@ The sum of a difference with random signs has the energy of the difference as it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, log10
+from math import inf
 
 import numpy as np
 
 from qtool.backends.onnx.self_test_format import Sketch
+from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.verification.input_generator import random_words, seed_of
 
@@ -45,6 +46,5 @@ def distance_db(expected: Sketch, actual: Sketch) -> float:
     """Return the estimated SQNR of a tensor against the expected one, in dB."""
     pairs = zip(expected.projections, actual.projections, strict=True)
     noise = sum((a - b) ** 2 for a, b in pairs) / _PROJECTIONS
-    if not noise:
-        return inf
-    return 10 * log10(max(expected.energy, 1e-30) / noise) if np.isfinite(noise) else -inf
+    db = decibels(expected.energy, noise)
+    return inf if db is None else db

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
+from qtool.core.sqnr import decibels
 from qtool.evaluation import metrics
 from qtool.evaluation.metrics import (
     bootstrap,
@@ -14,7 +15,6 @@ from qtool.evaluation.metrics import (
     share_interval,
     user_metrics,
 )
-from qtool.verification.fidelity import decibels
 
 
 def test_bootstrap_covers_the_mean_of_a_known_law():

@@ -23,6 +23,7 @@ from benchmarks.self_test import Flip, drawn, judged
 from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.self_test_format import MAX_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.core.errors import VerificationError
+from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.verification import check_self_test, make_self_test, run_self_test
 from qtool.verification.exported_file import ExportedFile
 from qtool.verification.input_generator import generate, random_words
@@ -273,7 +274,7 @@ def test_sketches_estimate_the_ratio() -> None:
         found = distance_db(sketch_of(0, [signal]), sketch_of(0, [noisy[:2000], noisy[2000:]]))
         assert abs(found - db) < 6
     assert distance_db(sketch_of(0, [signal]), sketch_of(0, [signal])) == np.inf
-    assert distance_db(Sketch(0, 1.0, (0.0,)), Sketch(0, 1.0, (np.inf,))) == -np.inf
+    assert distance_db(Sketch(0, 1.0, (0.0,)), Sketch(0, 1.0, (np.inf,))) == NO_SIGNAL_DB
 
 
 def test_a_test_fits_into_its_place(

@@ -20,6 +20,7 @@ from qtool.backends.onnxruntime.session import run
 from qtool.backends.open_model import open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
@@ -41,7 +42,6 @@ from qtool.evaluation.metrics import (
     perplexity_metric,
     share_interval,
 )
-from qtool.verification.fidelity import decibels
 from qtool.verification.model_inputs import Feeder
 
 WORST = 12

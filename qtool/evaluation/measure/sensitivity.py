@@ -31,6 +31,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
+from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Progress
 from qtool.evaluation.measure.layer_facts import (
@@ -47,7 +48,6 @@ from qtool.evaluation.options import ReportOptions
 from qtool.observers.histogram import Histogram
 from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Kind
-from qtool.verification.fidelity import decibels
 
 CHUNK = 32
 MEMORY = 256 << 20

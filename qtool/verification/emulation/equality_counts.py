@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.verification.emulation.jobs import read_array
 
@@ -75,11 +76,8 @@ class Tally:
 
     @property
     def sqnr_db(self) -> float | None:
-        """10 log10(signal / noise); None if all values are equal."""
-        if self.noise == 0.0:
-            return None
-        ratio = self.signal / self.noise
-        return float(10 * np.log10(ratio)) if ratio > 0 else -np.inf
+        """The SQNR of the values; None if all are equal."""
+        return decibels(self.signal, self.noise)
 
 
 def _same_dtype(here: Array, there: Array) -> tuple[Array, Array]:

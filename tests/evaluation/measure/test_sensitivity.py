@@ -12,11 +12,11 @@ import qtool
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
+from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.evaluation.measure.layer_facts import layers_of
 from qtool.evaluation.measure.sensitivity import measure_sensitivity, split_batch
 from qtool.planning.fake_quantize import quant_points
-from qtool.verification.fidelity import decibels
 from tests.evaluation.spoiled import chain, images
 
 EVERYTHING = 1e6  # a budget that deals every chunk to every layer
