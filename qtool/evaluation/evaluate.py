@@ -21,6 +21,7 @@ from qtool.distributed import current
 from qtool.evaluation.files import open_file, quantization_warnings
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
+from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
@@ -29,7 +30,6 @@ from qtool.evaluation.summary_rows import (
     integer_row,
     metric_rows,
     size_row,
-    speed_rows,
     sqnr_row,
 )
 from qtool.verification.model_inputs import Feeder

@@ -14,6 +14,7 @@ from qtool.core.summary import Summary
 from qtool.evaluation.files import Deployment
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import NodeTime
+from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.sensitivity import Sensitivity
@@ -24,7 +25,6 @@ from qtool.evaluation.summary_rows import (
     accuracy_rows,
     integer_row,
     size_row,
-    speed_rows,
     sqnr_row,
 )
 from qtool.planning.plan import Rewrite
