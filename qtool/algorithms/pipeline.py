@@ -18,6 +18,7 @@ from qtool import distributed
 from qtool.algorithms.acceptance import best_candidate
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.skip_reasons import FAILED, LESS_ACCURATE
+from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.core.errors import PassError, PlanError, VerificationError
 from qtool.core.progress import track_task
 from qtool.core.types import Change
@@ -55,6 +56,12 @@ class Step:
         optional: where it fails, the state stays as it was, with a note. For steps that run by
             default and evaluate the network on parts of the data, or backwards: not every network
             can do that.
+        weights_only: `propose` reads the plan, its parameters and the weights alone, no samples and
+            statistics, and no layer depends on another one. Such a step runs block by block, too,
+            on the state of each block and before its layers are solved.
+        solve_layer: solves one layer, of a step that solves layer by layer (see `layer_step`). Such
+            a step runs block by block, too.
+        reason: why `solve_layer` changes weights.
     """
 
     name: str
@@ -66,9 +73,17 @@ class Step:
     low_bits: int = 0
     judges: int = 0
     optional: bool = False
+    weights_only: bool = False
+    solve_layer: LayerSolver | None = None
+    reason: str = ""
+
+    @property
+    def runs_by_blocks(self) -> bool:
+        """Whether the step needs a layer or a block alone, not the whole network."""
+        return self.weights_only or self.solve_layer is not None
 
 
-SOLVE = Step("solve", ConversionState.solved)
+SOLVE = Step("solve", ConversionState.solved, weights_only=True)
 """Solves scale and zero point of every point of the plan; the one step that always runs."""
 
 

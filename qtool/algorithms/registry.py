@@ -63,6 +63,23 @@ def select_steps(recipe: Recipe) -> list[Step]:
     return [s for s in STEPS if s is SOLVE or s.name in recipe.recover]
 
 
+def select_block_steps(recipe: Recipe) -> tuple[list[Step], tuple[str, ...]]:
+    """Return the steps of a recipe that run block by block, in order, and the names of the others.
+
+    Raises:
+        PlanError: the recipe names an unknown step, or one that needs the whole network.
+    """
+    steps = select_steps(recipe)
+    others = tuple(s.name for s in steps if not s.runs_by_blocks)
+    if recipe.recover is not None and others:
+        possible = ", ".join(s.name for s in STEPS if s.runs_by_blocks and s is not SOLVE)
+        raise PlanError(
+            f"the step '{others[0]}' needs the whole network in memory and does not run block by "
+            f"block; those that do are: {possible}"
+        )
+    return [s for s in steps if s.runs_by_blocks], others
+
+
 def samples_to_keep(plan: QuantPlan) -> int:
     """Return how many samples a calibration keeps for a plan.
 

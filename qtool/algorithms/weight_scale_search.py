@@ -108,4 +108,4 @@ def fit_scales(weight: torch.Tensor, params: QuantParams) -> QuantParams:
     return replace(params, scale=best.flatten().float())
 
 
-WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="")
+WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="", weights_only=True)

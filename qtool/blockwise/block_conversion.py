@@ -16,8 +16,9 @@ from torch import fx
 
 from qtool import observers
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.registry import select_steps
-from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
+from qtool.algorithms.exclusive_layers import with_constants
+from qtool.algorithms.pipeline import Step, run_steps
+from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import append_weights
 from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.block_run import BlockOutcome
@@ -117,14 +118,18 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     own_batches = partial(_float_inputs, run, index, own)
     captured, plan = _plan_block(run, block, exact, own_batches())
     calibration = _calibrate_block(run, captured, plan, own_batches())
-    solved = ConversionState.start(captured, plan, calibration).solved()
-    rounding = GPTQ in select_steps(run.recipe)
+    steps, _ = select_block_steps(run.recipe)
+    solved = run_steps(
+        (step for step in steps if step.weights_only),
+        ConversionState.start(captured, plan, calibration),
+    )
+    solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
-    outcome = run_block(solved, rounding, values, checkpoint.scratch, after, own)
+    outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
-        state = _with_rounded_weights(solved, outcome)
+        state = _with_solved_weights(solved, outcome, steps)
         record = _write_block(run, state, outcome, coded, measured)
     checkpoint.add(record)
 
@@ -155,7 +160,8 @@ def _write_block(
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
     sqnr = {k: decibels(outcome.power[k], noise) for k, noise in outcome.noise.items()}
     notes = (*quantized.notes, *outcome.notes)
-    return BlockRecord(name, end, digest, sqnr, measured, len(outcome.weights), notes, nodes)
+    changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
+    return BlockRecord(name, end, digest, sqnr, measured, changes, notes, nodes)
 
 
 def _plan_block(
@@ -208,16 +214,18 @@ def _float_inputs(
         yield [exact[block.tensor_name(n)] for n in block.inputs]
 
 
-def _with_rounded_weights(state: ConversionState, outcome: BlockOutcome) -> ConversionState:
-    """Return the state with the rounded weights of the block."""
+def _with_solved_weights(
+    state: ConversionState, outcome: BlockOutcome, steps: Sequence[Step]
+) -> ConversionState:
+    """Return the state with the solved weights of the block, and a change of each step."""
     if not outcome.weights:
         return state
-    module = G.clone(state.graph.module)
-    for node in list(module.graph.nodes):
-        if node.op == "get_attr" and str(node.target) in outcome.weights:
-            G.set_tensor(module, node, outcome.weights[str(node.target)])
-    rounded = replace(state, graph=replace(state.graph, module=module))
-    return rounded.with_change(Change(GPTQ.name, len(outcome.weights), REASON))
+    solved = with_constants(state, outcome.weights)
+    for step in steps:
+        count = sum(step.name in names for names in outcome.solvers.values())
+        if count:
+            solved = solved.with_change(Change(step.name, count, step.reason))
+    return solved
 
 
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:

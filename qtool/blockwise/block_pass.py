@@ -19,9 +19,10 @@ from typing import Any
 import torch
 
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
-from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, round_layer
+from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core import graph as G
 from qtool.core.graph.process_lock import trim_memory
@@ -32,17 +33,17 @@ After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
 
 def run_block(
     state: ConversionState,
-    rounding: bool,
+    solvers: Mapping[str, LayerSolver],
     values: ActivationStore,
     scratch: ActivationStore,
     after: After,
     batches: Sequence[StoredBatch],
 ) -> BlockOutcome:
-    """Run batches through a block, and round its weights on the way.
+    """Run batches through a block, and solve its layers on the way.
 
     Args:
         state: of the block, with solved parameters.
-        rounding: False keeps the weights at their nearest codes.
+        solvers: of layers, by the names of their steps; none keeps the nearest codes.
         values: inputs of the block and of later ones.
         scratch: for activations inside the block.
         after: where to store the inputs of the next blocks, and their names for each batch.
@@ -51,7 +52,7 @@ def run_block(
     Raises:
         FileError: the disk is full.
     """
-    at = start_run(state, rounding)
+    at = start_run(state, solvers)
     top = max(at.levels.values(), default=0)
     for level in range(top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
@@ -187,16 +188,16 @@ def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
     assert at.state.parameters is not None
     name, run = f"{G.name_of(layer.node)}.weight", at.executor
     weight = run.constants[run.calls[layer.weight].operands[0][1]]
-    weight, singular = round_layer(
-        at.ranks, shards, at.state.parameters.params[name], weight, at.state.plan
-    )
-    if singular:
+    params = at.state.parameters.params[name]
+    solved = solve_shards(at.ranks, shards, params, weight, at.state.plan, at.solvers)
+    if solved.singular:
         at.outcome.notes.append(
             f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
         )
-    if weight is None:
+    if solved.weight is None:
         return
-    run.quantized_constants[layer.weight] = weight
+    run.quantized_constants[layer.weight] = solved.weight
     stored = at.state.graph.graph
     attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
-    at.outcome.weights[str(attribute.target)] = weight
+    at.outcome.weights[str(attribute.target)] = solved.weight
+    at.outcome.solvers[str(attribute.target)] = solved.steps

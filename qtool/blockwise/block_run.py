@@ -12,6 +12,7 @@ from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import exclusive_layers
 from qtool.algorithms.residual_input import residual_input
+from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.layer_shards import BlockLayer
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
@@ -23,13 +24,15 @@ class BlockOutcome:
     """The result of running a block.
 
     Attributes:
-        weights: attribute -> rounded weights of a layer.
+        weights: attribute -> solved weights of a layer.
+        solvers: attribute -> names of the steps that solved it or parts of it.
         notes: sentences for the user.
         noise, power: name of a result -> sum of squares of its error, and of itself, over the
             measured batches.
     """
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    solvers: dict[str, frozenset[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: dict[str, float] = field(default_factory=dict)
     power: dict[str, float] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class BlockRun:
     """A run of all batches through a block. Numbers are those of values in the executor.
 
     Attributes:
+        solvers: of its layers, by the names of their steps.
         inputs: names of the block's inputs.
         outputs: name -> number.
         layers: number of the result -> layer to be rounded.
@@ -50,6 +54,7 @@ class BlockRun:
 
     state: ConversionState
     executor: Executor
+    solvers: Mapping[str, LayerSolver]
     inputs: Sequence[str]
     outputs: Mapping[str, int]
     layers: Mapping[int, BlockLayer]
@@ -77,11 +82,11 @@ class BlockRun:
         return {*self.executor.constants, *self.fixed}
 
 
-def start_run(state: ConversionState, rounding: bool) -> BlockRun:
+def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:
     """Return the run of a block, with the levels of its values. See `run_block`."""
     module = quantized_module(state)
     executor = Executor(replace(state.graph, module=module))
-    layers = _layers(state, module, executor) if rounding else {}
+    layers = _layers(state, module, executor) if solvers else {}
     constant = set(executor.constants)
     fixed, levels = [], dict[int, int]()
     for i, step in executor.calls.items():
@@ -93,9 +98,8 @@ def start_run(state: ConversionState, rounding: bool) -> BlockRun:
     ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
     outputs = dict(zip(state.graph.outputs, ends, strict=True))
     inputs = [i.name for i in state.graph.inputs]
-    return BlockRun(
-        state, executor, inputs, outputs, layers, levels, fixed, BlockOutcome(), current()
-    )
+    sides = inputs, outputs, layers, levels, fixed
+    return BlockRun(state, executor, solvers, *sides, BlockOutcome(), current())
 
 
 def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:

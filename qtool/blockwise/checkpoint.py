@@ -36,7 +36,7 @@ class BlockRecord:
         digest: of the block and its weights.
         sqnr: of its results on the measured samples, in dB, by name; None for identical results.
         samples: number of these samples.
-        rounded: number of layers that GPTQ rounded.
+        changes: of the steps: name, number of places and reason.
         notes: sentences for the user.
         nodes: rows of its plan.
     """
@@ -46,7 +46,7 @@ class BlockRecord:
     digest: str
     sqnr: Mapping[str, float | None]
     samples: int
-    rounded: int
+    changes: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...] = field(metadata={"json": False})
 
@@ -60,6 +60,7 @@ class BlockRecord:
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
         }
+        values["changes"] = tuple(map(tuple, values.get("changes", ())))
         return cls(**values)
 
     def to_json(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,11 @@ from safetensors.torch import load, save
 from torch import fx
 
 from qtool.algorithms.layer_rows import as_matrix, row_layout
-from qtool.algorithms.weight_rounding.layer_solver import solve_layer
+from qtool.algorithms.weight_rounding.layer_solver import (
+    LayerProblem,
+    LayerSolver,
+    best_solution,
+)
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
@@ -116,43 +120,67 @@ def _target(
     return result + (exact[residual] - coded[residual]).reshape(result.shape)
 
 
-def round_layer(
+@dataclass(frozen=True, eq=False)
+class SolvedLayer:
+    """The result of solving a layer.
+
+    Attributes:
+        weight: on its grid; None where rounding to nearest is better for all shards.
+        steps: names of the steps that solved shards of it.
+        singular: the Hessian of its inputs is.
+    """
+
+    weight: torch.Tensor | None
+    steps: frozenset[str]
+    singular: bool
+
+
+_NEAREST, _SINGULAR = "nearest", "singular"  # keys of a result that are no names of steps
+
+
+def solve_shards(
     ranks: Ranks,
     shards: Sequence[Shard],
     params: QuantParams,
     weight: torch.Tensor,
     plan: QuantPlan,
-) -> tuple[torch.Tensor | None, bool]:
-    """Return the rounded weights of a layer, and whether its Hessian is singular.
-
-    Shards where rounding to nearest is better keep their nearest codes; None where all do.
-    """
+    solvers: Mapping[str, LayerSolver],
+) -> SolvedLayer:
+    """Return the solved weights of a layer; shards without a better solution have nearest codes."""
     own = {
-        i: _round_shard(p.moments, params, weight, plan) for i, p in enumerate(shards) if p.moments
+        i: _solve_shard(p.moments, params, weight, plan, solvers)
+        for i, p in enumerate(shards)
+        if p.moments
     }
-    rounded, any_rounded, singular = torch.empty(weight.shape), False, False
+    solved, steps, singular = torch.empty(weight.shape), set[str](), False
     for i, shard in enumerate(shards):
         result = own.get(i)
         if ranks.is_distributed:
             result = load(ranks.broadcast(None if result is None else save(result), shard.rank))
         assert result is not None
-        singular |= "singular" in result
-        any_rounded |= "rounded" in result
+        singular |= _SINGULAR in result
+        (step,) = result.keys() - {_SINGULAR}
+        steps |= {step} - {_NEAREST}
         rows = shard.rows if len(shards) > 1 else slice(None)
-        rounded[rows] = result["rounded" if "rounded" in result else "nearest"]
-    return (rounded if any_rounded else None), singular
+        solved[rows] = result[step]
+    return SolvedLayer(solved if steps else None, frozenset(steps), singular)
 
 
-def _round_shard(
-    moments: LayerMoments, params: QuantParams, weight: torch.Tensor, plan: QuantPlan
+def _solve_shard(
+    moments: LayerMoments,
+    params: QuantParams,
+    weight: torch.Tensor,
+    plan: QuantPlan,
+    solvers: Mapping[str, LayerSolver],
 ) -> dict[str, torch.Tensor]:
-    """Return the weights of a shard, `rounded` or `nearest`; `singular` if its Hessian is."""
+    """Return the weights of a shard by the step that solved it, or as the nearest ones."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
-    part, flags, better = weight[rows], dict[str, torch.Tensor](), None
+    part, flags, best = weight[rows], dict[str, torch.Tensor](), None
+    problem = LayerProblem(moments.node, moments.weight, own, part.shape, plan, moments)
     try:
-        better = solve_layer(moments.node, moments.weight, own, part.shape, plan, moments)
+        best = best_solution(problem, solvers)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
-        flags["singular"] = torch.ones(1)
-    if better is not None:
-        return {"rounded": better.contiguous()}
-    return {**flags, "nearest": own.round_trip(part).contiguous()}
+        flags[_SINGULAR] = torch.ones(1)
+    if best is not None:
+        return {best[0]: best[1].contiguous()}
+    return {**flags, _NEAREST: problem.nearest.contiguous()}

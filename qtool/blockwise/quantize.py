@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from qtool import observers
-from qtool.algorithms.registry import samples_for_steps, select_steps
-from qtool.algorithms.weight_rounding.rounding import GPTQ, REASON
+from qtool.algorithms.registry import samples_for_steps, select_block_steps
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.origin import Origin, present_versions
@@ -107,7 +106,7 @@ class BlockResult:
 
     def summary(self) -> Summary:
         """Return the result in a few lines."""
-        count, rounded = len(self.blocks), sum(b.rounded for b in self.blocks)
+        changes = ", ".join(f"{c.step} ({c.count} layers)" for c in changes_of(self.blocks))
         outputs = tuple(OutputSqnr(name, value) for name, value in self.sqnr.items())
         fidelity = Fidelity(self.samples, outputs)
         if self.holdout:
@@ -115,7 +114,8 @@ class BlockResult:
         rows = (
             ("size", formats.size(self.size_bytes)),
             fidelity.row(),
-            ("blocks", f"{count}, each verified in ONNX Runtime; GPTQ rounded {rounded} layers"),
+            ("blocks", f"{len(self.blocks)}, each verified in ONNX Runtime"),
+            ("recovery", changes or "none"),
         )
         all_notes = (*self.notes, *(note for b in self.blocks for note in b.notes))
         return Summary(str(self.files[0]), "quantized block by block", rows, all_notes)
@@ -128,12 +128,12 @@ class BlockResult:
         rows = [
             (
                 b.name,
-                str(b.rounded),
+                str(sum(count for _, count, _ in b.changes)),
                 group_names([f"{k} {decibels_text(v)}" for k, v in b.sqnr.items()]),
             )
             for b in self.blocks
         ]
-        return formats.table(("block", "rounded", "SQNR of its results"), rows, align="lrl")
+        return formats.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
 
 
 @accepts_paths("folder", "path")
@@ -176,13 +176,14 @@ def quantize_by_blocks(
         attention: as for `load_model`.
         cache: "float" or "int8", the KV cache of a decoder.
         target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
-            recovery steps only `gptq` runs.
+            recovery steps those run that need no more than a layer (`Step.runs_by_blocks`).
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
             than a quarter of that are split, and joined again by a Concat.
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.
         DataError: the data does not fit the model.
+        PlanError: `recover` names a step that needs the whole network.
         FileError: a file cannot be written, or the checkpoint is of another model or data.
         VerificationError: a block does not compute what its plan says.
         RanksError: the ranks have different arguments, or one of them failed.
@@ -190,6 +191,7 @@ def quantize_by_blocks(
     folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder, suffixes=MODEL_SUFFIXES)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
+    steps, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
     whole, stream = _capture(source.model, data, dynamic)
     passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
@@ -198,14 +200,15 @@ def quantize_by_blocks(
     chosen.check_names([*(i.name for i in whole.inputs), *names])
     parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
-    choices += [task, attention, cache]
+    choices += [task or "", attention, cache]
     identity = {"model": source.fingerprint, "choice": json.dumps(choices), "block": str(block)}
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block]))
     with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
         run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, target, observer, chosen)
-        keep = samples_for_steps(chosen, chosen.low_bits) if GPTQ in select_steps(chosen) else 0
+        learns = any(step.samples for step in steps)
+        keep = samples_for_steps(chosen, chosen.low_bits) if learns else 0
         stored = store_data(whole, stream, checkpoint, keep, partial(required_inputs, run, 0))
         left = range(len(checkpoint.finished), len(run.blocks))
         for index in track("blocks", left, len(left)):
@@ -220,6 +223,8 @@ def quantize_by_blocks(
         ranks.all_gather("")
     holdout = not all(batch.measured for batch in stored)
     outputs, notes = tuple(whole.outputs), _unused_rules(run, blocks)
+    if skipped and chosen.accuracy == "best":
+        notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
     return BlockResult(tuple(model_files(path)), blocks, outputs, holdout, notes)
 
 
@@ -272,6 +277,14 @@ def _unused_rules(run: BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str
     return run.recipe.unused(nodes | {(i.name, INPUT) for i in run.whole.inputs})
 
 
+def changes_of(blocks: Sequence[BlockRecord]) -> tuple[Change, ...]:
+    """Return the changes of the steps, summed over blocks."""
+    counts = dict[tuple[str, str], int]()
+    for step, count, reason in (change for block in blocks for change in block.changes):
+        counts[step, reason] = counts.get((step, reason), 0) + count
+    return tuple(Change(step, count, reason) for (step, reason), count in counts.items())
+
+
 def _publish(run: BlockwiseRun, path: Path) -> None:
     """Join the blocks to one model and write it under its final name."""
     checkpoint = run.checkpoint
@@ -279,8 +292,7 @@ def _publish(run: BlockwiseRun, path: Path) -> None:
     model = join_models(checkpoint.block_models(), inputs, run.whole.outputs)
     nodes = tuple(NodeInfo(**row) for block in checkpoint.finished for row in block.nodes)
     spec = observers.parse(run.observer)
-    rounded = sum(b.rounded for b in checkpoint.finished)
-    changes = (Change(GPTQ.name, rounded, REASON),) if rounded else ()
+    changes = changes_of(checkpoint.finished)
     origin = Origin(run.source.fingerprint, versions=present_versions())
     info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes, origin
     untested = SelfTest("", missing="the file was written block by block and never run as a whole")

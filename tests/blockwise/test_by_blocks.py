@@ -261,6 +261,19 @@ def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
     assert np.square(logits - exact).sum() < 1e-3 * np.square(exact).sum()  # 30 dB
 
 
+def test_steps_that_need_the_whole_network_are_refused_or_said(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "net.onnx"
+    needed = "'learned-scales' needs the whole network in memory and does not run block by block"
+    with pytest.raises(qtool.PlanError, match=f"{needed}; those that do are: .*gptq"):
+        made(folder, path, recover=["learned-scales"])
+    assert not list(tmp_path.iterdir())
+    (note,) = made(folder, path, accuracy="best").notes
+    assert note.startswith("block by block these steps do not run: ")
+    assert "learned-scales" in note
+
+
 def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -> None:
     exact = filled(folder)(samples(1, seed=1)[0]).detach().numpy()
     nearest = made(folder, whole[1].with_name("nearest.onnx"), accuracy="fast")
@@ -270,8 +283,8 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
     )
     for file in nearest.files:
         file.unlink()
-    assert sum(b.rounded for b in whole[0].blocks) == 7
-    assert re.search(r"net\.onnx  quantized(.|\n)* KiB\n(.|\n)*  blocks  3, ", str(whole[0]))
+    assert [(c.step, c.count) for c in quantize.changes_of(whole[0].blocks)] == [("gptq", 7)]
+    assert re.search(r"net\.onnx  quantized(.|\n)* KiB\n(.|\n)*  blocks    3, ", str(whole[0]))
     assert near < 0.7 * far  # 1.5 dB
 
 
@@ -291,7 +304,7 @@ def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
         )
         for accuracy in ("fast", "balanced")
     )
-    assert rounded.blocks[0].rounded
+    assert rounded.blocks[0].changes
     assert rounded.sqnr["output"] > nearest.sqnr["output"]
 
 
@@ -314,7 +327,7 @@ def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path:
     found = qtool.quantize_by_blocks(
         tmp_path, data, tmp_path / "net.onnx", model=net, mode="static", accuracy="balanced"
     )
-    assert found.blocks[0].rounded
+    assert found.blocks[0].changes
     assert found.sqnr["output"] > 30
 
 

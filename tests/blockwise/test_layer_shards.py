@@ -8,8 +8,9 @@ import torch
 
 import qtool
 from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments
-from qtool.blockwise.layer_shards import BlockLayer, Shard, round_layer
+from qtool.blockwise.layer_shards import BlockLayer, Shard, solve_shards
 from qtool.core import graph as G
 from qtool.core.types import INT8, QuantParams
 from qtool.distributed import Ranks
@@ -38,10 +39,12 @@ def plan() -> QuantPlan:
 
 def test_inputs_too_much_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, torch.linalg.LinAlgError())  # type: ignore[attr-defined]
-    assert round_layer(Ranks(), [one], PARAMS, WEIGHT, plan()) == (None, True)
+    solved = solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})
+    assert solved.weight is None
+    assert solved.singular
 
 
 def test_another_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = failing(monkeypatch, RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        round_layer(Ranks(), [one], PARAMS, WEIGHT, plan())
+        solve_shards(Ranks(), [one], PARAMS, WEIGHT, plan(), {"gptq": solve_layer})

@@ -81,14 +81,14 @@ def misfits(rank: int, folder: Path, out: Path) -> list[str]:
 def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
     prepared()
     solved = 0
-    real = layer_shards.solve_layer
+    real = layer_shards.best_solution
 
     def counted(*given: Any) -> Any:
         nonlocal solved
         solved += 1
         return real(*given)
 
-    layer_shards.solve_layer = counted
+    layer_shards.best_solution = counted
     found = {}
     for kind, (count, options) in KINDS.items():
         place = out / kind

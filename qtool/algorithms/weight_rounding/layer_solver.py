@@ -10,6 +10,8 @@ were accumulated over all data (`blockwise.layer_moments`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -58,53 +60,82 @@ class LayerEvidence(Protocol):
         """
 
 
-def solve_layer(
-    node: fx.Node,
-    weight: torch.Tensor,
-    params: QuantParams,
-    shape: torch.Size,
-    plan: QuantPlan,
-    evidence: LayerEvidence,
-) -> torch.Tensor | None:
-    """Return rounded weights of a layer; None where the nearest codes are better on held-out rows.
+@dataclass(frozen=True, eq=False)
+class LayerProblem:
+    """A layer, or some of its outputs, whose weights are to be put on their grid.
 
-    Args:
+    Attributes:
+        node: the layer.
         weight: float weights as [groups, out, in].
         params: of the weight.
         shape: of the weight in the graph.
         plan: its target may limit pairs of weights.
+        evidence: what is known of inputs and targets.
+    """
 
-    Returns:
-        Values on the grid, of `shape`.
+    node: fx.Node
+    weight: torch.Tensor
+    params: QuantParams
+    shape: torch.Size
+    plan: QuantPlan
+    evidence: LayerEvidence
+
+    @property
+    def nearest(self) -> torch.Tensor:
+        """The weights rounded to nearest, of `shape`."""
+        return self.params.round_trip(as_weight(self.node, self.weight, self.shape))
+
+    def error(self, weight: torch.Tensor) -> float:
+        """Return the squared error of weights of `shape` on the held-out rows."""
+        x, residual = self.evidence.holdout
+        change = as_matrix(self.node, weight) - self.weight
+        return float(torch.baddbmm(residual, x, change.mT, alpha=-1).square_().sum())
+
+
+LayerSolver = Callable[[LayerProblem], torch.Tensor | None]
+"""Proposes weights on the grid, of the problem's shape; None where it has nothing to propose. It
+raises torch.linalg.LinAlgError where the Hessian is singular."""
+
+
+def best_solution(
+    problem: LayerProblem, solvers: Mapping[str, LayerSolver]
+) -> tuple[str, torch.Tensor] | None:
+    """Return the weights of least error on held-out rows, and the name of their solver.
+
+    None where rounding to nearest is as good. Without held-out rows the last proposal is taken.
 
     Raises:
         torch.linalg.LinAlgError: the Hessian is singular.
     """
-    x, residual = evidence.holdout
-    nearest = as_matrix(node, params.round_trip(as_weight(node, weight, shape)))
-    before = torch.baddbmm(residual, x, (nearest - weight).mT, alpha=-1).square_().sum()
-    del nearest
-    rounded, residual = _solve_blocks(node, weight, params, shape, plan, evidence)
-    if x.shape[1] and not residual.square_().sum() < before:
-        return None
-    return as_weight(node, rounded, shape)
+    best, error = None, problem.error(problem.nearest)
+    judged = problem.evidence.holdout[0].shape[1] > 0
+    for name, solve in solvers.items():
+        proposed = solve(problem)
+        if proposed is None or (judged and not problem.error(proposed) < error):
+            continue
+        best, error = (name, proposed), problem.error(proposed)
+    return best
 
 
-def _solve_blocks(
-    node: fx.Node,
-    weight: torch.Tensor,
-    params: QuantParams,
-    shape: torch.Size,
-    plan: QuantPlan,
-    evidence: LayerEvidence,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rounded weights [groups, out, in] and their residual on held-out rows."""
+def solve_layer(problem: LayerProblem) -> torch.Tensor:
+    """Return weights that are rounded with error feedback (GPTQ), towards the target of the layer.
+
+    Raises:
+        torch.linalg.LinAlgError: the Hessian is singular.
+    """
+    return as_weight(problem.node, _solve_blocks(problem), problem.shape)
+
+
+def _solve_blocks(problem: LayerProblem) -> torch.Tensor:
+    """Return the rounded weights [groups, out, in]."""
+    node, weight, params, shape = problem.node, problem.weight, problem.params, problem.shape
+    evidence = problem.evidence
     scale, zero = (
         as_matrix(node, params.along(t, shape).expand(shape)).to(weight.dtype)
         for t in (params.scale, params.zero_point)
     )
     levels = params.qtype.qmin, params.qtype.qmax
-    pairs = pair_bounds(plan, node, weight, params, shape)
+    pairs = pair_bounds(problem.plan, node, weight, params, shape)
     x, residual = evidence.holdout
     moment, inputs, rounded = evidence.residual_moment, weight.shape[-1], torch.empty_like(weight)
     for start in range(0, inputs, COLUMNS):
@@ -121,4 +152,4 @@ def _solve_blocks(
         moment = moment[:, :, width:]  # of the columns that are not rounded yet
         if block.stop < inputs:
             moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
-    return rounded, residual
+    return rounded

@@ -9,7 +9,7 @@ from torch import fx, nn
 import qtool
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding import layer_solver
-from qtool.algorithms.weight_rounding.layer_solver import solve_layer
+from qtool.algorithms.weight_rounding.layer_solver import LayerProblem, best_solution, solve_layer
 from qtool.algorithms.weight_rounding.row_evidence import RowEvidence, Rows
 from qtool.blockwise import layer_moments
 from qtool.blockwise.layer_moments import HOLDOUT_EVERY, InputMoments, LayerMoments
@@ -48,8 +48,11 @@ def error(weight: torch.Tensor, data: Rows) -> float:
 def test_weights_do_not_follow_noise(layer: tuple[fx.Node, QuantPlan]) -> None:
     exact, params = weights()
     evidence = RowEvidence.of(exact, rows(exact, 128, 0.3, 1), rows(exact, 64, 0.3, 2))
-    solved = solve_layer(layer[0], exact, params, SHAPE, layer[1], evidence)
-    assert solved is not None
+    problem = LayerProblem(layer[0], exact, params, SHAPE, layer[1], evidence)
+    best = best_solution(problem, {"gptq": solve_layer})
+    assert best is not None
+    name, solved = best
+    assert name == "gptq"
     fresh = rows(exact, 1000, 0.0, 3)
     assert error(solved, fresh) < 0.7 * error(params.round_trip(exact[0]), fresh)
 
@@ -68,11 +71,10 @@ def test_rows_and_moments_give_the_same_weights(
     evidence = RowEvidence.of(exact, (training[0], other[0]), (training[1], other[1]))
     moments = LayerMoments(node, InputMoments(1), exact, slice(0, OUT))
     moments.add(moments.inputs.add(node, x[0], 0), y[0], 0)
-    one, two = (solve_layer(node, exact, params, SHAPE, plan, e) for e in (evidence, moments))
-    again = solve_layer(node, exact, params, SHAPE, plan, moments)  # evidence is read only
-    assert one is not None
-    assert two is not None
-    assert again is not None
+    known = (evidence, moments)
+    problems = [LayerProblem(node, exact, params, SHAPE, plan, each) for each in known]
+    one, two = map(solve_layer, problems)
+    again = solve_layer(problems[1])  # evidence is read only
     assert torch.equal(two, again)
     step = params.scale[:, None]
     assert float(((one - two) / step).abs().max()) < 1.5  # sums in another order: a tie at most
@@ -83,4 +85,16 @@ def test_nearest_codes_stay_where_they_are_better(layer: tuple[fx.Node, QuantPla
     exact, params = weights()
     on_grid = params.round_trip(exact[0])[None]
     evidence = RowEvidence.of(on_grid, rows(on_grid, 64, 0.0, 1), rows(on_grid, 64, 0.0, 2))
-    assert solve_layer(layer[0], on_grid, params, SHAPE, layer[1], evidence) is None
+    problem = LayerProblem(layer[0], on_grid, params, SHAPE, layer[1], evidence)
+    assert best_solution(problem, {"gptq": solve_layer}) is None
+
+
+def test_the_best_of_several_proposals_is_taken(layer: tuple[fx.Node, QuantPlan]) -> None:
+    exact, params = weights()
+    evidence = RowEvidence.of(exact, rows(exact, 128, 0.0, 1), rows(exact, 64, 0.0, 2))
+    problem = LayerProblem(layer[0], exact, params, SHAPE, layer[1], evidence)
+    solvers = {"zero": lambda p: torch.zeros(p.shape), "gptq": solve_layer, "none": lambda _: None}
+    best = best_solution(problem, solvers)
+    assert best is not None
+    assert best[0] == "gptq"
+    assert problem.error(best[1]) < problem.error(problem.nearest)
