@@ -283,7 +283,8 @@ class Quantized:
         simulation, batch = self._simulation, self.sample
         divisions = find_near_zero_divisions(simulation, batch)
         checked = tflite_export.check(simulation, written, file, batch)
-        fidelity = self._measure_fidelity(batch, divisions, checked.outputs)
+        shown = tflite_export.with_parts(simulation, written)
+        fidelity = self._measure_fidelity(batch, divisions, checked.outputs, shown)
         return Verification(
             checked.parity,
             checked.exactness,
@@ -409,15 +410,23 @@ class Quantized:
         return results.fidelity
 
     def _measure_fidelity(
-        self, sample: Batch, divisions: tuple[str, ...], outputs: list[Any] | None = None
+        self,
+        sample: Batch,
+        divisions: tuple[str, ...],
+        outputs: list[Any] | None = None,
+        simulation: FakeQuantized | None = None,
     ) -> Fidelity:
-        holdout = None
+        """Measure the error; `simulation` has other points than this model."""
+        holdout, shown = None, simulation or self._simulation
         if self._holdout:
-            results, simulation = self._results, self._simulation
-            if results.holdout is None:
-                results.holdout = measure_holdout(simulation, self._holdout, self._error_cache)
-            holdout = results.holdout, sum(b.size for b in self._holdout)
-        return measure_fidelity(self._simulation, sample, divisions, outputs, holdout)
+            results = self._results
+            measured = results.holdout if simulation is None else None
+            if measured is None:
+                measured = measure_holdout(shown, self._holdout, self._error_cache)
+            if simulation is None:
+                results.holdout = measured
+            holdout = measured, sum(b.size for b in self._holdout)
+        return measure_fidelity(shown, sample, divisions, outputs, holdout)
 
     @property
     def info(self) -> FileInfo:

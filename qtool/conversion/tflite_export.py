@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.core import graph as G
+from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.atomic import atomic_path
 from qtool.core.data import Batch
@@ -21,6 +24,7 @@ from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.types import Array
 from qtool.core.versions import own_version
+from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, NodeParity, Parity
 from qtool.verification.file_parity import difference
@@ -166,7 +170,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         path: the file.
         batch: the samples.
     """
-    file = TfliteFile(path)
+    file, model = TfliteFile(path), with_parts(model, written)
     installed = litert.version() is not None
     few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
     program = file.program(None if installed else FAMILY)
@@ -209,6 +213,25 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     return Checked(parity, exactness, coverage, outputs, "", remarks)
 
 
+def with_parts(model: FakeQuantized, written: Written) -> FakeQuantized:
+    """Return the simulation with the finer codes of results that the file has in parts."""
+    if not written.parts:
+        return model
+    module = G.clone(model.module)
+    for node in list(module.graph.nodes):
+        point = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        parts = written.parts.get(value_names.quantize(getattr(point, "point", "")))
+        if point is None or parts is None:
+            continue
+        fine = copy.deepcopy(point)
+        assert isinstance(fine, QuantPoint)
+        fine.set_params(parts.params)
+        node.target = f"fine_{node.name}"
+        module.add_submodule(node.target, fine)
+    module.recompile()
+    return replace(model, module=module)
+
+
 def _first(model: FakeQuantized, batch: Batch) -> Batch:
     """Return the first sample, which is all that a file for one sample takes at a time."""
     return model.graph.call_of([t[:1] if t.dim() else t for t in model.graph.tensors_of(batch)])
@@ -228,6 +251,10 @@ def _compare_points(
         for name, value in written.points.items()
         if names[value.index] in values
     }
+    for name, parts in written.parts.items():
+        codes = [values[names[i]].to(torch.int32) for i in parts.tensors]
+        lowest = torch.iinfo(values[names[parts.tensors[0]]].dtype).min
+        points[name] = torch.stack(codes).sum(0) - lowest * len(codes)
     results = [values[names[i]].numpy() for i in written.model.outputs]
     outputs = [port.back(r) for port, r in zip(file.outputs, results, strict=True)]
     named = dict(zip(model.graph.outputs, outputs, strict=True))

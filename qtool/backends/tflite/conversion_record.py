@@ -90,7 +90,7 @@ def record(
     Args:
         info: `FileInfo.metadata`.
         points: name of a dequantize of the graph -> where its point is.
-        layers: index of a tensor named after a clamp -> the layer before it.
+        layers: index of a tensor with another name than its layer -> the layer.
     """
     rows = {name: point.to_json() for name, point in points.items()}
     values = {"info": info, "points": rows, "layers": list(layers.items())}
@@ -105,7 +105,7 @@ class ConversionRecord:
     Attributes:
         info: description of the plan.
         points: name of a dequantize of the graph -> where its point is.
-        layers: index of a tensor named after a clamp -> the layer before it.
+        layers: index of a tensor with another name than its layer -> the layer.
         model: the file.
     """
 

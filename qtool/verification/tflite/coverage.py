@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 from qtool.backends.tflite import litert
@@ -42,7 +43,7 @@ def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) 
             remaining = litert.partitioning(file.path).remaining
         except VerificationError:  # a file with the sizes of no sample; run as it is, it is refused
             remaining = None
-    rows = []
+    rows: dict[tuple[str, bool], AuditRow] = {}
     for op in model.operators:
         if not op.outputs or op.name in _MOVES:
             continue
@@ -53,8 +54,12 @@ def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) 
             where = litert.TITLE if op.outputs[0] in remaining else "XNNPACK"
             kernel = f"{op.name}, {where}"
         kind = model.tensors[op.outputs[0]].type
-        rows.append(AuditRow(name, op.name, f"{kernel} {kind}", integer, macs(model, op), reason))
-    return Coverage(runtime, tuple(rows))
+        row = AuditRow(name, op.name, f"{kernel} {kind}", integer, macs(model, op), reason)
+        first = rows.get((name, integer))
+        rows[name, integer] = row if first is None else replace(first, macs=first.macs + row.macs)
+    summed = {name for name, integer in rows if integer and (name, False) in rows}
+    sums = {(name, False) for name in summed if rows[name, False].op == "ADD"}  # of parts
+    return Coverage(runtime, tuple(row for key, row in rows.items() if key not in sums))
 
 
 def _is_integer(model: Model, op: Operator) -> bool:

@@ -18,7 +18,8 @@ class Instruction:
 
     Attributes:
         name: of the node.
-        kind: "integer", "move", "quantize", "dequantize" or "float".
+        kind: "integer", "move", "quantize", "dequantize", "sum" (of floats: the same on every
+            processor) or "float".
         kernel: takes the inputs, returns a tensor, or a tuple for several outputs.
         inputs: names of tensors.
         outputs: names of tensors; several only for a float part of the model.

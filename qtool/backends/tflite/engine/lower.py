@@ -100,12 +100,18 @@ def _bind(call: Call, run: RunOperator | None) -> tuple[str, Any, Sequence[int]]
         return "quantize", call.bind("quantize", call.out), [0]
     if op.name == "DEQUANTIZE" and is_codes(call.input()):
         return "dequantize", call.bind("dequantize", call.params()), [0]
+    if op.name == "ADD" and call.output.type == "float32" and not _is_fused(call):
+        return "sum", torch.add, present
     if codes and op.name in OPERATORS and not op.custom:
         positions = present if op.name == "CONCATENATION" else DATA_INPUTS.get(op.name, (0,))
         return "integer", OPERATORS[op.name](call), positions
     if codes:
         raise KernelError("there is no integer kernel of this operator in the engine")
     return "float", partial(_run_float, run, op), present
+
+
+def _is_fused(call: Call) -> bool:
+    return bool(call.option("fused_activation_function", 0))
 
 
 def _moved(op: Operator, present: Sequence[int]) -> Sequence[int]:

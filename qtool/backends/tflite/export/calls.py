@@ -15,6 +15,7 @@ from qtool.backends.tflite.export.decompose import decomposed
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.float_operators import FLOAT
 from qtool.backends.tflite.export.graph_builder import quantization
+from qtool.backends.tflite.export.linear import linear
 from qtool.backends.tflite.export.values import Stored, Value
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
@@ -43,7 +44,7 @@ INTEGER: Mapping[str, Write] = {
     "leaky_relu": elementwise.unary(
         "LEAKY_RELU", 2, alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01))
     ),
-    "linear": layers.linear,
+    "linear": linear,
     "matmul": elementwise.matmul,
     "mul": elementwise.binary("MUL"),
     "prelu": elementwise.prelu,

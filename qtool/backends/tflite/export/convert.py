@@ -13,7 +13,15 @@ from torch import fx
 from qtool.backends.tflite.conversion_record import ENTRY, LAYOUT, METADATA, StoredPoint, record
 from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
-from qtool.backends.tflite.export.values import Layout, Stored, Value, channels_last, identity
+from qtool.backends.tflite.export.linear import find_outputs_in_parts
+from qtool.backends.tflite.export.values import (
+    Layout,
+    Parts,
+    Stored,
+    Value,
+    channels_last,
+    identity,
+)
 from qtool.backends.tflite.export.writer import Writer
 from qtool.backends.tflite.file import Model
 from qtool.core import graph as G
@@ -54,12 +62,14 @@ class Written:
     Attributes:
         model: the model.
         points: name of codes in the QDQ graph -> their value.
+        parts: name of codes in the QDQ graph -> the tensors that hold them together.
         discontinuous: names of codes and outputs that jump when the last bit of a float before
             them changes.
     """
 
     model: Model
     points: Mapping[str, Value]
+    parts: Mapping[str, Parts]
     discontinuous: frozenset[str] = frozenset()
 
 
@@ -88,6 +98,8 @@ def to_tflite(
     """
     layout = layout or Layout()
     w = Writer(module, plan, _batch_symbols(module), fixed)
+    if not layout.int8:
+        w.in_parts = find_outputs_in_parts(module, plan)
     inputs = _inputs(w, graph, layout)
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -118,29 +130,30 @@ def to_tflite(
     points = {
         G.name_of(n): v
         for n, v in w.values.items()
-        if n.target is torch_ops.quantize and isinstance(v, Value)
+        if n.target is torch_ops.quantize and isinstance(v, Value) and v.params is not None
     }
     model = _without_unused(model)
     jumping = _discontinuous(model)
     names = {name for name, value in points.items() if value.index in jumping}
     names |= {n for n, i in zip(graph.outputs, model.outputs, strict=True) if i in jumping}
-    return Written(model, points, frozenset(names))
+    return Written(model, points, w.parts, frozenset(names))
 
 
 def _stored_points(w: Writer) -> dict[str, StoredPoint]:
     """Return where the point of each dequantize of the graph is in the file."""
     points: dict[str, StoredPoint] = {}
     for node, value in w.values.items():
-        if node.target is not torch_ops.dequantize or value.params is None:
+        if node.target is not torch_ops.dequantize:
             continue
-        if isinstance(value, Value):
+        if isinstance(value, Value) and value.params is not None:
             place = StoredPoint(value.index)
-        elif value.name in w.constants:
+        elif isinstance(value, Stored) and value.name in w.constants:
             place = w.constants[value.name]
         else:  # written with other parameters
-            scale, zero = value.params.scale.reshape(-1), value.params.zero_point.reshape(-1)
+            params = params_of(w, node)
+            scale, zero = params.scale.reshape(-1), params.zero_point.reshape(-1)
             numbers = tuple(scale.tolist()), tuple(zero.tolist())
-            place = StoredPoint(-1, value.params.axis, scale=numbers[0], zero_point=numbers[1])
+            place = StoredPoint(-1, params.axis, scale=numbers[0], zero_point=numbers[1])
         points[G.name_of(node)] = place
     return points
 

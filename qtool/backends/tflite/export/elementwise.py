@@ -134,13 +134,25 @@ def concat(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     return replace(result, params=out)
 
 
+_ROUNDS_TWICE = 0.5
+"""Ratio of scales below which QUANTIZE rounds to whole numbers, shifts, and rounds again."""
+
+
 def requantized(w: Writer, x: Value, out: QuantParams, title: str) -> Value:
-    """Return codes with other parameters: the same where they are equal."""
+    """Return codes with other parameters: the same where they are equal.
+
+    QUANTIZE rounds twice where the scale grows to more than double, by up to 0.75 codes and to one
+    side: half of all values are halfway the second time. ADD of zero has 20 more bits in between.
+    """
     assert x.params is not None
     if equal(x.params, out):
         return x
-    new = w.add(title, x.sizes, x.dynamic, x.order, out)
-    return w.emit("QUANTIZE", [x], replace(new, columns=x.columns), 2)
+    new = replace(w.add(title, x.sizes, x.dynamic, x.order, out), columns=x.columns)
+    if float(x.params.scale) / float(out.scale) >= _ROUNDS_TWICE:
+        return w.emit("QUANTIZE", [x], new, 2)
+    code = np.array([int(x.params.zero_point)], x.params.qtype.numpy_dtype)
+    zero = w.builder.constant("zero", code, quantization(x.params))
+    return w.emit("ADD", [x, zero], new, 2, fused_activation_function=0)
 
 
 def equal(a: QuantParams, b: QuantParams) -> bool:

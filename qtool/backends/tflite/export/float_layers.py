@@ -7,6 +7,7 @@ from torch import fx
 
 from qtool.backends.tflite.export import layers
 from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.linear import linear as linear_layer
 from qtool.backends.tflite.export.values import Stored, Value
 from qtool.backends.tflite.export.writer import Writer
 from qtool.core import graph as G
@@ -50,10 +51,10 @@ def linear(w: Writer, node: fx.Node) -> Value:
         stored = w.argument(weight)
         assert isinstance(stored, Stored)
         w.values[weight] = Stored(f"{stored.name}.transposed", stored.data.t())
-        result = layers.linear(w, node, None, (None, None))
+        result = linear_layer(w, node, None, (None, None))
         w.values[weight] = stored
         return result
-    return layers.linear(w, node, None, (None, None))
+    return linear_layer(w, node, None, (None, None))
 
 
 def average_pool(w: Writer, node: fx.Node) -> Value:

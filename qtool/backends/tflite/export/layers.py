@@ -1,4 +1,4 @@
-"""Convolutions, linear layers and pools on codes."""
+"""Convolutions and pools on codes; what linear layers share with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from qtool.backends.tflite.export.graph_builder import quantization
-from qtool.backends.tflite.export.values import Order, Stored, Value, channels_last, identity
+from qtool.backends.tflite.export.values import Order, Stored, Value, channels_last
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -23,7 +23,7 @@ SAME, VALID = 0, 1
 
 def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
     """Write CONV_2D or DEPTHWISE_CONV_2D; a signal is an image of height 1."""
-    x, weight, bias = _layer(w, node, out)
+    x, weight, bias = read_layer(w, node, out)
     args: tuple[Any, ...] = node.args
     stride, pads, dilation = (list(map(int, a)) for a in args[3:6])
     groups = int(args[6])
@@ -47,8 +47,8 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
         options["depth_multiplier"] = codes.shape[0] // groups
     inputs: list[Value | int] = [
         image,
-        _weight(w, weight, codes, (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)),
-        _bias(w, bias, weight, x),
+        store_weight(w, weight, codes, (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)),
+        store_bias(w, bias, weight, x),
     ]
     kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
     w.emit(kind, inputs, result, 1 if out is None else 3, **options)
@@ -57,7 +57,7 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
 
 def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
     """Write TRANSPOSE_CONV over the whole result, and a STRIDED_SLICE that crops the padding."""
-    x, weight, bias = _layer(w, node, out)
+    x, weight, bias = read_layer(w, node, out)
     args: tuple[Any, ...] = node.args
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
     codes = weight.data
@@ -77,14 +77,14 @@ def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bo
         wide = (*result.sizes[:2], *sizes)
         whole = w.add(f"{name(node)}.uncropped", wide, result.dynamic, result.order, out)
     shape = w.run_time_sizes(image, whole.physical)
-    kernel = _weight(w, weight, codes, (1, 2, 3, 0), 0)
+    kernel = store_weight(w, weight, codes, (1, 2, 3, 0), 0)
     options = {
         "padding": VALID,
         "stride_h": stride[0],
         "stride_w": stride[1],
         "fused_activation_function": activation(bounds, out),
     }
-    inputs: list[Value | int] = [shape, kernel, image, _bias(w, bias, weight, x)]
+    inputs: list[Value | int] = [shape, kernel, image, store_bias(w, bias, weight, x)]
     version = 4 if options["fused_activation_function"] else 3
     w.emit("TRANSPOSE_CONV", inputs, whole, version, **options)
     if whole is not result:
@@ -93,24 +93,6 @@ def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bo
         slices = [w.integers(n) for n in (begins, stops, [1] * 4)]
         w.emit("STRIDED_SLICE", [whole, *slices], result, 2, begin_mask=9, end_mask=9)
     return _signal(w, node, result)
-
-
-def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
-    """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight."""
-    x, weight, bias = _layer(w, node, out)
-    codes, columns = weight.data, x.columns
-    if not columns and x.order != identity(len(x.sizes)):
-        x = w.in_order(x, identity(len(x.sizes)))
-    result = w.new(name(node), node, params=out)
-    many = len(x.sizes) > 2
-    version = 1 if out is None else 12 if weight.params and weight.params.axis is not None else 4
-    inputs: list[Value | int] = [
-        x,
-        _weight(w, weight, codes, (0, 1), columns=columns),
-        _bias(w, bias, weight, x),
-    ]
-    options = {"fused_activation_function": activation(bounds, out), "keep_num_dims": many}
-    return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
 
 
 def max_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
@@ -167,7 +149,7 @@ def same_pads(
     return [*begins, *ends]
 
 
-def _layer(
+def read_layer(
     w: Writer, node: fx.Node, out: QuantParams | None
 ) -> tuple[Value, Stored, Stored | None]:
     x = _operand(w, node.args[0], out)
@@ -260,7 +242,7 @@ def _lowest(w: Writer, x: Value) -> int:
     return w.builder.constant("lowest", code, quantization(x.params))
 
 
-def _weight(
+def store_weight(
     w: Writer,
     weight: Stored,
     codes: torch.Tensor,
@@ -286,7 +268,7 @@ def _weight(
     return index
 
 
-def _bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
+def store_bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
     """Store the bias; the kernels on codes need one, of zeros if there is none."""
     if weight.params is None or x.params is None:
         channels = 0 if bias is not None else _channels(weight)

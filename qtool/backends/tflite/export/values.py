@@ -85,6 +85,19 @@ class Stored:
         return self.data if self.params is None else self.params.dequantize(self.data)
 
 
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A result that several tensors of codes hold together, see `linear`.
+
+    Attributes:
+        tensors: their indices; the code of the result is the sum of theirs, each from 0.
+        params: of that code.
+    """
+
+    tensors: tuple[int, ...]
+    params: QuantParams
+
+
 @dataclass(frozen=True)
 class Layout:
     """The layouts of inputs and outputs.

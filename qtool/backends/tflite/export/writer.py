@@ -13,7 +13,7 @@ from torch import fx
 
 from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import GraphBuilder, quantization
-from qtool.backends.tflite.export.values import Cache, Order, Stored, Value, identity
+from qtool.backends.tflite.export.values import Cache, Order, Parts, Stored, Value, identity
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
@@ -50,7 +50,9 @@ class Writer:
         values: node -> its value.
         cache: copies of values.
         constants: name of codes -> where they are stored.
-        layers: index of a tensor named after a clamp -> the layer before it.
+        layers: index of a tensor with another name than its layer -> the layer.
+        parts: name of a quantize -> the tensors that hold its codes together.
+        in_parts: linear layers whose result, an output in float, is written with finer codes.
     """
 
     module: fx.GraphModule
@@ -62,6 +64,8 @@ class Writer:
     cache: Cache = field(default_factory=Cache)
     constants: dict[str, StoredPoint] = field(default_factory=dict)
     layers: dict[int, str] = field(default_factory=dict)
+    parts: dict[str, Parts] = field(default_factory=dict)
+    in_parts: set[fx.Node] = field(default_factory=set)
 
     # --- sizes ---------------------------------------------------------------------------------
 

@@ -1,0 +1,159 @@
+"""Linear layers: one FULLY_CONNECTED; several with finer codes for the outputs of a model in float.
+
+A kernel on codes returns int8, 255 steps over the range of its result. That is the largest error of
+a small classifier whose caller reads floats. `PARTS` kernels on the same weights, each with a part
+of the range, have as many times the steps: codes beyond a part saturate at its ends, so that the
+parts add up to the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from qtool.backends.tflite.export.graph_builder import quantization
+from qtool.backends.tflite.export.layers import name, read_layer, store_bias, store_weight
+from qtool.backends.tflite.export.values import Parts, Stored, Value, identity
+from qtool.backends.tflite.export.writer import Writer, activation
+from qtool.core import graph as G
+from qtool.core.graph import torch_ops
+from qtool.core.ops import row_of
+from qtool.core.types import INT32, Bounds, QType, QuantParams
+from qtool.planning.plan import Execution, QuantPlan
+
+PARTS = 4
+MARGIN = 1.5  # values beyond the calibrated range are not clipped, as they are not in float
+_MAX_SHARE = 0.05  # of the MACs of a network, for layers that are written in parts
+_MAX_BIAS = 2.0**30
+
+
+def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+    """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight.
+
+    An output in float of a small layer is written in parts, see above: its value is float.
+    """
+    x, weight, bias = read_layer(w, node, out)
+    columns = x.columns
+    if not columns and x.order != identity(len(x.sizes)):
+        x = w.in_order(x, identity(len(x.sizes)))
+    stored = store_weight(w, weight, weight.data, (0, 1), columns=columns)
+    index = store_bias(w, bias, weight, x)
+    if out is not None and node in w.in_parts:
+        parts = _biases(w, index, weight, x, out)
+        if parts is not None:
+            return _in_parts(w, node, [x, stored], parts, out, weight)
+    result = w.new(name(node), node, params=out)
+    return _emit(w, [x, stored, index], result, weight, activation(bounds, out))
+
+
+def _emit(
+    w: Writer, inputs: Sequence[Value | int], result: Value, weight: Stored, fused: int = 0
+) -> Value:
+    many = len(result.sizes) > 2
+    per_channel = weight.params is not None and weight.params.axis is not None
+    version = 1 if result.params is None else 12 if per_channel else 4
+    options: dict[str, Any] = {"fused_activation_function": fused, "keep_num_dims": many}
+    return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
+
+
+def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> set[fx.Node]:
+    """Return the small linear layers whose quantized result is an output of the QDQ graph alone."""
+    total = sum(d.macs for d in plan.nodes)
+    layers = set()
+    for output in G.output_nodes(module.graph):
+        node = _source(output, torch_ops.dequantize, None)
+        node = _source(node, torch_ops.quantize, output)
+        row = None if node is None else row_of(node)
+        decision = None if node is None else plan.decision(G.name_of(node))
+        if node is None or row is None or decision is None or len(node.users) > 1:
+            continue
+        small = decision.macs <= _MAX_SHARE * total
+        if row.key == "linear" and decision.execution is Execution.INTEGER and small:
+            layers.add(node)
+    return layers
+
+
+def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Node | None:
+    """Return what a call of a target reads, if `reader` is the only one to read its result."""
+    if node is None or node.target is not target or not isinstance(node.args[0], fx.Node):
+        return None
+    if reader is not None and list(node.users) != [reader]:
+        return None
+    return node.args[0]
+
+
+def _fine_params(out: QuantParams) -> QuantParams:
+    """Return the parameters of the parts together, over a range that is MARGIN times as wide."""
+    whole = float(out.scale) * out.qtype.levels
+    least = float(out.scale) * (out.qtype.qmin - int(out.zero_point))
+    levels = PARTS * out.qtype.levels
+    scale = torch.tensor(MARGIN * whole / levels, dtype=torch.float32)
+    zero = round(((MARGIN - 1) / 2 * whole - least) / float(scale))
+    qtype = QType("parts", 0, levels, torch.int32, INT32.onnx_type)
+    return QuantParams(qtype, scale, torch.tensor(zero))
+
+
+def _biases(
+    w: Writer, index: int, weight: Stored, x: Value, out: QuantParams
+) -> list[np.ndarray[Any, Any]] | None:
+    """Return the bias of each part: it subtracts the begin of the part's range.
+
+    None if one does not fit 32 bits.
+    """
+    assert weight.params is not None
+    assert x.params is not None
+    stored = w.builder.tensors[index].data
+    assert stored is not None
+    unit = (x.params.scale.double() * weight.params.scale.double()).reshape(-1).numpy()
+    fine = _fine_params(out)
+    step = float(fine.scale)
+    begins = [(part * out.qtype.levels - int(fine.zero_point)) * step for part in range(PARTS)]
+    biases = [stored - np.round(begin / unit) for begin in begins]
+    if max(float(np.abs(b).max()) for b in biases) >= _MAX_BIAS:
+        return None
+    return [b.astype(np.int32) for b in biases]
+
+
+def _in_parts(
+    w: Writer,
+    node: fx.Node,
+    inputs: Sequence[Value | int],
+    biases: Sequence[np.ndarray[Any, Any]],
+    out: QuantParams,
+    weight: Stored,
+) -> Value:
+    """Write a layer for each part of the range, and their sum in float."""
+    x = inputs[0]
+    assert isinstance(x, Value)
+    assert x.params is not None
+    assert weight.params is not None
+    zero = torch.tensor(out.qtype.qmin)
+    fine = _fine_params(out)
+    part_params = QuantParams(out.qtype, fine.scale, zero)
+    scale = (x.params.scale * weight.params.scale).reshape(-1)
+    bias_params = replace(weight.params, scale=scale, zero_point=torch.zeros_like(scale).long())
+    title, total, tensors = name(node), None, list[int]()
+    for number, bias in enumerate(biases):
+        stored = w.builder.constant(f"{title}.bias{number}", bias, quantization(bias_params, 0))
+        codes = w.new(f"{title}.part{number}", node, params=part_params)
+        real = w.new(f"{title}.part{number}.dequantize", node)
+        w.emit("DEQUANTIZE", [_emit(w, [*inputs, stored], codes, weight)], real, 2)
+        tensors.append(codes.index)
+        w.layers |= {codes.index: title, real.index: title}
+        total = real if total is None else _sum(w, node, total, real, f"{title}.sum{number}")
+    assert total is not None
+    w.parts[name(next(iter(node.users)))] = Parts(tuple(tensors), fine)
+    least = -int(fine.zero_point) * float(fine.scale)
+    begin = w.builder.constant(f"{title}.least", np.array([least], np.float32))
+    return _sum(w, node, total, begin, title)
+
+
+def _sum(w: Writer, node: fx.Node, a: Value, b: Value | int, title: str) -> Value:
+    result = w.new(title, node)
+    w.layers[result.index] = name(node)
+    return w.emit("ADD", [a, b], result, fused_activation_function=0)
