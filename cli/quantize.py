@@ -124,7 +124,7 @@ def command(
         inputs = Data(data, batch_size, dynamic)
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return
-    loaded = sources.load_model(model, weights)
+    loaded = sources.load_model(model, weights, with_parts=True)
     parts = sources.parts_of(loaded, model, folder)
     writer = None if folder is None else start_folder(model, output_, folder, parts)
     settings = {

@@ -197,14 +197,30 @@ dynamic = click.option(
 )
 
 
-def load_model(source: str, weights: Path | None) -> Any:
-    """Load the model of MODEL, --weights and --task; `load_data` reads data for this model."""
+def load_model(source: str, weights: Path | None, with_parts: bool = False) -> Any:
+    """Load the model of MODEL, --weights and --task; `load_data` reads data for this model.
+
+    Args:
+        source: value of MODEL.
+        weights: value of --weights.
+        with_parts: the command takes a model that becomes two files.
+
+    Raises:
+        click.BadParameter: the model becomes two files, and the command takes one.
+    """
     from qtool.core.progress import track_task
+    from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
     from qtool.frontends.load_model import load_model as load
 
     attention = _context_value("attention") or "fused"
     with track_task("loading the model"):
         model = load(source, weights, _context_value("task"), attention=attention)
+    if isinstance(model, EncoderDecoder) and not with_parts:
+        task = _context_value("task")
+        raise click.BadParameter(
+            f"'{task}' makes two files; name one, {task}-encoder or {task}-decoder",
+            param_hint="--task",
+        )
     _apply_decoder_options(model)
     _read_data_for(source, model)
     return model

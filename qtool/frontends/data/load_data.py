@@ -23,7 +23,13 @@ from qtool.frontends.data.collators import Collator, ProcessorCollator
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
-from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, PartCollator
+from qtool.frontends.huggingface.encoder_decoder import (
+    TWO_PARTS,
+    DecoderPart,
+    EncoderDecoder,
+    EncoderPart,
+    PartCollator,
+)
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.suggested_sizes import SuggestedSizes
 
@@ -146,6 +152,8 @@ def load_data(
     rows = read_rows(path)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
     folder_path = None if folder is None else Path(folder)
+    if isinstance(model, EncoderDecoder):
+        raise DataError(TWO_PARTS)
     part = model if isinstance(model, EncoderPart | DecoderPart) else None
     whole = model if part is None else part.model
     plain = make_collator(rows[0], folder_path, whole, transform, max_length, padded)

@@ -23,6 +23,11 @@ CACHED_TOKENS = 4  # tokens of each text that a calibration batch has in its KV 
 WITH_PAST = "-with-past"
 """Ending of tasks whose files have the KV cache as inputs and outputs."""
 
+TWO_PARTS = (
+    "a model with this task has two parts, each of which is quantized alone: parts['encoder'] and "
+    "parts['decoder'] of it"
+)
+
 Sizes = Mapping[str, Mapping[int, str]]
 
 
@@ -272,6 +277,14 @@ class EncoderDecoder(nn.Module):
             "encoder": StatesEncoder(model).eval(),
             "decoder": MergedDecoder(model).eval(),
         }
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Refuse a call.
+
+        Raises:
+            CaptureError: always: the parts are called.
+        """
+        raise CaptureError(TWO_PARTS)
 
 
 def _make_cache(past: Sequence[Pair], cross: Sequence[Pair]) -> Any:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 import qtool
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.core.errors import CaptureError
+from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import (
     DecoderPart,
@@ -242,6 +242,23 @@ def test_batches_of_each_half(t5: Path, texts: Path) -> None:
     assert first["past_key_values"][0]["key"].shape == (3, 2, 4, 8)
     assert first["cross"][0]["value"].shape == (3, 2, 5, 8)
     assert data.dynamic["cross"] == {0: "batch_size", 2: "length"}
+
+
+def test_a_command_for_one_file_wants_a_part(t5: Path, texts: Path, tmp_path: Path) -> None:
+    task = "text2text-generation-with-past"
+    line = ["calibrate", str(t5), "--task", task, "--data", str(texts), "-o", str(tmp_path / "c")]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 2
+    assert f"makes two files; name one, {task}-encoder or {task}-decoder" in result.output
+    whole: Any = load_model(t5, task=task)
+    with pytest.raises(DataError, match="has two parts"):
+        load_data(texts, 4, model=whole, folder=t5)
+    with pytest.raises(CaptureError, match="has two parts"):
+        qtool.capture_model(whole, {"input_ids": torch.ones(2, 3, dtype=torch.int64)})
+    data = load_data(texts, 4, model=whole.parts["decoder"], folder=t5)
+    first = next(iter(data))["past_key_values"][0]
+    assert first["encoder"]["key"].shape == (3, 2, 2, 8)
+    assert data.dynamic["past_key_values.encoder"] == {0: "batch_size", 2: "encoded"}
 
 
 def test_no_half_comes_without_its_weights(t5: Path) -> None:

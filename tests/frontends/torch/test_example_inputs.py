@@ -15,6 +15,7 @@ import qtool
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
+from qtool.frontends.torch.example_inputs import sizes_of
 from qtool.frontends.torch.export_module import capture_module
 from tests.backends.onnx.export.networks import run
 
@@ -172,3 +173,17 @@ def test_other_arguments_than_at_capture_are_refused() -> None:
     captured = qtool.capture_model(Optional().eval(), (x, None, shift))
     with pytest.raises(qtool.DataError, match=r"batch 0 has None for other arguments"):
         qtool.calibrate(captured, [(x, x, None)])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ids", {0: "batch"}),
+        ("past.0.encoder.key", {2: "encoded"}),
+        ("past.1.decoder.key", {2: "past"}),
+        ("past.1.other", {}),
+    ],
+)
+def test_sizes_of_nested_inputs(name: str, expected: dict[int, str]) -> None:
+    dynamic = {"ids": {0: "batch"}, "past.encoder": {2: "encoded"}, "past.decoder": {2: "past"}}
+    assert sizes_of(name, dynamic) == expected
