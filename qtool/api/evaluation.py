@@ -33,7 +33,7 @@ from qtool.frontends.captured_model import (
 )
 from qtool.verification import FileCheck, check_self_test, compare_codes
 from qtool.verification.model_inputs import data_inputs, random_inputs
-from qtool.verification.tflite import compare_litert_codes
+from qtool.verification.tflite import compare_delegate_codes, compare_litert_codes
 
 
 @accepts_paths("file")
@@ -82,12 +82,18 @@ def verify(
 def _verify_tflite(
     path: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
 ) -> FileCheck:
-    """Compare the integer engine with LiteRT's reference kernels."""
+    """Compare the integer engine with LiteRT's reference kernels, and with its delegate."""
     check_quantized(path)
     litert.require()
     file = TfliteFile(path)  # before a session: says why it is malformed
-    inputs = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
-    return FileCheck(**vars(compare_litert_codes(file, progress(inputs))))
+    stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
+    inputs = list(stream)
+    reference = compare_litert_codes(file, progress(inputs))
+    try:
+        delegate = compare_delegate_codes(file, inputs)
+    except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
+        delegate = None
+    return FileCheck(**vars(reference), delegate=delegate)
 
 
 @accepts_paths("file")

@@ -33,6 +33,7 @@ from qtool.backends.tflite.kernels import lookup_tables as tflite_table
 from qtool.backends.tflite.kernels import pool as tflite_pool
 from qtool.backends.tflite.kernels import quantize as tflite_quantize
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
+from qtool.backends.tflite.kernels import xnnpack
 from qtool.core.errors import KernelError
 
 Binder = Callable[..., Kernel]
@@ -122,6 +123,20 @@ _TFLITE: dict[str, Binder] = {
 }
 
 _TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
+_XNNPACK: dict[str, Binder] = {
+    **_TFLITE_2,
+    "add": xnnpack.add,
+    "conv": xnnpack.conv,
+    "conv_transpose": xnnpack.conv_transpose,
+    "global_average_pool": xnnpack.global_average_pool,
+    "leaky_relu": xnnpack.leaky_relu,
+    "linear": xnnpack.linear,
+    "mean": xnnpack.mean,
+    "mul": xnnpack.mul,
+    "quantize": xnnpack.quantize,
+    "requantize": xnnpack.requantize,
+    "sub": xnnpack.sub,
+}
 
 _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
@@ -208,6 +223,7 @@ PROFILES: dict[str, Profile] = {
     for p in (
         Profile("tflite", _TFLITE, "tflite", "reference kernels of LiteRT", signed=True),
         Profile("tflite-2", _TFLITE_2, "tflite", "reference kernels of newer LiteRT", signed=True),
+        Profile("xnnpack", _XNNPACK, "tflite", "LiteRT with XNNPACK", signed=True),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
         _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 without VNNI (AVX2)", saturates=True),
         _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2 (SSE4.1)"),

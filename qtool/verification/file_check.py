@@ -16,10 +16,13 @@ class FileCheck(Exactness):
     Attributes:
         self_test: result of the file's self-test on this machine.
         not_compared: why the engine could not be compared; `samples` is then 0.
+        delegate: comparison with the default delegate of a TFLite file, whose kernels differ from
+            the reference kernels and between processors; None for other files.
     """
 
     self_test: SelfCheck = field(default_factory=SelfCheck)
     not_compared: str = ""
+    delegate: Exactness | None = None
 
     @property
     def passed(self) -> bool:
@@ -30,6 +33,8 @@ class FileCheck(Exactness):
         """Return the result in a few lines."""
         compared = [("engine", f"not compared: {self.not_compared}")]
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
+        if self.delegate is not None:
+            rows.append(("delegate", self.delegate.rows()[0][1]))
         good = self.exact and self.passed
         return Summary(title, "verified" if good else "not verified", tuple(rows))
 

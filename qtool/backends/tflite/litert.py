@@ -22,6 +22,9 @@ from qtool.core.versions import version_of
 
 PACKAGE = "ai-edge-litert"
 TITLE = "LiteRT"
+DELEGATE = "XNNPACK"
+DELEGATE_PROFILE = "xnnpack"
+"""The default delegate, and the numerics profile of its kernels."""
 
 _RUNNER = subprocess_runner.SubprocessRunner(__name__, TITLE)
 _DOUBLE_LINEAR = (1, 4)

@@ -159,11 +159,10 @@ class TfliteFile:
         results = self.split(self.arrays(batch), lambda arrays: run(self.path, arrays))
         return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
 
-    def codes(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
-        """Return the outputs of the reference kernels as the file has them."""
-        return self.split(
-            self.arrays(batch), lambda arrays: litert.run_reference(self.path, arrays)
-        )
+    def codes(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs as the file has them, of the reference kernels or with XNNPACK."""
+        run = litert.run_default if default else litert.run_reference
+        return self.split(self.arrays(batch), lambda arrays: run(self.path, arrays))
 
     def engine_codes(self, program: Program, batch: Arrays) -> list[np.ndarray[Any, Any]]:
         """Return the outputs of the file's program as the file has them."""
@@ -207,6 +206,20 @@ class TfliteFile:
             run = self._run_operator if litert.version() is not None else None
             self._programs[profile] = lower(self.model, profile, run)
         return self._programs[profile]
+
+    def default_program(self) -> Program:
+        """Return the program in the arithmetic of the default delegate, XNNPACK.
+
+        The operators that it leaves to LiteRT have the kernels of that.
+        """
+        if litert.DELEGATE_PROFILE not in self._programs:
+            remaining = litert.partitioning(self.path).remaining
+            others = dict.fromkeys(remaining, litert.reference_profile())
+            run = self._run_operator
+            self._programs[litert.DELEGATE_PROFILE] = lower(
+                self.model, litert.DELEGATE_PROFILE, run, others
+            )
+        return self._programs[litert.DELEGATE_PROFILE]
 
     def _run_operator(self, op: Operator, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run one operator as a model of its own."""

@@ -1,7 +1,13 @@
 """Verification of TFLite files: in LiteRT's reference kernels, against the integer engine."""
 
-from qtool.verification.tflite.codes import compare_litert_codes
+from qtool.verification.tflite.codes import compare_delegate_codes, compare_litert_codes
 from qtool.verification.tflite.coverage import tflite_coverage
 from qtool.verification.tflite.description import describe_file, describe_placement
 
-__all__ = ["compare_litert_codes", "describe_file", "describe_placement", "tflite_coverage"]
+__all__ = [
+    "compare_delegate_codes",
+    "compare_litert_codes",
+    "describe_file",
+    "describe_placement",
+    "tflite_coverage",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,12 @@ RunOperator = Callable[[Operator, Sequence[torch.Tensor]], Sequence[torch.Tensor
 """Runs one operator of the model in its runtime."""
 
 
-def lower(model: Model, profile: str, run: RunOperator | None = None) -> Program:
+def lower(
+    model: Model,
+    profile: str,
+    run: RunOperator | None = None,
+    others: Mapping[int, str] | None = None,
+) -> Program:
     """Return the integer program of a model.
 
     Args:
@@ -30,6 +35,7 @@ def lower(model: Model, profile: str, run: RunOperator | None = None) -> Program
         profile: the numerics profile.
         run: runs operators that stay in float; without it a program with such operators cannot be
             called as a whole.
+        others: output of an operator -> the profile of its kernel, where that is another.
 
     Raises:
         KernelError: a kernel cannot represent an operator; names it.
@@ -40,7 +46,11 @@ def lower(model: Model, profile: str, run: RunOperator | None = None) -> Program
             "does not run"
         )
     names = tensor_names(model)
-    instructions = tuple(_instruction(model, op, profile, names, run) for op in model.operators)
+    by_output = others or {}
+    instructions = tuple(
+        _instruction(model, op, by_output.get(op.outputs[0], profile), names, run)
+        for op in model.operators
+    )
     constants = {
         names[i]: torch.from_numpy(t.data.copy())
         for i, t in enumerate(model.tensors)

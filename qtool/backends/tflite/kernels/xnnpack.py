@@ -1,0 +1,239 @@
+"""Kernels of XNNPACK, LiteRT's default delegate, on int8 codes.
+
+Products are accumulated in int32 and scaled once in float32; halves round to even. Sums have
+multipliers of 21 bits, requantization such of 8 bits behind the point; both round halves up.
+
+Sources: XNNPACK, src/microparams-init.c (the parameters of conv, add, mul, cvt), src/qs8-vadd,
+src/qs8-vmul, src/qs8-vcvt, src/f32-qs8-vcvt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qtool.backends.kernels import accumulate
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.tflite.kernels.bounds import code_bounds, finish
+from qtool.core.errors import KernelError
+from qtool.core.types import INT8, Bounds, QuantParams
+
+_SUM_BITS, _REQUANTIZE_BITS = 20, 8
+
+
+def conv(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Return the kernel of a convolution; arguments as `qtool.backends.tflite.kernels.conv.conv`.
+
+    Raises:
+        KernelError: other types than int8.
+    """
+    sums = accumulate.conv_accumulator(
+        x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
+    )
+    return _scaled(sums, x, w, out, (weight.shape[0], *[1] * (weight.dim() - 2)), bounds)
+
+
+def conv_transpose(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Return the kernel of a transposed convolution; weight codes [I, O, *kernel]."""
+    if groups != 1 or set(dilation if isinstance(dilation, Sequence) else [dilation]) != {1}:
+        raise KernelError("TRANSPOSE_CONV has no groups and no dilation")
+    sums = accumulate.conv_transpose_accumulator(
+        x, w, weight, bias, stride=stride, pads=pads, output_padding=output_padding
+    )
+    return _scaled(sums, x, w, out, (weight.shape[1], *[1] * (weight.dim() - 2)), bounds)
+
+
+def linear(
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+) -> Kernel:
+    """Return the kernel of a linear layer: codes [..., I], weight codes [O, I] -> [..., O]."""
+    sums = accumulate.linear_accumulator(x, w, weight, bias)
+    return _scaled(sums, x, w, out, (weight.shape[0],), bounds)
+
+
+def add(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+    pot_scale_int16: bool = True,  # of int16 alone
+) -> Kernel:
+    """Return the sum of two code tensors, which broadcast."""
+    return _sum(a, b, out, bounds, 1)
+
+
+def sub(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+    pot_scale_int16: bool = True,  # of int16 alone
+) -> Kernel:
+    """Return the difference of two code tensors, which broadcast."""
+    return _sum(a, b, out, bounds, -1)
+
+
+def _sum(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, sign: int) -> Kernel:
+    _check(a, b, out)
+    (scale_a, zero_a), (scale_b, zero_b) = per_tensor(a, "input"), per_tensor(b, "input")
+    scale, zero = per_tensor(out, "output")
+    ratios = f32(scale_a / scale), f32(scale_b / scale)
+    shift = _SUM_BITS - (math.frexp(max(ratios))[1] - 1)
+    by_a, by_b = (round(math.ldexp(r, shift)) for r in ratios)  # halves to even, as lrintf
+    by_b *= sign
+    start, limits = (1 << (shift - 1)) - by_a * zero_a - by_b * zero_b, code_bounds(out, bounds)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        total = start + x.to(torch.int64) * by_a + y.to(torch.int64) * by_b
+        return finish((total >> shift) + zero, out, limits)
+
+    return kernel
+
+
+def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+    """Return the product of two code tensors, which broadcast."""
+    _check(a, b, out)
+    (scale_a, zero_a), (scale_b, zero_b) = per_tensor(a, "input"), per_tensor(b, "input")
+    scale, zero = per_tensor(out, "output")
+    factor, limits = f32(f32(scale_a * scale_b) / scale), code_bounds(out, bounds)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        product = (x.to(torch.int32) - zero_a) * (y.to(torch.int32) - zero_b)
+        scaled = torch.round(product.to(torch.float32) * factor)
+        return finish(scaled.to(torch.int64) + zero, out, limits)
+
+    return kernel
+
+
+def requantize(x: QuantParams, out: QuantParams) -> Kernel:
+    """Return codes with other parameters: the ratio of the scales has 8 bits behind the point."""
+    _check(x, out)
+    (scale_in, zero_in), (scale_out, zero_out) = per_tensor(x, "input"), per_tensor(out, "output")
+    by = round(f32(256.0 * f32(scale_in / scale_out)))
+    half, limits = 1 << (_REQUANTIZE_BITS - 1), (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        scaled = ((codes.to(torch.int64) - zero_in) * by + half) >> _REQUANTIZE_BITS
+        return finish(scaled + zero_out, out, limits)
+
+    return kernel
+
+
+def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
+    """Return x where it is positive and alpha * x elsewhere; factors as in `requantize`."""
+    _check(x, out)
+    (scale_in, zero_in), (scale_out, zero_out) = per_tensor(x, "input"), per_tensor(out, "output")
+    ratio = f32(scale_in / scale_out)
+    positive, negative = (round(256.0 * r) for r in (ratio, f32(ratio * f32(alpha))))
+    half, limits = 1 << (_REQUANTIZE_BITS - 1), (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        real = codes.to(torch.int64) - zero_in
+        scaled = (torch.where(real < 0, real * negative, real * positive) + half) >> 8
+        return finish(scaled + zero_out, out, limits)
+
+    return kernel
+
+
+def mean(
+    x: QuantParams, out: QuantParams, *, axes: Sequence[int], keep_dims: bool = True
+) -> Kernel:
+    """Return the mean over axes: the sum of the codes is scaled in float32, with one offset."""
+    _check(x, out)
+    (scale_in, zero_in), (scale_out, zero_out) = per_tensor(x, "input"), per_tensor(out, "output")
+    ratio, limits = f32(scale_in / scale_out), (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(codes: Tensor) -> Tensor:
+        n = math.prod(codes.shape[axis] for axis in axes)
+        by = f32(ratio * f32(1.0 / n))
+        offset = f32(zero_out - f32(n * zero_in * by))
+        sums = codes.to(torch.int64).sum(tuple(axes), keepdim=keep_dims)
+        return finish(torch.round(sums.to(torch.float32) * by + offset), out, limits)
+
+    return kernel
+
+
+def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
+    """Return the mean over all spatial axes: [N, C, *spatial] -> [N, C, 1, ...]."""
+
+    def kernel(codes: Tensor) -> Tensor:
+        return mean(x, out, axes=range(2, codes.dim()))(codes)
+
+    _check(x, out)
+    return kernel
+
+
+def quantize(out: QuantParams) -> Kernel:
+    """Return float32 -> codes: the value times the reciprocal of the scale, halves to even."""
+    scale, zero = per_tensor(out, "output")
+    reciprocal = f32(1.0 / scale)
+    limits = (out.qtype.qmin, out.qtype.qmax)
+
+    def kernel(x: Tensor) -> Tensor:
+        codes = torch.round(x.to(torch.float32) * reciprocal).to(torch.float64) + zero
+        return finish(codes, out, limits)
+
+    return kernel
+
+
+def _scaled(
+    sums: accumulate.Accumulate,
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    shape: tuple[int, ...],
+    bounds: Bounds,
+) -> Kernel:
+    """Return f32(acc) * f32(f32(scale x * scale w) / scale out), halves to even."""
+    _check(x, w, out)
+    scale_x, (scale, zero) = per_tensor(x, "input")[0], per_tensor(out, "output")
+    factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, shape[0])]
+    by, limits = torch.tensor(factors, dtype=torch.float32).reshape(shape), code_bounds(out, bounds)
+
+    def kernel(codes: Tensor) -> Tensor:
+        scaled = torch.round(sums(codes).to(torch.float32) * by).to(torch.float64)
+        return finish(scaled + zero, out, limits)
+
+    return kernel
+
+
+def _check(*params: QuantParams) -> None:
+    for each in params:
+        if each.qtype.torch_dtype != INT8.torch_dtype:
+            raise KernelError(f"XNNPACK's kernels take int8 here, not {each.qtype}")
