@@ -93,7 +93,8 @@ def built(python: str, source: Path, folder: Path, block: int) -> Iterator[tuple
             command += ["--extra_options", *(f"{k}={v}" for k, v in more.items())]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
-                print(f"builder, {algorithm}: {result.stderr.splitlines()[-1]}", flush=True)
+                reason = (result.stderr.splitlines() or ["no message"])[-1]
+                print(f"builder, {algorithm}: {reason}", flush=True)
             else:
                 yield algorithm, symmetric, out / "model.onnx"
 

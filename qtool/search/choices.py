@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from types import MappingProxyType
 
 from torch import fx
@@ -95,7 +96,27 @@ class SearchSpace:
 
     def is_float(self, config: Config) -> bool:
         """Return True if nothing is quantized, so that there is no plan."""
-        return not self.has_fixed and config == self.config(FLOAT)
+        pairs = enumerate(zip(config, self.config(FLOAT), strict=True))
+        chosen = {at for at, (choice, in_float) in pairs if choice != in_float}
+        return not self.has_fixed and chosen <= self._followers
+
+    @cached_property
+    def _followers(self) -> frozenset[int]:
+        """Indices of groups that are quantized only with another one: a small table, with the
+        layer that shares it."""
+        return frozenset(at for at in range(len(self.groups)) if not self._is_plan_of(at))
+
+    def _is_plan_of(self, index: int) -> bool:
+        """Return whether there is a plan with one group quantized, in its first choice."""
+        in_float = self.config(FLOAT)
+        config = (*in_float[:index], 0, *in_float[index + 1 :])
+        if config == in_float:
+            return True
+        try:
+            self.plan(self.recipe_of(config))
+        except PlanError:
+            return False
+        return True
 
     def plan(self, recipe: Recipe) -> QuantPlan:
         target = targets.target(self.target)

@@ -1,0 +1,46 @@
+"""The search space where a group cannot be quantized alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import qtool
+from qtool.search.choices import FLOAT, observers_of, search_space
+from qtool.search.cost_model import extra_points, find_items
+
+
+class Tied(nn.Module):
+    """A table of words that is the head, too; it is small, so that alone it stays in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(64, 32)
+        self.layer = nn.Linear(32, 32)
+        self.head = nn.Linear(32, 64, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(torch.relu(self.layer(self.table(ids))))
+        return result
+
+
+def test_a_small_table_is_quantized_only_with_its_head() -> None:
+    captured = qtool.capture_model(Tied().eval(), torch.arange(8).reshape(2, 4))
+    plan = captured.plan(mode="weight-only-int4")
+    graph, _ = captured.for_target("onnxruntime")
+    space = search_space(graph, plan, observers_of(plan), ("int4-weights", "int8-weights"))
+    names = [group.name for group in space.groups]
+    assert set(names) == {"table", "layer", "head"}
+    in_float = space.config(FLOAT)
+
+    def alone(name: str) -> tuple[int, ...]:
+        at = names.index(name)
+        return (*in_float[:at], 0, *in_float[at + 1 :])
+
+    assert space.is_float(in_float)
+    assert space.is_float(alone("table"))
+    assert not space.is_float(alone("layer"))
+    assert not space.is_float(space.default_config)
+    assert find_items(space).points
+    assert extra_points(space) == ()
