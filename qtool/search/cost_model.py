@@ -176,7 +176,9 @@ def _boundary_matrices(items: Items) -> dict[str, Array]:
     count = len(items.nodes)
     return {
         "elements": np.array(elements, np.float64),
-        "point": np.array([[p == n for p, _ in items.points] for n in names], np.float32),
+        "point": np.array([[p == n for p, _ in items.points] for n in names], np.float32).reshape(
+            len(names), len(items.points)
+        ),
         "producer": np.array(maker, np.float32).reshape(len(names), count),
         "consumer": np.array(reader, np.float32).reshape(len(of), count),
         "tensor_of_consumer": np.array(of, np.int64),

@@ -44,3 +44,21 @@ def test_a_small_table_is_quantized_only_with_its_head() -> None:
     assert not space.is_float(space.default_config)
     assert find_items(space).points
     assert extra_points(space) == ()
+
+
+def test_a_search_of_weights_alone() -> None:
+    """No result is rounded, so there are no boundaries between integers and floats."""
+    torch.manual_seed(0)
+    batches = [torch.randint(0, 64, (4, 4)) for _ in range(10)]
+    result = qtool.tune(
+        Tied().eval(),
+        batches,
+        batches[:4],
+        goals=qtool.TuneGoals(min_sqnr=10.0, smallest=True),
+        options=qtool.SearchOptions(
+            choices=("int4-weights", "int8-weights"), evaluations=2, timing=0.01
+        ),
+        recipe={"mode": "weight-only-int4"},
+        recover=[],
+    )
+    assert result.reached
