@@ -239,6 +239,6 @@ def test_a_path_of_any_kind(tmp_path: Path, refuses: Callable[..., str]) -> None
             return b"model.onnx"
 
     assert "of the type Bytes" in refuses(qtool.FileError, qtool.inspect, Bytes())
-    assert "No such file" in refuses(qtool.FileError, qtool.inspect, tmp_path / "none.onnx")
+    assert "no such file" in refuses(qtool.FileError, qtool.inspect, tmp_path / "none.onnx")
     with pytest.raises(TypeError, match="missing"):
         qtool.inspect()

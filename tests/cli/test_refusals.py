@@ -92,7 +92,7 @@ CASES: dict[str, tuple[list[str], str]] = {
         "data.txt: not a calibration file, or truncated",
     ),
     "merge of nothing": (["merge", "no.calib", "-o", "all.calib"], "no.calib: no such calibration"),
-    "inspect nothing": (["inspect", "no.onnx"], "no.onnx: not a readable ONNX file"),
+    "inspect nothing": (["inspect", "no.onnx"], "no.onnx: no such file"),
     "inspect text": (["inspect", "data.txt"], "data.txt: not a calibration file"),
     "inspect broken ONNX": (["inspect", "text.onnx"], "text.onnx: not a readable ONNX file"),
     "a wrong option": ([*quantize(), "--fast"], "No such option"),

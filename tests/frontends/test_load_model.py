@@ -126,7 +126,7 @@ def test_import_errors_are_of_the_kind_asked_for(package: Path) -> None:
 def test_programs(package: Path) -> None:
     torch.export.save(torch.export.export(nn.ReLU().eval(), (torch.ones(2),)), "relu.pt2")
     assert isinstance(load_model("relu.pt2"), ExportedProgram)
-    with pytest.raises(CaptureError, match="holds its own weights; leave out --weights"):
+    with pytest.raises(CaptureError, match="holds its own weights; leave out 'weights'"):
         load_model("relu.pt2", "weights.pt")
 
 
@@ -233,7 +233,7 @@ def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
 
 
 def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
-    with pytest.raises(CaptureError, match="--task is for folders of transformers"):
+    with pytest.raises(CaptureError, match="'task' is for folders of transformers"):
         load_model("nets.small:linear", task="fill-mask")
 
 

@@ -299,7 +299,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "inspect a file that is not there": (
         "inspect no.onnx",
-        "no.onnx: not a readable ONNX file ([Errno 2] No such file or directory: 'no.onnx')",
+        "no.onnx: no such file",
     ),
     "inspect a text": (
         "inspect text.txt",

@@ -57,7 +57,7 @@ def test_a_result_in_words_and_as_json() -> None:
     assert found.to_json()["share"] == 0.75
     assert str(found) == (
         "integer engine vs ONNX Runtime (2 samples): 6 of 8 output values identical (75.000 %), "
-        "max difference 3 codes, first difference in conv; float nodes run by ONNX Runtime on "
-        "both sides: 1"
+        "max difference 3 codes, first difference in conv; rounded otherwise in float nodes; "
+        "float nodes run by ONNX Runtime on both sides: 1"
     )
     assert Exactness(1, 0, 0, 0.0, None, 0).share == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,17 @@ def _bomb(path: Path) -> Path:
     return path
 
 
+def _copy(file: Path) -> Path:
+    return Path(shutil.copy(file, file.with_name("copy.onnx")))
+
+
 READERS: dict[str, Callable[[Path], Any]] = {
     "inspect": qtool.inspect,
     "verify": qtool.verify,
     "evaluate": lambda f: qtool.evaluate(f, nn.Linear(1, 1).eval(), [torch.ones(1, 1)]),
     "report": lambda f: qtool.report(f, [torch.ones(1, 1)], f.parent / "report"),
-    "compare": lambda f: qtool.compare([f, f], [torch.ones(1, 1)]),
-    "bench": lambda f: qtool.bench([f, f]),
+    "compare": lambda f: qtool.compare([f, _copy(f)], [torch.ones(1, 1)]),
+    "bench": lambda f: qtool.bench([f, _copy(f)]),
 }
 
 

@@ -99,7 +99,7 @@ def test_what_is_said() -> None:
     assert str(Portability(cpus, 32, 3, portable=False)) == (
         "identical codes on WebAssembly; 3 float nodes may differ in the last bits\n"
         "on x86-64 without VNNI (AVX2): SQNR 14.1 dB against this CPU, 14.5 % of predictions "
-        "change; use --target onnxruntime\n"
+        "change; use target='onnxruntime'\n"
         "on 64-bit ARM: identical outputs; codes of 1 operator may differ on other inputs"
     )
     same = Portability(tuple(OtherCpu(c.profile, c.cpu, ()) for c in cpus), 0, 0, portable=True)

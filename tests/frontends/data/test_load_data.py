@@ -70,7 +70,7 @@ def test_objects_by_name() -> None:
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        (None, "no preprocessing found for these images; pass --transform"),
+        (None, "no preprocessing found for these images; pass 'transform'"),
         ("uneven", r"returns \[\d\] for .*png and \[\d\] for .*png; resize to one"),
         ("fails", "failed for .*png: ValueError: no such size"),
         ("words", "returns a str, not a tensor"),

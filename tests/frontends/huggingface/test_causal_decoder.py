@@ -218,7 +218,7 @@ def test_a_layer_with_a_cache_of_another_kind_is_refused() -> None:
     model = llama()
     model.config.layer_types = ["full_attention", "linear_attention"]
     with pytest.raises(
-        CaptureError, match=r"layers of type linear_attention.*--task text-generation"
+        CaptureError, match=r"layers of type linear_attention.*task='text-generation'"
     ):
         DecoderWithCache(model)
 

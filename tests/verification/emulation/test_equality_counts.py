@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.verification.emulation.equality_counts import Tally, changed_predictions, tallies
 from qtool.verification.emulation.jobs import write_array
 
@@ -27,8 +28,8 @@ def test_decibels() -> None:
     found = tally([3, 4], [3, 4.5])
     assert found.identical == 1
     assert found.sqnr_db == pytest.approx(20)  # 25 / 0.25
-    assert tally([0, 0], [1, 0]).sqnr_db == -np.inf
-    assert tally([1, 2], [np.nan, 2]).sqnr_db == -np.inf
+    assert tally([0, 0], [1, 0]).sqnr_db == NO_SIGNAL_DB
+    assert tally([1, 2], [np.nan, 2]).sqnr_db == NO_SIGNAL_DB
 
 
 def test_the_last_bits_of_float32_are_near() -> None:
