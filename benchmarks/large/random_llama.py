@@ -48,7 +48,7 @@ def tensors(
     yield {"model.norm.weight": norm(), "lm_head.weight": matrix(words, width)}
 
 
-def write(folder: Path, width: int, layers: int, words: int) -> str:
+def write(folder: Path, width: int, layers: int, words: int, dtype: str = "float32") -> str:
     """The folder; says what it is."""
     folder.mkdir(parents=True, exist_ok=True)
     inner, few = width * 11 // 4, max(HEAD, width // 8)
@@ -67,7 +67,7 @@ def write(folder: Path, width: int, layers: int, words: int) -> str:
     count, index, total = layers + 2, {}, 0
     for i, held in enumerate(tensors(width, inner, layers, few, words), 1):
         name = f"model-{i:05}-of-{count:05}.safetensors"
-        save_file(held, folder / name)
+        save_file({k: t.to(getattr(torch, dtype)) for k, t in held.items()}, folder / name)
         index |= dict.fromkeys(held, name)
         total += sum(t.numel() for t in held.values())
     listed = {"metadata": {"total_size": 4 * total}, "weight_map": index}
@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--words", type=int, default=32000)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     print(write(**vars(parser.parse_args())))
 
 
