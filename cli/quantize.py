@@ -101,9 +101,9 @@ def command(
     if folder is None:
         check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
     check_format(target or DEFAULT, file_format(output_, format_))
-    if (needed := _memory_beyond(Path(model), memory, output_)) is not None:
+    free = _memory_of_all_ranks(memory)
+    if (needed := _memory_beyond(Path(model), free, output_)) is not None:
         from qtool.blockwise.memory_plan import block_size
-        from qtool.core.memory import available_memory
 
         kind = file_format(output_, format_)
         refused = {
@@ -120,7 +120,7 @@ def command(
         _refuse_whole_model(model, needed, refused)
         how = {"observer": observer, "target": target, "recipe": recipe}
         how |= {"mode": mode, "accuracy": accuracy, "recover": recover}
-        block = block_size(output_, memory or available_memory())
+        block = block_size(output_, free)
         inputs = Data(data, batch_size, dynamic)
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return
@@ -200,21 +200,33 @@ def _refuse_whole_model(model: str, needed: int, options: Mapping[str, bool]) ->
         )
 
 
-def _memory_beyond(model: Path, memory: int | None, output_: Path) -> int | None:
+def _memory_of_all_ranks(memory: int | None) -> int | None:
+    """Return the least memory that a rank may use; None where no system tells.
+
+    Args:
+        memory: value of --memory; by default what is free.
+    """
+    from qtool.core.memory import available_memory
+    from qtool.distributed import current
+
+    own = available_memory() if memory is None else memory
+    sizes = map(int, current().all_gather(str(own or 0)))
+    return min(filter(None, sizes), default=None)
+
+
+def _memory_beyond(model: Path, free: int | None, output_: Path) -> int | None:
     """Return the memory that a conversion of the whole model takes, if there is less.
 
     A conversion block by block that was interrupted goes on, whatever is free now.
 
     Args:
         model: value of MODEL.
-        memory: value of --memory.
+        free: memory to use.
         output_: value of --output.
     """
     from qtool.blockwise.checkpoint import stored_identity
     from qtool.blockwise.memory_plan import whole_memory
-    from qtool.core.memory import available_memory
 
     needed = whole_memory(model)
-    free = available_memory() if memory is None else memory
     begun = needed and stored_identity(output_) is not None
     return needed if begun or (free is not None and needed > free) else None

@@ -13,7 +13,7 @@ from qtool.frontends.huggingface.safetensors_files import WeightFiles
 
 WHOLE = 6
 """Memory of a conversion of a whole model, in multiples of its float32 weights."""
-OF_BLOCK = 12
+OF_BLOCK = 10
 """Memory of a conversion block by block, in multiples of the float32 weights of a block."""
 BLOCK, SMALLEST = 1 << 28, 1 << 24
 """Default and smallest size of a block: bytes of its weights in float32."""
