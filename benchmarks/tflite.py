@@ -1,6 +1,7 @@
 """TFLite files of several networks: codes, accuracy, size, time, and where they run.
 
     python benchmarks/tflite.py [MODULE:FUNCTION ...] [--only NAME,...] [--random SECONDS]
+        [--mutated COUNT]
 
 Networks are the sample network, some of torchvision with random weights where that is installed,
 and those that each FUNCTION returns: name -> function that returns a model, a calibration batch and
@@ -8,12 +9,14 @@ an evaluation batch. Needs the extra `microcontroller`. A row has
 
 - the outputs of the integer engine that LiteRT's reference kernels and TensorFlow Lite Micro
   compute differently, of all (a file with another code is not written at all);
-- the mean difference of XNNPACK from fake quantization, in codes;
-- the SQNR against the float model, of the .tflite and of the default target's .onnx file;
+- the outputs of the profile "xnnpack" that LiteRT with its default delegate computes differently;
+- the SQNR against the float model, of the .tflite with the reference kernels and with XNNPACK, and
+  of the default target's .onnx file;
 - size and CPU time of writing, each relative to the QDQ file of the same plan, unverified;
 - the operators on Ethos-U55-128 and U85-256, and the number of TRANSPOSE inside.
 
-`--random` adds random networks (tests/fuzz), for so long.
+`--random` adds random networks (tests/fuzz), for so long; `--mutated` reads so many files with
+random bytes changed, cut or moved, through inspect and verify.
 """
 
 from __future__ import annotations
@@ -39,12 +42,15 @@ from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.conversion import tflite_export
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError
+from qtool.verification import Exactness
+from qtool.verification.tflite import compare_delegate_codes
 
 ROOT = Path(__file__).parents[1]
 VISION = ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 VISION += ("efficientnet_b0", "mnasnet0_5", "regnet_y_400mf", "googlenet", "convnext_tiny")
 VISION += ("vit_b_16",)
-HEAD = ("network", "LiteRT", "TFLM", "XNNPACK", "dB", "dB onnx", "size", "time", "NPU", "TRANSPOSE")
+HEAD = ("network", "LiteRT", "TFLM", "XNNPACK", "dB", "dB XNNPACK", "dB onnx", "size", "time")
+HEAD += ("NPU", "TRANSPOSE")
 
 _LIBRARY = torch.library.Library("torchvision", "DEF")
 Network = tuple[torch.nn.Module, torch.Tensor, torch.Tensor]
@@ -109,20 +115,26 @@ def measure(make: Callable[[], Network]) -> tuple[str, ...]:
         (codes,) = file.run([new.numpy()])
         (default,) = qtool_run(onnx, new.numpy())
         kinds = collections.Counter(op.name for op in file.model.operators)
-        counts = result.exactness.elements - result.exactness.identical, result.exactness.elements
-        apart = "" if result.parity.optimised is None else f"{result.parity.optimised.mean:.3f}"
+        delegate = compare_delegate_codes(file, [[new.numpy()]])
+        apart = "" if delegate is None else _differing(delegate)
+        (fast,) = file.run([new.numpy()], default=True)
         small, placement = small_file(model, data, new[:8], folder)
     return (
-        f"{counts[0]} of {counts[1]}",
+        _differing(result.exactness),
         small,
         apart,
         f"{sqnr(real, codes):.1f}",
+        f"{sqnr(real, fast):.1f}",
         f"{sqnr(real, default):.1f}",
         f"{sizes[0] / sizes[1]:.2f}",
         f"{times[0] / times[1]:.2f}",
         placement,
         str(kinds["TRANSPOSE"]),
     )
+
+
+def _differing(result: Exactness) -> str:
+    return f"{result.elements - result.identical} of {result.elements}"
 
 
 def written(quantized: Any, folder: Path) -> tuple[tuple[int, int], tuple[float, float]]:
@@ -170,7 +182,8 @@ def random_networks(seconds: float, first: int = 0) -> None:
     """Convert random networks for some time, and count what becomes of them."""
     from tests.fuzz.draw_networks import draw_network
 
-    counts, end, number, outputs = collections.Counter[str](), time.monotonic() + seconds, first, 0
+    counts, delegates = collections.Counter[str](), collections.Counter[str]()
+    end, number, outputs = time.monotonic() + seconds, first, 0
     while time.monotonic() < end:
         number += 1
         try:
@@ -183,6 +196,7 @@ def random_networks(seconds: float, first: int = 0) -> None:
         with scratch_folder() as folder:
             try:
                 result = quantized.export(folder / "model.tflite", timing=0)
+                delegates[_delegate(folder / "model.tflite", data[0][:4])] += 1
             except QtoolError as error:
                 kind = type(error).__name__
                 counts["refused" if kind == "ExportError" else f"{kind}: {error}"] += 1
@@ -192,6 +206,57 @@ def random_networks(seconds: float, first: int = 0) -> None:
         outputs += result.exactness.elements
         counts["every code equal" if result.exactness.exact else "codes differ"] += 1
     print(f"random networks {first + 1} to {number}, {outputs} outputs: {dict(counts)}")
+    print(f"with XNNPACK: {dict(delegates)}")
+
+
+def _delegate(path: Path, batch: Any) -> str:
+    """Return what became of a file in the default delegate."""
+    try:
+        arrays = [t.numpy() for t in (batch if isinstance(batch, tuple) else (batch,))]
+        result = compare_delegate_codes(TfliteFile(path), [arrays])
+    except QtoolError as error:
+        return f"{type(error).__name__}: {str(error)[:80]}"
+    if result is None:
+        return "float operators: not compared"
+    return "every code equal" if result.exact else "codes differ"
+
+
+def mutated_files(count: int) -> None:
+    """Read files with random changes; each has to end in a result or in a sentence."""
+    model, calibration, _ = sample()["digits"]()
+    quantized = qtool.quantize(model, [calibration[:64]], target="tflite", accuracy="fast")
+    results, generator = collections.Counter[str](), np.random.default_rng(1)
+    with scratch_folder() as folder:
+        path = folder / "mutated.tflite"
+        quantized.export(path, verify=False)
+        original = path.read_bytes()
+        for number in range(count):
+            path.write_bytes(_mutated(original, generator, number % 3))
+            try:
+                qtool.inspect(path)
+                qtool.verify(path, samples=1, batch_size=1)
+                results["read and run"] += 1
+            except QtoolError as error:
+                one_line = "Traceback" not in str(error)
+                results["refused in a sentence" if one_line else "traceback"] += 1
+            except Exception as error:  # noqa: BLE001  # what is counted
+                results[f"{type(error).__name__}: {error}"] += 1
+    print(f"mutated files: {dict(results)}")
+
+
+def _mutated(data: bytes, generator: np.random.Generator, how: int) -> bytes:
+    """Return bytes changed (0), cut (1) or moved (2)."""
+    place, other = (int(generator.integers(len(data))) for _ in range(2))
+    if how == 1:
+        return data[:place]
+    changed = bytearray(data)
+    if how == 2:
+        length = int(generator.integers(1, 64))
+        changed[place : place + length] = data[other : other + length]
+        return bytes(changed)
+    for at in generator.integers(len(data), size=8):
+        changed[int(at)] = int(generator.integers(256))
+    return bytes(changed)
 
 
 def main() -> None:
@@ -199,6 +264,7 @@ def main() -> None:
     parser.add_argument("sources", nargs="*", metavar="MODULE:FUNCTION")
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--random", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--mutated", type=int, default=0, metavar="COUNT")
     parser.add_argument("--first", type=int, default=0, help="number of the first random network")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -216,6 +282,8 @@ def main() -> None:
             print(" | ".join((name, *measure(make))), flush=True)
         except QtoolError as error:
             print(f"{name} | {type(error).__name__}: {error}", flush=True)
+    if options.mutated:
+        mutated_files(options.mutated)
     if options.random:
         random_networks(options.random, options.first)
 

@@ -247,3 +247,44 @@ def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
     assert result.exactness is not None
     assert result.exactness.exact
     assert result.exactness.float_steps > 20
+
+
+class Normed(nn.Module):
+    """A norm that torch makes of an operator with several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(5, 2), nn.InstanceNorm1d(2, affine=True)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = self.norm(self.first(x).transpose(1, 2))
+        scores: torch.Tensor = self.last(normed)
+        return scores
+
+
+def test_operators_of_several_results_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    x = torch.randn(16, 6, 5, generator=torch.Generator().manual_seed(1))
+    model = qtool.quantize(Normed().eval(), [x], target="tflite")
+    with pytest.raises(ExportError, match="has no TFLite operator that qtool writes"):
+        model.export(tmp_path / "model.tflite")
+
+
+class Pairs(nn.Module):
+    """A sum over pairs of samples: two sizes follow the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(16, 4)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(a + b)
+        return scores
+
+
+def test_a_product_of_batches_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(1)
+    batch = torch.randn(16, 3, 1, 1, generator=generator), torch.randn(16, 16, generator=generator)
+    model = qtool.quantize(Pairs().eval(), [batch], target="tflite")
+    with pytest.raises(ExportError, match="several sizes"):
+        model.export(tmp_path / "model.tflite")

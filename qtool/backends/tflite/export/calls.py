@@ -85,6 +85,8 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
     """Compute what depends on constants alone; None if it depends on an input."""
     if node.target in (torch_ops.quantize, torch_ops.dequantize):
         return None
+    if any(isinstance(G.value(n), tuple | list) for n in node.all_input_nodes):
+        return None  # one of several results
     sources = [w.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
     if not all(isinstance(s, Stored) for s in sources):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ def reshape(w: Writer, node: fx.Node, x: Value) -> Value:
     sizes = tuple(map(w.size, fake.shape))
     dynamic = tuple(map(w.is_dynamic, fake.shape))
     flat = replace(x, sizes=sizes, dynamic=dynamic, order=identity(len(sizes)), columns=())
+    if prod(x.spread) != prod(flat.spread):
+        raise ExportError(
+            f"{name(node)}: several sizes follow the batch, whose product a file cannot have; "
+            "convert it for a fixed batch, with --target tflite-micro or a model captured for one "
+            "sample"
+        )
     groups = regroup(x.spread, flat.spread)
     if sum(len(a) for a, _ in groups) != len(x.sizes) or sum(len(b) for _, b in groups) != len(
         sizes
