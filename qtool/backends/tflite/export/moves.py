@@ -23,6 +23,7 @@ from qtool.backends.tflite.export.values import (
 )
 from qtool.backends.tflite.export.writer import Writer, moves_data
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
 
@@ -42,8 +43,8 @@ def reshape(w: Writer, node: fx.Node, x: Value) -> Value:
     if prod(x.spread) != prod(flat.spread):
         raise ExportError(
             f"{name(node)}: several sizes follow the batch, whose product a file cannot have; "
-            "convert it for a fixed batch, with --target tflite-micro or a model captured for one "
-            "sample"
+            f"convert it for a fixed batch, with {argument('--target', 'tflite-micro')} or a model "
+            "captured for one sample"
         )
     groups = regroup(x.spread, flat.spread)
     if sum(len(a) for a, _ in groups) != len(x.sizes) or sum(len(b) for _, b in groups) != len(
