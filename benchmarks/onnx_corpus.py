@@ -35,9 +35,9 @@ import torch
 from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
+from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.errors import QtoolError
 from qtool.core.graph.float_tolerance import distance
-from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
 from qtool.frontends.onnx.runtime_values import run_file

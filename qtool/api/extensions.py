@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from qtool import observers, passes
+from qtool.backends.onnx.operators import Body, register_custom_operator
 from qtool.core import ops
 from qtool.core.errors import CalibrationError, PassError, PlanError
-from qtool.core.ops.custom import Body
 from qtool.observers import Observer, Option
 from qtool.passes import GraphPass
 from qtool.planning import targets
@@ -43,7 +43,7 @@ def register_operator(
             arguments. The file then has one node and the function, so that ONNX Runtime needs no
             library (OpenVINO does not support functions). Or a callable that takes the operator's
             arguments while the graph is traced and calls `op.Add(...)` and the like (see
-            `qtool.core.ops.onnx_forms`): the file has those nodes.
+            `qtool.backends.onnx.operators.schemas`): the file has those nodes.
         weights: names of arguments to store as int8 codes, dequantized in front of the operator,
             where they are parameters of the model.
         channel_axis: dimension of the output channels of these weights.
@@ -55,7 +55,8 @@ def register_operator(
     Raises:
         PlanError: the operator is registered already or cannot be supported; with the reason.
     """
-    ops.register(ops.custom_op_row(operator, onnx, weights, channel_axis, macs, kernel))
+    row = ops.custom_op_row(operator, weights, channel_axis, macs)
+    register_custom_operator(row, onnx, kernel)
 
 
 def register_observer(

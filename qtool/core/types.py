@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnx import TensorProto
 
 Array = np.ndarray[Any, Any]
 Bounds = tuple[float | None, float | None]  # lowest and highest value; None: unbounded
@@ -24,14 +23,12 @@ class QType:
         qmin: lowest code.
         qmax: highest code.
         torch_dtype: type that stores the codes.
-        onnx_type: element type in ONNX files.
     """
 
     name: str
     qmin: int
     qmax: int
     torch_dtype: torch.dtype
-    onnx_type: int
 
     @property
     def levels(self) -> int:
@@ -67,14 +64,14 @@ class QType:
         return self.name
 
 
-UINT8 = QType("uint8", 0, 255, torch.uint8, TensorProto.UINT8)
-UINT4 = QType("uint4", 0, 15, torch.uint8, TensorProto.UINT8)  # held in bytes, packed in files
-INT8 = QType("int8", -128, 127, torch.int8, TensorProto.INT8)
-INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8, TensorProto.INT8)  # symmetric weights
-INT4 = QType("int4", -8, 7, torch.int8, TensorProto.INT8)  # in the bytes of int8 kernels, too
-UINT16 = QType("uint16", 0, 2**16 - 1, torch.uint16, TensorProto.UINT16)
-INT16 = QType("int16", -(2**15), 2**15 - 1, torch.int16, TensorProto.INT16)
-INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32, TensorProto.INT32)
+UINT8 = QType("uint8", 0, 255, torch.uint8)
+UINT4 = QType("uint4", 0, 15, torch.uint8)  # held in bytes, packed in files
+INT8 = QType("int8", -128, 127, torch.int8)
+INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8)  # symmetric weights
+INT4 = QType("int4", -8, 7, torch.int8)  # in the bytes of int8 kernels, too
+UINT16 = QType("uint16", 0, 2**16 - 1, torch.uint16)
+INT16 = QType("int16", -(2**15), 2**15 - 1, torch.int16)
+INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32)
 
 _BY_DTYPE = {t.torch_dtype: t for t in (UINT8, INT8, UINT16, INT16, INT32)}
 

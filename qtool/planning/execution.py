@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.graph.onnx_subgraph import subgraph_kind
+from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import macs, row_of
 from qtool.core.schemes import When
 from qtool.planning import weight_only
@@ -26,7 +26,7 @@ def operator_name(node: fx.Node) -> str:
         return row.key
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return RESULT
-    if (kind := subgraph_kind(node)) is not None:
+    if (kind := part_kind(node)) is not None:
         return kind
     return str(node.target).removeprefix("aten.")
 

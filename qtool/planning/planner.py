@@ -20,7 +20,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
-from qtool.core.graph.onnx_subgraph import subgraph_kind
+from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import ObserverSpec
@@ -91,7 +91,7 @@ def _choose_integer(state: NodeDecisions) -> None:
         elif row is None:
             if operator_name(node) == RESULT:
                 state.reasons[node] = f"one of the results of {G.name_of(source)}"  # type: ignore[arg-type]  # a node
-            elif subgraph_kind(node) is not None:
+            elif part_kind(node) is not None:
                 state.reasons[node] = "kept unchanged from the file"
             elif gives_floats(node):
                 state.reasons[node] = f"no integer kernel on {state.target.name}"

@@ -18,7 +18,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.onnx_subgraph import subgraph_kind
+from qtool.core.graph.file_parts import part_kind
 
 FEWEST, SHARE, HEAVY = 8, 8, 0.5
 """Least number of samples; share of the largest ones (1/8, at least 4) for Hill's estimate of the
@@ -79,13 +79,13 @@ def _degrees(module: fx.GraphModule) -> Mapping[fx.Node, float]:
         degree[node] = 0.0 if node.op == "get_attr" else max(read, default=1.0)
         if node.op != "call_function":
             degree[node] = min(degree[node], 1.0)
-        elif node.target in _EXPONENTIAL or subgraph_kind(node) in _KEPT:
+        elif node.target in _EXPONENTIAL or part_kind(node) in _KEPT:
             degree[node] *= torch.inf if degree[node] else 0.0
         elif node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
             degree[node] *= max(node.args[1], 0)
         elif node.target in _PRODUCTS:
             degree[node] = sum(degree[a] for a in _arguments(node))
-        elif subgraph_kind(node) == "ReduceSumSquare":
+        elif part_kind(node) == "ReduceSumSquare":
             degree[node] *= 2
         elif node.target in _BOUNDED:
             degree[node] = min(degree[node], 1.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from qtool.backends.onnx.mac_counts import onnx_macs
 from qtool.backends.onnx.reading import attributes_of, graph_of, name_of
-from qtool.core.ops.onnx_mac_counts import onnx_macs
 
 _DATA = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8, ir.DataType.INT8)
 

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from qtool.backends.onnx.subgraph import subgraph_of
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.onnx_subgraph import subgraph_kind, subgraph_of
+from qtool.core.graph.file_parts import part_kind
 
 _SAMPLES = 8  # samples
 aten = torch.ops.aten
@@ -57,14 +58,14 @@ def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
 
 def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
     """Return the node that a division reads, and the function of it that is the divisor."""
-    if subgraph_kind(node) in _KEPT:
+    if part_kind(node) in _KEPT:
         return _kept_divisor(node)
-    inputs: Any = node.args[0] if subgraph_kind(node) is not None else node.args
+    inputs: Any = node.args[0] if part_kind(node) is not None else node.args
     place = _DIVISORS.get(node.target)
     divisor: Divisor = _itself
     if node.target is aten.pow.Tensor_Scalar and isinstance(node.args[1], int | float):
         place = 0 if node.args[1] < 0 else None
-    elif node.target in _TANGENTS or subgraph_kind(node) in _TANGENTS:
+    elif node.target in _TANGENTS or part_kind(node) in _TANGENTS:
         place, divisor = 0, torch.Tensor.cos
     source = None if place is None else inputs[place]
     if not isinstance(source, fx.Node) or not source.op.startswith("call"):

@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo
+from qtool.backends.onnx.mac_counts import MAC_FORMULAS, WEIGHT_INPUT
 from qtool.backends.onnx.reading import (
     OnnxModel,
     attributes_of,
@@ -25,7 +26,6 @@ from qtool.backends.onnx.reading import (
 )
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.core import value_names
-from qtool.core.ops.onnx_mac_counts import MAC_FORMULAS, WEIGHT_INPUT
 from qtool.verification.exported_file import ExportedFile
 from qtool.verification.inferred_shapes import InferredShapes
 from qtool.verification.integer_coverage import AuditRow, Coverage

@@ -20,7 +20,7 @@ from qtool.observers import MinMax, Option
 from qtool.passes import GraphPass
 from qtool.planning.plan import Execution
 from qtool.planning.targets import TARGETS, KernelRule
-from tests.core.ops.outside import Gate, GateNetwork, gate, restored, write_gate
+from tests.backends.onnx.operators.outside import Gate, GateNetwork, gate, restored, write_gate
 
 aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from qtool.planning.targets import TARGETS
+from tests.backends.onnx.operators.outside import restored
 from tests.cli.conftest import Cli
-from tests.core.ops.outside import restored
 
 M = "tests.cli.models"
 CALL = ("calibrate", f"{M}:transposed", "--data", f"{M}:images", "-o", "cal.safetensors")

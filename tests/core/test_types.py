@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
 
 from qtool.core.types import (
     INT4,
@@ -34,24 +33,23 @@ def params(qtype: QType, scale: float, zero: int) -> QuantParams:
 
 
 @pytest.mark.parametrize(
-    ("qtype", "low", "high", "levels", "signed", "element"),
+    ("qtype", "low", "high", "levels", "signed", "stored"),
     [
-        (UINT8, 0, 255, 255, False, TensorProto.UINT8),
-        (INT8, -128, 127, 255, True, TensorProto.INT8),
-        (INT8_NARROW, -127, 127, 254, True, TensorProto.INT8),
-        (INT32, -(2**31), 2**31 - 1, 2**32 - 1, True, TensorProto.INT32),
-        (INT4, -8, 7, 15, True, TensorProto.INT8),
-        (INT16, -(2**15), 2**15 - 1, 2**16 - 1, True, TensorProto.INT16),
-        (UINT16, 0, 2**16 - 1, 2**16 - 1, False, TensorProto.UINT16),
+        (UINT8, 0, 255, 255, False, torch.uint8),
+        (INT8, -128, 127, 255, True, torch.int8),
+        (INT8_NARROW, -127, 127, 254, True, torch.int8),
+        (INT32, -(2**31), 2**31 - 1, 2**32 - 1, True, torch.int32),
+        (INT4, -8, 7, 15, True, torch.int8),
+        (INT16, -(2**15), 2**15 - 1, 2**16 - 1, True, torch.int16),
+        (UINT16, 0, 2**16 - 1, 2**16 - 1, False, torch.uint16),
     ],
     ids=str,
 )
 def test_a_type_knows_its_range(
-    qtype: QType, low: int, high: int, levels: int, signed: bool, element: int
+    qtype: QType, low: int, high: int, levels: int, signed: bool, stored: torch.dtype
 ) -> None:
     assert (qtype.qmin, qtype.qmax, qtype.levels, qtype.signed) == (low, high, levels, signed)
-    assert qtype.onnx_type == element
-    assert helper.tensor_dtype_to_np_dtype(element) == qtype.numpy_dtype
+    assert qtype.torch_dtype == stored
     assert torch.from_numpy(np.zeros(1, qtype.numpy_dtype)).dtype == qtype.torch_dtype
     with pytest.raises(dataclasses.FrozenInstanceError):
         qtype.qmin = 1  # type: ignore[misc]  # the point of the test

@@ -16,7 +16,7 @@ import qtool
 from examples.digits.network import digits_net
 from qtool.algorithms.registry import STEPS
 from qtool.planning.recipe import Recipe
-from tests.core.ops.outside import restored
+from tests.backends.onnx.operators.outside import restored
 from tests.docs.snippets import (
     PAGES,
     ROOT,

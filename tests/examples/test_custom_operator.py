@@ -19,7 +19,7 @@ from examples.custom_operator import build
 from examples.custom_operator.convert import main
 from examples.custom_operator.mgu import FUNCTION, cpp_form, python_form, register
 from examples.custom_operator.network import Tagger
-from tests.core.ops.outside import restored
+from tests.backends.onnx.operators.outside import restored
 
 COMPILER = os.environ.get("CXX", "c++" if os.name != "nt" else "cl")
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 import qtool
+from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError
-from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
 from tests.fuzz.draw_graphs import opened

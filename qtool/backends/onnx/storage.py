@@ -25,11 +25,11 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
+from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.tflite.file import is_tflite
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
-from qtool.core.graph.expansion_limits import function_expansion_error
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_special_file
 

@@ -6,18 +6,13 @@ gives one buffer as past and present, and attends to the tokens up to each new o
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import define
-from qtool.core.ops.onnx_forms import onnx_operator, op
 from qtool.core.ops.rotary import rotary_embedding
 from qtool.core.types import INT8
-
-_INT32, _INT64 = 6, 7  # of ONNX
 
 
 def _sequence_lengths(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,72 +132,3 @@ cos and sin [positions, angles]: of the rotary embedding; None without it. mask 
 total] is added before the softmax. window: number of last tokens that a token attends to, -1 for
 all. softcap: bound of the scores, 0 for none. Returns [batch, sequence, heads x width], and keys
 and values of all tokens, rotated; those of padding are undefined."""
-
-
-def _write_lengths(mask: Any) -> Any:
-    one = op.Constant(value_ints=[1])
-    last = op.Cast(op.Sub(op.ReduceSum(mask, one, keepdims=0), one), to=_INT32)
-    return last, op.Cast(op.Squeeze(op.Shape(mask, start=1, end=2)), to=_INT32)
-
-
-def _write_positions(last: Any, ids: Any, limit: int) -> Any:
-    zero, one = op.Constant(value_int=0), op.Constant(value_int=1)
-    new = op.Squeeze(op.Shape(ids, start=1, end=2))
-    first = op.Max(op.Sub(op.Cast(last, to=_INT64), op.Sub(new, one)), zero)
-    return op.Add(op.Unsqueeze(first, op.Constant(value_ints=[1])), op.Range(zero, new, one))
-
-
-def _write(
-    query: Any,
-    key: Any,
-    value: Any,
-    past_key: Any,
-    past_value: Any,
-    last: Any,
-    total: Any,
-    cos: Any,
-    sin: Any,
-    mask: Any,
-    key_scale: Any,
-    value_scale: Any,
-    heads: int,
-    groups: int,
-    scale: float,
-    window: int,
-    softcap: float,
-) -> Any:
-    write = onnx_operator("com.microsoft", "GroupQueryAttention", _INPUTS, 3, _ATTRIBUTES)
-    inputs = [query, key, value, past_key, past_value, last, total, cos, sin, None, mask]
-    attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
-    if cos is not None:
-        attributes["do_rotary"] = 1
-    if window > 0:
-        attributes["local_window_size"] = window
-    if softcap:
-        attributes["softcap"] = softcap
-    if key_scale is not None:
-        inputs += [None, key_scale, value_scale]
-        attributes |= _INT8_CACHE
-    while inputs[-1] is None:
-        inputs.pop()
-    return write(*inputs, **attributes)
-
-
-_INT8_CACHE = {
-    "kv_cache_bit_width": 8,
-    "k_quant_type": "PER_CHANNEL",
-    "v_quant_type": "PER_CHANNEL",
-}
-_INPUTS = (
-    *("query", "key", "value", "past_key", "past_value", "seqlens_k", "total_sequence_length"),
-    *("cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink"),
-    *("k_scale", "v_scale"),
-)
-_ATTRIBUTES = (
-    *(("num_heads", "INT"), ("kv_num_heads", "INT"), ("scale", "FLOAT"), ("do_rotary", "INT")),
-    *(("local_window_size", "INT"), ("softcap", "FLOAT"), ("kv_cache_bit_width", "INT")),
-    *(("k_quant_type", "STRING"), ("v_quant_type", "STRING")),
-)
-
-WRITERS = {token_positions: _write_positions}
-CONTRIB = {grouped_attention: _write, sequence_lengths: _write_lengths}

@@ -5,44 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import onnx
 import torch
 from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.ops.onnx_forms import onnx_operator
-from qtool.core.ops.row import CustomOp, Op, Writer
-
-Body = Writer | onnx.FunctionProto | Sequence[Any]
-"""How an operator is written in a file: see `qtool.register_operator`."""
+from qtool.core.ops.row import Op
 
 _COMPOSITE = "CompositeImplicitAutograd"
 _REASON = "a registered operator"
-_KINDS = {
-    "int": "INT",
-    "SymInt": "INT",
-    "bool": "INT",
-    "float": "FLOAT",
-    "str": "STRING",
-    "List[int]": "INTS",
-    "List[float]": "FLOATS",
-}
-"""Type in a torch schema -> kind of an ONNX attribute."""
 
 
 def custom_op_row(
     operator: Any,
-    body: Body,
     weights: Sequence[str] = (),
     channel_axis: int = 0,
     macs: Callable[..., int] | None = None,
-    kernel: Callable[..., Any] | None = None,
 ) -> Op:
     """Return the row of a registered operator; arguments of `qtool.register_operator`.
 
     Raises:
-        PlanError: the operator, its body and its weights contradict each other.
+        PlanError: the operator cannot be registered, or has no such weights.
     """
     target = _overload_of(operator)
     schema = target._schema
@@ -56,14 +39,6 @@ def custom_op_row(
                 f"{key} has no tensor '{name}' to store as weights; it has: {available}"
             )
     positions = tuple(names.index(name) for name in sorted(weights, key=lambda n: n != "weight"))
-    functions = _functions(body)
-    if functions:
-        _check(schema, functions[0])
-    elif not callable(body):
-        raise PlanError(f"{key} has no ONNX form; give a function, or one that writes its nodes")
-    elif kernel is not None:
-        raise PlanError(f"{key} has a kernel but no node of its own; give an ONNX function")
-    first = functions[0] if functions else onnx.FunctionProto()
     return Op(
         key=key,
         targets=(target,),
@@ -73,8 +48,6 @@ def custom_op_row(
         channel_axis=channel_axis,
         weight_only_reason=_REASON if positions else "",
         macs=None if macs is None else _macs_of(macs),
-        onnx=_node_writer(schema, first) if functions else body,  # type: ignore[arg-type]  # a callable, see above
-        custom_op=CustomOp(first.domain, first.name, functions, kernel),
     )
 
 
@@ -104,61 +77,6 @@ def _overload_of(operator: Any) -> torch._ops.OpOverload:
             'its function for "CompositeExplicitAutograd" or a device instead'
         )
     return operator
-
-
-def _functions(body: Body) -> tuple[onnx.FunctionProto, ...]:
-    """Return the ONNX functions of a node, the operator's first; none for a writer."""
-    parts: list[Any] = list(body) if isinstance(body, list | tuple) else [body]
-    protos = [p.to_function_proto() if hasattr(p, "to_function_proto") else p for p in parts]
-    if not all(isinstance(p, onnx.FunctionProto) for p in protos):
-        return ()
-    return tuple(protos)
-
-
-def _kind(argument: Any) -> str | None:
-    """Return "tensor", the kind of the argument's ONNX attribute, or None for neither."""
-    text = str(argument.type)
-    text = text[len("Optional[") : -1] if text.startswith("Optional[") else text
-    return "tensor" if text == "Tensor" else _KINDS.get(text)
-
-
-def _check(schema: Any, function: onnx.FunctionProto) -> None:
-    where = f"the ONNX function {function.domain}::{function.name} of {schema.name}"
-    kinds = {a.name: _kind(a) for a in schema.arguments}
-    inputs = [name for name, kind in kinds.items() if kind == "tensor"]
-    attributes = {*function.attribute, *(a.name for a in function.attribute_proto)}
-    if not function.domain:
-        raise PlanError(f"{where} has no domain; give it one of its own")
-    if unsupported := [name for name, kind in kinds.items() if kind is None]:
-        raise PlanError(
-            f"{where} cannot take '{unsupported[0]}'; give a function that writes its nodes"
-        )
-    if len(function.input) != len(inputs) or len(function.output) != len(schema.returns):
-        raise PlanError(
-            f"{where} has {len(function.input)} inputs and {len(function.output)} outputs, the "
-            f"operator {len(inputs)} tensors and {len(schema.returns)} results; make them agree"
-        )
-    if different := sorted(attributes ^ (set(kinds) - set(inputs))):
-        raise PlanError(
-            f"{where} and the operator differ in '{different[0]}'; name its attributes as "
-            "the operator's arguments that are no tensors"
-        )
-
-
-def _node_writer(schema: Any, function: onnx.FunctionProto) -> Writer:
-    """Return a writer of one node named as the function: tensors are inputs, others attributes."""
-    arguments = list(schema.arguments)
-    inputs = tuple(a.name for a in arguments if _kind(a) == "tensor")
-    kinds = tuple((a.name, str(_kind(a))) for a in arguments if a.name not in inputs)
-
-    def write(*args: Any, **kwargs: Any) -> Any:
-        values = {a.name: a.default_value for a in arguments if a.has_default_value()}
-        values |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
-        node = onnx_operator(function.domain, function.name, inputs, len(schema.returns), kinds)
-        attributes = {name: values[name] for name, _ in kinds if values[name] is not None}
-        return node(*(values[name] for name in inputs), **attributes)
-
-    return write
 
 
 def _macs_of(macs: Callable[..., int]) -> Callable[[fx.Node], int]:

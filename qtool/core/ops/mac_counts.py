@@ -1,5 +1,5 @@
 """Multiply-accumulates (MACs) from sizes: of calls at the captured sizes, and of nodes in ONNX
-files (see onnx_mac_counts.py)."""
+files (see `qtool.backends.onnx.mac_counts`)."""
 
 from __future__ import annotations
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import onnx
 from torch import fx
 
 from qtool.core.errors import PlanError
-from qtool.core.ops.row import CustomOp, Op, Writer
+from qtool.core.ops.row import Op
 
 OPS: dict[Any, Op] = {}
-_WRITERS: dict[Any, Writer] = {}  # of operators without a row
-_CONTRIB: dict[Any, Writer] = {}
 
 
 def register(op: Op) -> None:
@@ -25,61 +22,15 @@ def register(op: Op) -> None:
     if not op.targets:
         raise PlanError(f"operator '{op.key}' names no torch operator; give at least one")
     for target in op.targets:
-        if target in OPS or target in _WRITERS:
-            known = OPS[target].key if target in OPS else "written by qtool"
-            raise PlanError(f"{target} is registered already ({known}); register it once")
+        if target in OPS:
+            raise PlanError(f"{target} is registered already ({OPS[target].key}); register it once")
     for target in op.targets:
         OPS[target] = op
-
-
-def register_writer(target: Any, writer: Writer, contrib: bool = False) -> None:
-    """Register the ONNX form of a torch operator without a row: one that stays in float, or occurs
-    only in graphs to export.
-
-    Args:
-        target: torch operator.
-        writer: writes its ONNX form.
-        contrib: the form is in ONNX Runtime's domain.
-
-    Raises:
-        PlanError: it has one already.
-    """
-    table = _CONTRIB if contrib else _WRITERS
-    if target in OPS or target in table:
-        raise PlanError(f"{target} is registered already; register it once")
-    table[target] = writer
-
-
-def writers(contrib: bool) -> Mapping[Any, Writer]:
-    """Return torch operator -> ONNX form, of all that torch.onnx does not write."""
-    forms = dict(_WRITERS)
-    forms |= {target: op.onnx for target, op in OPS.items() if op.onnx is not None}
-    if contrib:
-        forms |= _CONTRIB
-        forms |= {target: op.contrib for target, op in OPS.items() if op.contrib is not None}
-    return forms
 
 
 def rows() -> Iterable[Op]:
     """Return every row once, in the order of registration."""
     return dict.fromkeys(OPS.values())
-
-
-def functions_of(nodes: Iterable[tuple[str, str]]) -> list[onnx.FunctionProto]:
-    """Return the ONNX functions that define nodes (domain, name) of a file; see CustomOp."""
-    ops = (_custom_op(*node) for node in dict.fromkeys(nodes))
-    return [function for op in ops if op is not None for function in op.functions]
-
-
-def kernel_of(domain: str, name: str) -> Callable[..., Any] | None:
-    """Return the kernel of the integer engine for a node of a file; None: ONNX Runtime runs it."""
-    op = _custom_op(domain, name)
-    return None if op is None else op.kernel
-
-
-def _custom_op(domain: str, name: str) -> CustomOp | None:
-    ops = (row.custom_op for row in rows() if row.custom_op is not None)
-    return next((op for op in ops if domain and (op.domain, op.name) == (domain, name)), None)
 
 
 def row_of(node: fx.Node) -> Op | None:

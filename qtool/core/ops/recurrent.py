@@ -9,8 +9,7 @@ import torch
 
 from qtool.core.graph.torch_ops import define
 from qtool.core.ops import mac_counts as count
-from qtool.core.ops.onnx_forms import onnx_operator, op
-from qtool.core.ops.row import Op, Writer
+from qtool.core.ops.row import Op
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Recurrent layer -> positions in torch of the gates in ONNX's order."""
@@ -121,57 +120,7 @@ dynamic_lstm = define(
 hidden]; ONNX Runtime's kernel quantizes x and, in each step, the state."""
 
 
-def _layer(op_type: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
-    def write(x: Any, w: Any, r: Any, b: Any, *states: Any, **options: Any) -> Any:
-        direction = "bidirectional" if w.shape[0] == 2 else "forward"
-        size = int(r.shape[2])
-        return op_type(x, w, r, b, None, *states, hidden_size=size, direction=direction, **fixed)
-
-    return write
-
-
-def _write_lstm(x: Any, w: Any, r: Any, b: Any, h: Any = None, c: Any = None) -> Any:
-    return _layer(op.LSTM)(x, w, r, b, h, c)
-
-
-def _write_gru(x: Any, w: Any, r: Any, b: Any, h: Any = None) -> Any:
-    return _layer(op.GRU, linear_before_reset=1)(x, w, r, b, h)
-
-
-def _write_rnn(x: Any, w: Any, r: Any, b: Any, h: Any, function: str) -> Any:
-    names = [function.capitalize()] * int(w.shape[0])
-    return _layer(op.RNN, activations=names)(x, w, r, b, h)
-
-
-def _write_dynamic_lstm(
-    x: Any,
-    w: Any,
-    w_scale: Any,
-    w_zero: Any,
-    r: Any,
-    r_scale: Any,
-    r_zero: Any,
-    b: Any,
-    h: Any = None,
-    c: Any = None,
-) -> Any:
-    write = onnx_operator(
-        "com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES
-    )
-    direction = "bidirectional" if w.shape[0] == 2 else "forward"
-    scales = (w_scale, w_zero, r_scale, r_zero)
-    size = int(r.shape[1])
-    return write(*(x, w, r, b, None, h, c, None, *scales), hidden_size=size, direction=direction)
-
-
-_DYNAMIC_INPUTS = (
-    *("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
-    *("W_scale", "W_zero_point", "R_scale", "R_zero_point"),
-)
-_DYNAMIC_ATTRIBUTES = (("hidden_size", "INT"), ("direction", "STRING"))
-
-
-def _row(key: str, target: Any, onnx: Writer) -> Op:
+def _row(key: str, target: Any) -> Op:
     return Op(
         key=key,
         targets=(target,),
@@ -179,14 +128,11 @@ def _row(key: str, target: Any, onnx: Writer) -> Op:
         extra_weights=(2,),
         channel_axis=1,
         macs=count.recurrent,
-        onnx=onnx,
     )
 
 
 RECURRENT = (
-    _row("lstm", lstm, _write_lstm),
-    _row("gru", gru, _write_gru),
-    _row("rnn", rnn, _write_rnn),
+    _row("lstm", lstm),
+    _row("gru", gru),
+    _row("rnn", rnn),
 )
-
-CONTRIB = {dynamic_lstm: _write_dynamic_lstm}

@@ -1,4 +1,7 @@
-"""The row of an operator: everything that qtool knows of it, read by all packages above."""
+"""The row of an operator: everything that qtool knows of it, read by all packages above.
+
+How a format writes an operator is a table of that format's backend.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import onnx
 from torch import fx
 
 from qtool.core.schemes import When
 from qtool.core.types import Bounds
-
-Writer = Callable[..., Any]
-"""Writes an operator in ONNX: a function with the arguments of its schema (see onnx_forms.py)."""
 
 
 def _unbounded(node: fx.Node) -> Bounds:
@@ -28,23 +27,6 @@ class Role(Enum):
     JOIN = "join"  # concatenation: inputs may share the output's parameters
     PASS = "pass"  # data movement: input and output share parameters
     CLIP = "clip"  # a clamp, free where the quantization of its output saturates at its bounds
-
-
-@dataclass(frozen=True, eq=False)
-class CustomOp:
-    """How an operator registered by the user is written.
-
-    Attributes:
-        domain: of its node in the file; "" if it is written as several nodes.
-        name: operator type of that node.
-        functions: ONNX functions that define the node in the file.
-        kernel: implementation on float tensors for the integer engine; None: ONNX Runtime runs it.
-    """
-
-    domain: str = ""
-    name: str = ""
-    functions: tuple[onnx.FunctionProto, ...] = ()
-    kernel: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,9 +55,6 @@ class Op:
         scale_factor: position of the number that multiplies the scale of its codes.
         bounds: call -> bounds of its result.
         macs: call -> multiply-accumulates at the captured sizes.
-        onnx: its ONNX form; None: torch.onnx writes it.
-        contrib: its form in ONNX Runtime's domain, for targets that allow it.
-        custom_op: how an operator registered by the user is written.
     """
 
     key: str
@@ -94,6 +73,3 @@ class Op:
     scale_factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded
     macs: Callable[[fx.Node], int] | None = None
-    onnx: Writer | None = None
-    contrib: Writer | None = None
-    custom_op: CustomOp | None = None

@@ -7,10 +7,10 @@ from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
 from qtool.backends.onnx.checker import check_model
+from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.storage import fits_one_message, outline
+from qtool.backends.onnx.subgraph import TORCH_TYPES, nested_nodes
 from qtool.core.errors import CaptureError
-from qtool.core.graph.expansion_limits import function_expansion_error
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES, nested_nodes
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.errors import CaptureError
 from qtool.core.graph.float_tolerance import (
     NOISE_FACTOR,
@@ -15,7 +16,6 @@ from qtool.core.graph.float_tolerance import (
     dtype_tolerance,
     last_bit_perturbation,
 )
-from qtool.core.graph.onnx_subgraph import tensor_of
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_values import run_file

@@ -13,8 +13,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx.storage import tensor_bytes
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
 

@@ -17,11 +17,11 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part
 from qtool.core.graph.unique_names import unique
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.check import check_and_inline

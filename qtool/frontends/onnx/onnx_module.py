@@ -12,9 +12,9 @@ import torch
 from onnx import helper
 from torch import nn
 
+from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
 from qtool.core.errors import DataError
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
 from qtool.frontends.onnx.read_nodes import OnnxNode, read_nodes

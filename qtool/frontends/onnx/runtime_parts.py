@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper, numpy_helper
 
-from qtool.core.graph.onnx_subgraph import OnnxSubgraph, read_names
+from qtool.backends.onnx.subgraph import OnnxSubgraph, read_names
 from qtool.frontends.onnx.node_calls import Array
 
 

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.onnx.storage import fits_one_message, save
+from qtool.backends.onnx.subgraph import runtime_message, unoptimized_session
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import runtime_message, unoptimized_session
 from qtool.frontends.onnx.node_calls import Array
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"

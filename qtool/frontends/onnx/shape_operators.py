@@ -15,7 +15,7 @@ import onnx
 import torch
 from onnx import helper
 
-from qtool.core.graph.onnx_subgraph import TORCH_TYPES
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.frontends.onnx import moves
 from qtool.frontends.onnx.node_calls import Array, NodeCall, UnsupportedForm
 

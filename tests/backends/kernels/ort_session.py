@@ -13,7 +13,7 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.core.types import QuantParams
+from qtool.core.types import QType, QuantParams
 
 MS = "com.microsoft"
 _FLOAT = TensorProto.FLOAT
@@ -24,6 +24,11 @@ def params(qtype: Any, scale: Any, zero: Any = 0, axis: int | None = None) -> Qu
     scales = torch.tensor(np.asarray(scale, np.float32))
     zeros = torch.tensor(np.asarray(zero, np.int64)).expand(scales.shape).clone()
     return QuantParams(qtype, scales, zeros, axis)
+
+
+def element_type(qtype: QType) -> int:
+    """The type of ONNX that stores codes."""
+    return int(helper.np_dtype_to_tensor_dtype(qtype.numpy_dtype))
 
 
 @dataclass
@@ -106,4 +111,4 @@ def qdq(
     result = m.node(op, names, domain, **attrs)
     if out is None:
         return m.run(result, _FLOAT)
-    return m.run(m.q(result, out), out.qtype.onnx_type)
+    return m.run(m.q(result, out), element_type(out.qtype))

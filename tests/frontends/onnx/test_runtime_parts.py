@@ -12,9 +12,9 @@ import torch
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import float_onnx
+from qtool.backends.onnx.subgraph import onnx_part, subgraph_of
 from qtool.core import graph as G
 from qtool.core.errors import CaptureError
-from qtool.core.graph.onnx_subgraph import onnx_part, subgraph_of
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.onnx.runtime_parts import group_nodes

@@ -1,6 +1,6 @@
 """Parts of an ONNX model that were captured unchanged, written back.
 
-In the graph a part is one operator (see qtool/core/graph/onnx_subgraph.py). The exporter writes it
+In the graph a part is one operator (see qtool/backends/onnx/subgraph.py). The exporter writes it
 as one node of a private domain that holds the part, and here its nodes replace that node.
 """
 
@@ -16,9 +16,9 @@ import onnxscript
 from onnx import helper, version_converter
 from torch import fx
 
+from qtool.backends.onnx.subgraph import OnnxSubgraph, nested_nodes, onnx_part, subgraph_of
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
-from qtool.core.graph.onnx_subgraph import OnnxSubgraph, nested_nodes, onnx_part, subgraph_of
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset that added coordinate modes to Resize

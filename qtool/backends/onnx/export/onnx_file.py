@@ -30,11 +30,11 @@ from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize impo
     isolate_reduce_extremes,
 )
 from qtool.backends.onnx.export.workarounds.single_axis_pads import widen_single_axis_pads
+from qtool.backends.onnx.operators import functions_of, writers
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph.unique_names import unique
-from qtool.core.ops import functions_of, writers
 
 _WORKAROUNDS: Mapping[str, Callable[[ir.Model], None]] = {
     "extremes": isolate_reduce_extremes,

@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from qtool.backends.onnx.operators import kernel_of
 from qtool.backends.onnx.reading import (
     OnnxModel,
     Source,
@@ -36,7 +37,6 @@ from qtool.backends.profiles import Profile
 from qtool.backends.profiles import profile as profile_of
 from qtool.core import value_names
 from qtool.core.errors import KernelError
-from qtool.core.ops import kernel_of
 from qtool.core.types import Array, QuantParams
 
 _ON_CODES = ("QLinear", "QGemm")  # prefixes of operators in QOperator format

@@ -23,7 +23,7 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
-from qtool.core.types import INT32, Bounds, QType, QuantParams
+from qtool.core.types import Bounds, QType, QuantParams
 from qtool.planning.plan import Execution, QuantPlan
 
 PARTS = 4
@@ -94,7 +94,7 @@ def _fine_params(out: QuantParams) -> QuantParams:
     levels = PARTS * out.qtype.levels
     scale = torch.tensor(MARGIN * whole / levels, dtype=torch.float32)
     zero = round(((MARGIN - 1) / 2 * whole - least) / float(scale))
-    qtype = QType("parts", 0, levels, torch.int32, INT32.onnx_type)
+    qtype = QType("parts", 0, levels, torch.int32)
     return QuantParams(qtype, scale, torch.tensor(zero))
 
 

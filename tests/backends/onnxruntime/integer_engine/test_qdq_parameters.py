@@ -10,9 +10,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx.reading import OnnxModel, array_of
+from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.core.errors import KernelError
-from qtool.core.graph.onnx_subgraph import unoptimized_session
 from qtool.core.types import INT8, UINT8
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.types import INT8, INT32, UINT8
-from tests.backends.kernels.ort_session import MS, Model, params, qdq
+from tests.backends.kernels.ort_session import MS, Model, element_type, params, qdq
 from tests.backends.onnxruntime.kernels.oracle import BIND, KINDS, Draw, assert_same, tensor
 
 TYPES = [(UINT8, INT8), (UINT8, UINT8)]
@@ -80,7 +80,7 @@ def test_conv_with_a_redundant_relu():
     m = Model()
     names = [m.dq(m.feed(codes), x), m.dq(m.const(weight), w)]
     value = m.node("Relu", [m.node("Conv", names)])
-    runtime = m.run(m.q(value, out), out.qtype.onnx_type)
+    runtime = m.run(m.q(value, out), element_type(out.qtype))
     got = BIND("conv", x, w, out, tensor(weight))(tensor(codes))
     assert_same(got, runtime, "QLinearConv")
 
@@ -99,7 +99,7 @@ def test_conv_of_int8_activations():
             strides=[2, 1],
         )
         got = BIND("conv", x, w, out, tensor(weight), tensor(bias), stride=(2, 1))(tensor(codes))
-        assert_same(got, m.run(name, out.qtype.onnx_type), "QLinearConv")
+        assert_same(got, m.run(name, element_type(out.qtype)), "QLinearConv")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,7 +156,7 @@ def test_linear_of_int8_activations(operator):
     names = [m.feed(codes), *m.qp(x), m.const(weight), *m.qp(w)]
     bias = d.bias(12) if gemm else None
     names += ([m.const(bias)] if gemm else []) + m.qp(out)
-    runtime = m.run(m.node(operator, names, MS if gemm else ""), out.qtype.onnx_type)
+    runtime = m.run(m.node(operator, names, MS if gemm else ""), element_type(out.qtype))
     got = BIND("linear", x, w, out, tensor(weight.T), None if bias is None else tensor(bias))
     assert_same(got(tensor(codes)), runtime, operator)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.types import INT8, UINT8
-from tests.backends.kernels.ort_session import MS, Model, qdq
+from tests.backends.kernels.ort_session import MS, Model, element_type, qdq
 from tests.backends.onnxruntime.kernels.oracle import (
     BIND,
     KINDS,
@@ -51,6 +51,6 @@ def test_silu_as_sigmoid_and_product():
         x, out, m = d.params(UINT8), d.params(UINT8), Model()
         value = m.dq(m.feed(codes), x)
         product = m.node("Mul", [value, m.node("Sigmoid", [value])])
-        want, ran = m.run(m.q(product, out), out.qtype.onnx_type)
+        want, ran = m.run(m.q(product, out), element_type(out.qtype))
         assert "Sigmoid" in ran
         assert np.array_equal(BIND("silu", x, out)(tensor(codes)).numpy(), want)

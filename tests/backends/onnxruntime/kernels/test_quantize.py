@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.types import INT8, UINT8
-from tests.backends.kernels.ort_session import Model, params
+from tests.backends.kernels.ort_session import Model, element_type, params
 from tests.backends.onnxruntime.kernels.oracle import (
     BIND,
     KINDS,
@@ -29,7 +29,7 @@ class TestAgainstTheRuntime:
         wide = d.rng.normal(0, 200 * float(out.scale), 5000)
         values = np.concatenate([halves, wide, [np.inf, -np.inf, 1e30]]).astype(np.float32)
         m = Model()
-        runtime = m.run(m.q(m.feed(values), out), qtype.onnx_type)
+        runtime = m.run(m.q(m.feed(values), out), element_type(qtype))
         assert_same(BIND("quantize", out)(tensor(values)), runtime, "QuantizeLinear")
 
     def test_dequantize(self, qtype, kind):
@@ -43,7 +43,7 @@ class TestAgainstTheRuntime:
             d = Draw(seed, kind)
             x, out, m = d.params(qtype), d.params(qtype), Model()
             value = m.dq(m.feed(every_code(qtype)), x)
-            runtime = m.run(m.q(value, out), qtype.onnx_type)
+            runtime = m.run(m.q(value, out), element_type(qtype))
             got = requantize(x, out)(tensor(every_code(qtype)))
             assert_same(got, runtime, "DequantizeLinear", "QuantizeLinear")
 
@@ -54,7 +54,7 @@ def test_multiplying_by_the_reciprocal_would_be_seen():
         scale = np.float32(Draw(seed).scale())
         values = (np.arange(-100, 100) + 0.5).astype(np.float32) * scale
         out, m = params(UINT8, scale, 128), Model()
-        runtime = m.run(m.q(m.feed(values), out), UINT8.onnx_type)
+        runtime = m.run(m.q(m.feed(values), out), element_type(UINT8))
         steps = np.rint(values * (np.float32(1) / scale)) + 128
         caught += int((np.clip(steps, 0, 255) != runtime[0]).any())
         assert_same(BIND("quantize", out)(tensor(values)), runtime, "QuantizeLinear")

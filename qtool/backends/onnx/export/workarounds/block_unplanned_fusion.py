@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from torch import fx
 
+from qtool.backends.onnx.operators import CUSTOM_FORMS
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.core.graph.onnx_subgraph import subgraph_kind
+from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import Role, data_inputs, row_of
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
@@ -33,9 +34,8 @@ def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Targ
     floats = {d.node for d in fusible if d.execution is Execution.FLOAT}
     results = {d.node for d in fusible if d.execution is Execution.INTEGER and d.output is None}
     for node in G.calls(module.graph):
-        row = row_of(node)
-        is_custom = row is not None and row.custom_op is not None
-        if target.file.implicit_fusions and (is_custom or subgraph_kind(node) in _FUSED):
+        is_custom = node.target in CUSTOM_FORMS
+        if target.file.implicit_fusions and (is_custom or part_kind(node) in _FUSED):
             _idle_inputs(node)
         if G.name_of(node) in floats and _reads_codes_alone(node):
             _idle_before(node, [u for u in node.users if _quantizes(u)])

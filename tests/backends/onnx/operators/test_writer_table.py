@@ -12,8 +12,13 @@ import torch
 from torch import nn
 
 from qtool.backends.onnx.export.torch_exporter import translate
+from qtool.backends.onnx.operators import kernel_of, register_custom_operator, writers
+from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
-from qtool.core.ops import writers
+from qtool.core.ops import Op
+from qtool.core.ops.attention import grouped_attention, sequence_lengths
+from qtool.core.ops.norms import skip_rms_norm
+from qtool.core.ops.recurrent import dynamic_lstm
 from tests.backends.onnx.export.networks import run
 
 aten = torch.ops.aten
@@ -126,3 +131,22 @@ def test_the_onnx_form_computes_what_torch_does(operator: Any, args: tuple[Any, 
 
 def test_the_rows_are_translated_by_qtool() -> None:
     assert {operator for operator, _ in ROWS.values()} <= set(writers(contrib=False))
+
+
+def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
+    own = writers(contrib=True).keys() - writers(contrib=False).keys()
+    stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm}
+    stored |= {grouped_attention, sequence_lengths, skip_rms_norm}
+    assert own == {aten.silu.default, aten.gelu.default, *stored}
+
+
+def test_nodes_of_onnx_have_no_kernel_of_their_own() -> None:
+    assert kernel_of("", "") is None
+    assert kernel_of("", "Conv") is None
+
+
+def test_an_operator_has_one_form() -> None:
+    with pytest.raises(PlanError, match=r"registered already \(written by qtool\)"):
+        register_custom_operator(Op(key="mine", targets=(torch_ops.idle,)), lambda x: x)
+    with pytest.raises(PlanError, match=r"aten.relu.default is registered already \(relu\)"):
+        register_custom_operator(Op(key="mine", targets=(aten.relu.default,)), lambda x: x)

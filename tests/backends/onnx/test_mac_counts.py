@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core.ops.onnx_mac_counts import MAC_FORMULAS, WEIGHT_INPUT, onnx_macs
+from qtool.backends.onnx.mac_counts import MAC_FORMULAS, WEIGHT_INPUT, onnx_macs
 from qtool.verification import audit
 
 CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by hand

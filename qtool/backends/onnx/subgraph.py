@@ -22,9 +22,9 @@ import numpy as np
 import onnx
 import torch
 from onnx import helper
-from torch import fx
 
 from qtool.core.errors import CaptureError
+from qtool.core.graph.file_parts import register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
 
 if TYPE_CHECKING:
@@ -270,8 +270,4 @@ _lib.impl("onnx_part", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("qtool::onnx_part", _fake, lib=_lib)
 onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
 """The nodes of `part` (OnnxSubgraph.text) on the tensors that they read."""
-
-
-def subgraph_kind(node: fx.Node) -> str | None:
-    """Return the operators of an `onnx_part` node; None for any other node."""
-    return subgraph_of(str(node.args[1])).kind if node.target is onnx_part else None
+register_file_part(onnx_part, lambda part: subgraph_of(part).kind)

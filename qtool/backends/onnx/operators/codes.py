@@ -1,11 +1,11 @@
-"""ONNX forms of the operators between floats and codes, which occur only in graphs to export."""
+"""Operators between floats and codes, which occur only in graphs to export."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from qtool.backends.onnx.operators.schemas import Writer, op
 from qtool.core.graph import torch_ops
-from qtool.core.ops.onnx_forms import op
 
 
 def _quantize(x: Any, scale: Any, zero_point: Any) -> Any:
@@ -22,7 +22,7 @@ def _idle(x: Any) -> Any:
     return op.Max(x)
 
 
-WRITERS = {
+WRITERS: dict[Any, Writer] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
     torch_ops.idle: _idle,

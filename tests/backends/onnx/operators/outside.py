@@ -12,6 +12,7 @@ from onnxscript import opset18 as op
 from onnxscript.values import Opset
 from torch import nn
 
+from qtool.backends.onnx.operators import CUSTOM_FORMS, WRITERS
 from qtool.core.ops import OPS
 from qtool.observers import OBSERVERS
 from qtool.passes import CANONICAL, FOR_TARGETS
@@ -69,7 +70,7 @@ class GateNetwork(nn.Module):
 @contextmanager
 def restored() -> Iterator[None]:
     """What is registered inside is gone afterwards."""
-    tables: list[Any] = [OPS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
+    tables: list[Any] = [OPS, WRITERS, CUSTOM_FORMS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
     before = [t.copy() for t in tables]
     try:
         yield

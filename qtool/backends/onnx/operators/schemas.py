@@ -7,10 +7,14 @@ import, so it is imported at the first call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import onnx
+
+Writer = Callable[..., Any]
+"""Writes an operator: takes values and constants in the order of its torch schema."""
 
 _KIND = onnx.defs.OpSchema.AttrType
 _ELEMENTS = ("float", "double", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")

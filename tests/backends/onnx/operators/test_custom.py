@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.onnx.operators import CUSTOM_FORMS, register_custom_operator
 from qtool.core.ops import custom_op_row
-from tests.core.ops.outside import Gate, gate, restored
+from tests.backends.onnx.operators.outside import gate, restored
 
 library = torch.library.Library("qtool_tests_custom", "DEF")
 library.define(
@@ -74,24 +75,23 @@ def _tables() -> Iterator[None]:
 
 
 def test_positions_come_from_the_schema() -> None:
-    row = custom_op_row(OPERATOR, PLAIN, weights=("scale",))
+    row = custom_op_row(OPERATOR, weights=("scale",))
     assert (row.key, row.targets) == ("qtool_tests_custom::mix", (OPERATOR,))
     assert (row.inputs, row.weight, row.extra_weights) == ((0, 1), 2, ())
-    assert (row.custom_op.domain, row.custom_op.name) == ("tests.mix", "Mix")
-    two = custom_op_row(gate, Gate, weights=("r", "weight"))
+    register_custom_operator(row, PLAIN)
+    form = CUSTOM_FORMS[OPERATOR]
+    assert (form.domain, form.name) == ("tests.mix", "Mix")
+    two = custom_op_row(gate, weights=("r", "weight"))
     assert (two.inputs, two.weight, two.extra_weights) == ((0, 3), 1, (2,)), (
         "a weight of that name is first"
     )
 
 
 def test_nothing_is_said_that_a_person_did_not_say() -> None:
-    row = custom_op_row(OPERATOR, PLAIN)
-    assert (row.weight, row.weight_only_reason, row.macs, row.custom_op.kernel) == (
-        None,
-        "",
-        None,
-        None,
-    )
+    row = custom_op_row(OPERATOR)
+    assert (row.weight, row.weight_only_reason, row.macs) == (None, "", None)
+    register_custom_operator(row, PLAIN)
+    assert CUSTOM_FORMS[OPERATOR].kernel is None
 
 
 @pytest.mark.parametrize("own", [None, OPERATOR])

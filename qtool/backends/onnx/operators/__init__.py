@@ -1,0 +1,20 @@
+"""ONNX forms of torch operators, a module by family, as the rows in `qtool.core.ops`."""
+
+from qtool.backends.onnx.operators.custom import (
+    CUSTOM_FORMS,
+    Body,
+    functions_of,
+    kernel_of,
+    register_custom_operator,
+)
+from qtool.backends.onnx.operators.writer_table import WRITERS, writers
+
+__all__ = [
+    "CUSTOM_FORMS",
+    "WRITERS",
+    "Body",
+    "functions_of",
+    "kernel_of",
+    "register_custom_operator",
+    "writers",
+]
