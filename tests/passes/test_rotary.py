@@ -14,8 +14,8 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.export import write_float
+from qtool.backends.onnx.operators import writers
 from qtool.core import graph as G
-from qtool.core.ops import writers
 from qtool.core.ops.rotary import rotary_embedding
 from qtool.frontends.captured_model import capture_model
 from qtool.passes import FOR_TARGETS, run_passes

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from qtool.backends.onnx.export.torch_exporter import translate
+from qtool.backends.onnx.operators import writers
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.graph import torch_ops
-from qtool.core.ops import writers
 from qtool.core.types import UINT16, QuantParams
 
 PARAMS = QuantParams(UINT16, torch.tensor(0.001), torch.tensor(30_000))
