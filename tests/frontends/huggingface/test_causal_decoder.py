@@ -120,7 +120,10 @@ def wanted(model: Any) -> list[int]:
     return found[0, len(PROMPT) :].tolist()
 
 
-@pytest.mark.parametrize("make", [llama, qwen, mistral, qwen2])
+@pytest.mark.parametrize(
+    "make",
+    [llama, mistral, *(pytest.param(make, marks=pytest.mark.matrix) for make in (qwen, qwen2))],
+)
 def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -146,7 +149,10 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     assert shapes["present.1.value"][2] == "past + sequence"
 
 
-@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
+@pytest.mark.parametrize(
+    "mode",
+    ["static", *(pytest.param(m, marks=pytest.mark.matrix) for m in ("dynamic", "weight-only"))],
+)
 def test_calibrate_and_convert_with_a_cache(mode: str, tmp_path: Path) -> None:
     decoder = DecoderWithCache(llama()).eval()
     ids = torch.randint(0, 96, (2, 11), generator=torch.Generator().manual_seed(0))

@@ -146,7 +146,9 @@ def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None
     assert len(np.unique(found)) > 1
 
 
-@pytest.mark.parametrize("make", [whisper, bart, t5_model])
+@pytest.mark.parametrize(
+    "make", [t5_model, *(pytest.param(make, marks=pytest.mark.matrix) for make in (whisper, bart))]
+)
 def test_one_decoder_for_the_first_call_and_the_next_ones(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
@@ -217,7 +219,7 @@ def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> N
     assert inputs == {**given, **cache, **cross}
 
 
-@pytest.mark.parametrize("half", ["encoder", "decoder"])
+@pytest.mark.parametrize("half", ["encoder", pytest.param("decoder", marks=pytest.mark.matrix)])
 def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None:
     words, folder, path = tokenizer(library), tmp_path / "whisper", tmp_path / "half.onnx"
     heard = library.WhisperFeatureExtractor(feature_size=8, chunk_length=1)

@@ -43,6 +43,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Cohere2": {**BOTH, "bos_token_id": 1, "eos_token_id": 2},
     "Olmo3": {**BOTH, "eos_token_id": 2},
 }
+QUICK = ("Llama", "Gemma2")
+"""Families that `make test` runs; `make matrix` runs the others."""
 
 
 def model_of(family: str) -> Any:
@@ -63,7 +65,10 @@ def kinds(path: Path) -> Counter[str]:
     return Counter(n.op_type for n in onnx.load(path).graph.node)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [f if f in QUICK else pytest.param(f, marks=pytest.mark.matrix) for f in FAMILIES],
+)
 def test_the_float_file_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:
     model = model_of(family)
     expected = wanted(model)
