@@ -29,8 +29,8 @@ from cpus_page import page
 
 import qtool
 from benchmarks.rows import read, rows_of, write
+from qtool.backends.onnxruntime.emulation import CPUS, parse_cpus
 from qtool.planning.targets import DEFAULT
-from qtool.verification.emulation import CPUS, parse_cpus
 
 Row = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.rows import Row, measured_on
-from qtool.verification.emulation import CPUS
+from qtool.backends.onnxruntime.emulation import CPUS
 
 __all__ = ["cell", "page"]
 

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 import qtool
+from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.latency.interleaved_timing import median_latency
-from qtool.verification import audit
 from qtool.verification.fidelity import decibels
-from qtool.verification.model_inputs import Feeder
 
 HOME = Path(__file__).resolve().parent
 SECONDS = 1.0  # of latency, for each file

@@ -22,11 +22,11 @@ import networks
 import torch
 
 import qtool
+from qtool.evaluation.files.model_inputs import Feeder, resized
 from qtool.evaluation.latency.interleaved_timing import median_latency
 from qtool.evaluation.onnx_function import OnnxFunction
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets
-from qtool.verification.model_inputs import Feeder, resized
 
 COLUMNS = (
     "network",

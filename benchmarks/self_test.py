@@ -28,11 +28,11 @@ import onnx_ir as ir
 import qtool
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
+from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
+from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
-from qtool.verification.observed_tensors import TensorReader, observed_tensors
-from qtool.verification.run_self_test import check_self_test
-from qtool.verification.self_test_inputs import generate_inputs
 
 NETWORKS = ("digits", "resnet20", "mobilenetv2_w05", "kws")
 ROOT = Path(__file__).parents[1]

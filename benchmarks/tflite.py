@@ -39,11 +39,11 @@ from qtool.backends.onnx.storage import save as save_onnx
 from qtool.backends.tflite import microcontroller, tflm, vela
 from qtool.backends.tflite.export import Layout
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.verification import compare_delegate_codes
 from qtool.conversion import tflite_export
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError
 from qtool.verification import Exactness
-from qtool.verification.tflite import compare_delegate_codes
 
 ROOT = Path(__file__).parents[1]
 VISION = ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")

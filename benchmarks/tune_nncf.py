@@ -22,11 +22,11 @@ from tune import HEAD, cases, of_goals
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.onnx_function import OnnxFunction
 from qtool.search.judge import Judge
-from qtool.verification import audit
-from qtool.verification.model_inputs import Feeder
 
 
 def _controlled(network: networks.Network, plain: Path, file: Path, drop: float) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qtool.backends.onnxruntime.emulation import CpuComparison
+from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.quantize import BlockResult
 from qtool.evaluation.evaluate import Evaluation
 from qtool.evaluation.generation import Generation
@@ -21,8 +23,6 @@ from qtool.evaluation.report.report import Report
 from qtool.search.explanation import Explanation
 from qtool.search.tune_result import TuneResult
 from qtool.verification import FileCheck, Verification
-from qtool.verification.emulation import CpuComparison
-from qtool.verification.emulation.available import Emulators
 
 
 @dataclass(frozen=True)

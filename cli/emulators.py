@@ -26,7 +26,7 @@ def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
       qtool emulators install --arm --web
     """
     import qtool
-    from qtool.verification.emulation import Family, install_emulators
+    from qtool.backends.onnxruntime.emulation import Family, install_emulators
 
     if action == "list" and (arm or web):
         raise click.UsageError("--arm and --web are for `qtool emulators install`")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from qtool.api.reports import compare, report
     from qtool.api.tuned_model import TunedModel
     from qtool.api.tuning import explain, tune
+    from qtool.backends.onnxruntime.emulation import CpuComparison, CpuResult, emulators
     from qtool.blockwise.quantize import BlockResult, quantize_by_blocks
     from qtool.calibration.calibration import Calibration
     from qtool.core.errors import (
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from qtool.search.goals import TuneGoals
     from qtool.search.search_options import SearchOptions
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
-    from qtool.verification.emulation import CpuComparison, CpuResult, emulators
 
 _HOMES = {
     "algorithms.registry": "register_step",

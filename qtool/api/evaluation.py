@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from qtool.backends.onnx.export import write_float
+from qtool.backends.onnxruntime.self_test.run import check_self_test
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import is_tflite
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.verification import compare_delegate_codes, compare_litert_codes
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
@@ -24,6 +27,7 @@ from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.files import check_quantized, open_file
+from qtool.evaluation.files.model_inputs import data_inputs, random_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.frontends.captured_model import (
     Captured,
@@ -31,9 +35,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
-from qtool.verification import FileCheck, check_self_test, compare_codes
-from qtool.verification.model_inputs import data_inputs, random_inputs
-from qtool.verification.tflite import compare_delegate_codes, compare_litert_codes
+from qtool.verification import FileCheck
 
 
 @accepts_paths("file")

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.core.path_arguments import accepts_paths
-from qtool.core.types import Array, Progress
-from qtool.evaluation.files import check_quantized
-from qtool.evaluation.machine import this_machine
-from qtool.verification.emulation import (
+from qtool.backends.onnxruntime.emulation import (
     TIMEOUT,
     CpuComparison,
     check_available,
     parse_cpus,
     run_on_cpus,
 )
-from qtool.verification.model_inputs import Feeder, data_inputs, random_inputs
+from qtool.backends.onnxruntime.session import RUNTIME
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.types import Array, Progress
+from qtool.evaluation.files import check_quantized
+from qtool.evaluation.files.model_inputs import Feeder, data_inputs, random_inputs
+from qtool.evaluation.machine import this_machine
 
 
 @accepts_paths("file")

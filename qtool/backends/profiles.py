@@ -35,6 +35,7 @@ from qtool.backends.tflite.kernels import quantize as tflite_quantize
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
 from qtool.backends.tflite.kernels import xnnpack
 from qtool.core.errors import KernelError
+from qtool.core.profile_titles import PROFILE_TITLES, describe_profile
 
 Binder = Callable[..., Kernel]
 """Static parameters in, a bound kernel out."""
@@ -48,7 +49,6 @@ class Profile:
         name: the key in `PROFILES`.
         binders: operator key -> binder.
         family: "onnxruntime" or "tflite"; profiles of one family differ in the processor only.
-        title: the runtime and the processors, in words.
         signed: the runtime holds activations as int8; uint8 codes are read as int8.
         int8_as_uint8: the runtime turns int8 activations that have one reader into uint8.
         float_results: an integer product may return float32.
@@ -58,7 +58,6 @@ class Profile:
     name: str
     binders: Mapping[str, Binder] = field(repr=False)
     family: str = "onnxruntime"
-    title: str = ""
     signed: bool = False
     int8_as_uint8: bool = False
     float_results: bool = False
@@ -68,7 +67,12 @@ class Profile:
         object.__setattr__(self, "binders", MappingProxyType(dict(self.binders)))
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.title})"
+        return describe_profile(self.name)
+
+    @property
+    def title(self) -> str:
+        """The runtime and the processors, in words."""
+        return PROFILE_TITLES[self.name]
 
     @property
     def cpus(self) -> str:
@@ -202,16 +206,13 @@ _WASM: dict[str, Binder] = {
 def _onnxruntime(
     name: str,
     binders: Mapping[str, Binder],
-    cpus: str,
     int8_as_uint8: bool = True,
     saturates: bool = False,
 ) -> Profile:
-    title = f"ONNX Runtime on {cpus}"
     return Profile(
         name,
         binders,
         "onnxruntime",
-        title,
         int8_as_uint8=int8_as_uint8,
         float_results=True,
         saturates=saturates,
@@ -221,14 +222,14 @@ def _onnxruntime(
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
-        Profile("tflite", _TFLITE, "tflite", "reference kernels of LiteRT", signed=True),
-        Profile("tflite-2", _TFLITE_2, "tflite", "reference kernels of newer LiteRT", signed=True),
-        Profile("xnnpack", _XNNPACK, "tflite", "LiteRT with XNNPACK", signed=True),
-        _onnxruntime("onnxruntime-x64", _ONNXRUNTIME, "x86-64 with VNNI"),
-        _onnxruntime("onnxruntime-avx2", _AVX2, "x86-64 without VNNI (AVX2)", saturates=True),
-        _onnxruntime("onnxruntime-sse41", _SSE41, "x86-64 without AVX2 (SSE4.1)"),
-        _onnxruntime("onnxruntime-neon", _NEON, "64-bit ARM", int8_as_uint8=False),
-        _onnxruntime("onnxruntime-wasm", _WASM, "WebAssembly"),
+        Profile("tflite", _TFLITE, "tflite", signed=True),
+        Profile("tflite-2", _TFLITE_2, "tflite", signed=True),
+        Profile("xnnpack", _XNNPACK, "tflite", signed=True),
+        _onnxruntime("onnxruntime-x64", _ONNXRUNTIME),
+        _onnxruntime("onnxruntime-avx2", _AVX2, saturates=True),
+        _onnxruntime("onnxruntime-sse41", _SSE41),
+        _onnxruntime("onnxruntime-neon", _NEON, int8_as_uint8=False),
+        _onnxruntime("onnxruntime-wasm", _WASM),
     )
 }
 

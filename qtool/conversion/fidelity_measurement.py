@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from qtool.algorithms.acceptance import Errors, measure_errors
-from qtool.conversion.fake_quantized import FakeQuantized
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
+from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.fidelity import Outputs, holdout_sqnr
 from qtool.verification.heavy_tails import heavy_tails
 from qtool.verification.near_zero_divisions import near_zero_divisions

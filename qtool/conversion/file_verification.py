@@ -6,31 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
+from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.onnxruntime.verification.file_parity import check_parity
+from qtool.backends.onnxruntime.verification.node_parity import compare_nodes
+from qtool.backends.onnxruntime.verification.portability import portability
+from qtool.backends.onnxruntime.verification.qdq_structure import (
+    Expected,
+    check_structure,
+    check_well_formed,
+)
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
 from qtool.backends.runtime_table import runtime
-from qtool.conversion.fake_quantized import FakeQuantized
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target, target
-from qtool.verification import (
-    Coverage,
-    Exactness,
-    Expected,
-    ExportedFile,
-    Parity,
-    audit,
-    check_parity,
-    check_structure,
-    check_well_formed,
-    compare_codes,
-    compare_nodes,
-    executed_coverage,
-    planned_coverage,
-)
-from qtool.verification.portability import Portability, portability
+from qtool.verification import Coverage, Exactness, Parity, planned_coverage
+from qtool.verification.fake_quantized import FakeQuantized
+from qtool.verification.portability import Portability
 
 _NODE_SAMPLES = 4
 """Samples for the comparison node by node, which holds all intermediate values at once."""

@@ -20,9 +20,11 @@ from qtool.backends.onnx.self_test_format import SelfTest, attach
 from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.self_test.creation import make_self_test
+from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.tflite.export import Layout, Written
 from qtool.conversion import tflite_export
-from qtool.conversion.fake_quantized import FakeQuantized
 from qtool.conversion.fidelity_measurement import (
     find_near_zero_divisions,
     measure_fidelity,
@@ -48,18 +50,9 @@ from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target
-from qtool.verification import (
-    Coverage,
-    Exactness,
-    ExportedFile,
-    Fidelity,
-    Parity,
-    Verification,
-    make_self_test,
-    planned_coverage,
-)
+from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification, planned_coverage
+from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.fidelity import Outputs
-from qtool.verification.self_test_inputs import SAMPLES
 
 
 @dataclass

@@ -14,7 +14,7 @@ from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.conversion.fake_quantized import FakeQuantized
+from qtool.backends.tflite.verification import compare_litert_codes, tflite_coverage
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.argument_names import argument
@@ -27,9 +27,9 @@ from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, NodeParity, Parity
-from qtool.verification.file_parity import difference
+from qtool.verification.fake_quantized import FakeQuantized
+from qtool.verification.parity import difference
 from qtool.verification.simulation_parity import compare_points
-from qtool.verification.tflite import compare_litert_codes, tflite_coverage
 
 FAMILY = "tflite"
 """Numerics profile of the targets that TFLite files are written for."""

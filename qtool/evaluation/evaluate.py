@@ -19,6 +19,7 @@ from qtool.core.summary import Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.files import open_file, quantization_warnings
+from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.speed_rows import speed_rows
@@ -32,7 +33,6 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
-from qtool.verification.model_inputs import Feeder
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from qtool.backends.onnxruntime.session import run
 from qtool.backends.open_model import open_model
 from qtool.core.data import Batch, to_batch
-from qtool.verification.model_inputs import Feeder
+from qtool.evaluation.files.model_inputs import Feeder
 
 
 class OnnxFunction:

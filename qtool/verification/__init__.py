@@ -1,22 +1,17 @@
-"""Verification of exported files: in the runtime, against the plan and the integer engine."""
+"""Verification of exported files of any format: results, and comparisons with the plan.
 
-from qtool.verification.bit_exactness import Exactness, compare_codes
+What opens and runs the files of one runtime is in the folder of its backend.
+"""
+
 from qtool.verification.costly_layers import costliest_layers, narrow_inputs
-from qtool.verification.exported_file import ExportedFile
+from qtool.verification.coverage import AuditRow, Coverage, planned_coverage
+from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity, compare_outputs
 from qtool.verification.file_check import FileCheck
-from qtool.verification.file_parity import Difference, Parity, check_parity
-from qtool.verification.integer_coverage import (
-    AuditRow,
-    Coverage,
-    executed_coverage,
-    planned_coverage,
-)
-from qtool.verification.node_parity import NodeParity, compare_nodes
-from qtool.verification.onnxruntime_audit import audit
-from qtool.verification.qdq_structure import Expected, check_structure, check_well_formed
-from qtool.verification.run_self_test import SelfCheck, check_self_test
-from qtool.verification.self_test_creation import make_self_test
+from qtool.verification.node_parity import NodeParity
+from qtool.verification.parity import Difference, Parity
+from qtool.verification.portability import Portability
+from qtool.verification.self_check import SelfCheck
 from qtool.verification.verification_result import Verification
 
 __all__ = [
@@ -24,25 +19,15 @@ __all__ = [
     "Coverage",
     "Difference",
     "Exactness",
-    "Expected",
-    "ExportedFile",
     "Fidelity",
     "FileCheck",
     "NodeParity",
     "Parity",
+    "Portability",
     "SelfCheck",
     "Verification",
-    "audit",
-    "check_parity",
-    "check_self_test",
-    "check_structure",
-    "check_well_formed",
-    "compare_codes",
-    "compare_nodes",
     "compare_outputs",
     "costliest_layers",
-    "executed_coverage",
-    "make_self_test",
     "narrow_inputs",
     "planned_coverage",
 ]

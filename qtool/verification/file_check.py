@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qtool.core.summary import Summary
-from qtool.verification.bit_exactness import Exactness
-from qtool.verification.run_self_test import SelfCheck
+from qtool.verification.exactness import Exactness
+from qtool.verification.self_check import SelfCheck
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.backends.onnx.subgraph import subgraph_of
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.graph.file_parts import part_kind
+from qtool.core.graph.file_parts import part_kind, part_operand
 
 _SAMPLES = 8  # samples
 aten = torch.ops.aten
@@ -27,7 +26,7 @@ _DIVISORS: dict[Any, int] = {
     **dict.fromkeys((aten.reciprocal.default, aten.rsqrt.default), 0),
 }
 _KEPT = ("Div", "Mod")
-_TANGENTS = (aten.tan.default, "Tan")  # in torch, and as an ONNX node
+_TANGENTS = (aten.tan.default, "Tan")  # in torch, and kept from a file
 
 Divisor = Callable[[torch.Tensor], torch.Tensor]
 
@@ -74,11 +73,8 @@ def _divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
 
 
 def _kept_divisor(node: fx.Node) -> tuple[fx.Node, Divisor] | None:
-    """Return the divisor of a division that stays an ONNX node, if it is computed."""
-    part = subgraph_of(str(node.args[1]))
-    (each,) = part.model.graph.node
-    inputs: Any = dict(zip(part.inputs, node.args[0], strict=True))  # type: ignore[arg-type]  # nodes
-    source = inputs.get(each.input[1])
+    """Return the divisor of a division that is kept from a file, if it is computed."""
+    source = part_operand(node, 1)
     return (source, _itself) if source is not None and source.op.startswith("call") else None
 
 

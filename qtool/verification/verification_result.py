@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
-from qtool.verification.bit_exactness import Exactness
+from qtool.verification.coverage import Coverage
+from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity
-from qtool.verification.file_parity import Parity
-from qtool.verification.integer_coverage import Coverage
+from qtool.verification.parity import Parity
 from qtool.verification.portability import Portability
 
 

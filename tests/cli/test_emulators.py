@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qtool.verification import emulation
-from qtool.verification.emulation import CPUS, Family
+from qtool.backends.onnxruntime import emulation
+from qtool.backends.onnxruntime.emulation import CPUS, Family
 from tests.cli.conftest import Cli
 
 

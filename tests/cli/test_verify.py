@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qtool.api import other_cpus
+from tests.backends.onnxruntime.emulation.networks import pretend
 from tests.cli.conftest import Cli
-from tests.verification.emulation.networks import pretend
 
 DATA = ("--data", "examples/digits/eval.npz")
 WRONG = """

@@ -11,7 +11,7 @@ import pytest
 
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.verification.file_parity import TOLERANCE
+from qtool.verification.parity import TOLERANCE
 from tests.backends.onnx.export.networks import NETWORKS, exported, quantized, samples
 from tests.conversion.corrupt import corrupt
 

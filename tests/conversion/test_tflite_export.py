@@ -17,8 +17,8 @@ from qtool.backends.tflite import litert, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import load, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
-from qtool.verification.tflite import compare_litert_codes
 from tests.passes.differential import Function
 from tests.planning.targets.converted import converted, images, samples
 

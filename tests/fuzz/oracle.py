@@ -22,11 +22,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError
 from qtool.core.graph import shape
 from qtool.planning.plan import Execution
-from qtool.verification import Verification, compare_codes
+from qtool.verification import Verification
 from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
 
 __all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]

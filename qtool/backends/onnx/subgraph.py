@@ -24,7 +24,7 @@ import torch
 from onnx import helper
 
 from qtool.core.errors import CaptureError
-from qtool.core.graph.file_parts import register_file_part
+from qtool.core.graph.file_parts import FilePart, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
 
 if TYPE_CHECKING:
@@ -270,4 +270,13 @@ _lib.impl("onnx_part", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("qtool::onnx_part", _fake, lib=_lib)
 onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
 """The nodes of `part` (OnnxSubgraph.text) on the tensors that they read."""
-register_file_part(onnx_part, lambda part: subgraph_of(part).kind)
+
+
+def _file_part(text: str) -> FilePart:
+    part = subgraph_of(text)
+    places = {name: i for i, name in enumerate(part.inputs)}
+    first = part.model.graph.node[:1]
+    return FilePart(part.kind, [places.get(name) for node in first for name in node.input])
+
+
+register_file_part(onnx_part, _file_part)

@@ -19,6 +19,8 @@ from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files, save
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
+from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, VerificationError
@@ -27,7 +29,7 @@ from qtool.evaluation.files.model_file import Conversion, NodeKernel
 from qtool.evaluation.files.onnx_profile import profile_file
 from qtool.evaluation.files.parameters import TensorParameters
 from qtool.planning.targets import TARGETS
-from qtool.verification import Coverage, Exactness, audit, compare_codes
+from qtool.verification import Coverage, Exactness
 
 _QUANTIZED = (
     "QuantizeLinear",

@@ -10,13 +10,13 @@ from qtool.backends.tflite.dequantized import without_quantization
 from qtool.backends.tflite.engine import tensor_names
 from qtool.backends.tflite.file import save
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.verification import compare_litert_codes, describe_file, tflite_coverage
 from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.types import Array
 from qtool.evaluation.files.deployment import Deployment, measure_deployment
 from qtool.evaluation.files.model_file import Conversion, NodeKernel
 from qtool.evaluation.files.parameters import TensorParameters
 from qtool.verification import Coverage, Exactness
-from qtool.verification.tflite import compare_litert_codes, describe_file, tflite_coverage
 
 
 class TfliteModelFile:

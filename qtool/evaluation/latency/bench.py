@@ -16,12 +16,12 @@ from qtool.core.records import to_json
 from qtool.core.summary import Summary
 from qtool.core.types import Array
 from qtool.evaluation.files import open_file
+from qtool.evaluation.files.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
-from qtool.verification.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 
 PHASE = "phase"
 COLUMNS = (

@@ -24,6 +24,7 @@ from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
+from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
@@ -42,7 +43,6 @@ from qtool.evaluation.metrics import (
     perplexity_metric,
     share_interval,
 )
-from qtool.verification.model_inputs import Feeder
 
 WORST = 12
 SAVE_EVERY = 5.0

@@ -17,6 +17,7 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
 from qtool.evaluation.files import ModelFile, open_file
+from qtool.evaluation.files.model_inputs import Feeder, check_same_inputs, resized
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes
@@ -38,7 +39,6 @@ from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness
-from qtool.verification.model_inputs import Feeder, check_same_inputs, resized
 
 EXACT_SAMPLES = 64
 

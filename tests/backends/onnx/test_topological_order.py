@@ -14,7 +14,7 @@ from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.storage import load, load_outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.verification import compare_codes
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 
 
 def graph(*nodes: onnx.NodeProto) -> onnx.GraphProto:

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Arrays
 from qtool.backends.runtime_table import RUNTIMES, runtime
 from qtool.conversion import file_verification as module
 from qtool.core.errors import VerificationError
 from qtool.planning.targets import TARGETS
-from qtool.verification import executed_coverage
 from tests.planning.targets.converted import converted, samples
 
 installed = pytest.mark.skipif(

@@ -13,6 +13,7 @@ from torch import nn
 
 from qtool import observers
 from qtool.api.conversion import quantize
+from qtool.backends.onnxruntime.verification.qdq_structure import Expected, check_structure
 from qtool.core.errors import VerificationError
 from qtool.core.types import INT8_NARROW, UINT8, QuantParams
 from qtool.core.weight_pairs import is_depthwise
@@ -24,7 +25,6 @@ from qtool.planning.targets.saturation import (
     shrink_pairs,
     widen_scales,
 )
-from qtool.verification import Expected, check_structure
 from tests.planning.targets.converted import converted, network, samples, written
 
 VNNI, PORTABLE = "onnxruntime-x86-vnni", "onnxruntime"

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from qtool.backends.onnxruntime.verification.qdq_structure import Expected, check_structure
 from qtool.core.errors import ExportError, VerificationError
 from qtool.planning.plan import Execution, Kind
-from qtool.verification import Expected, check_structure
 from tests.planning.targets.converted import captured, converted, written
 
 

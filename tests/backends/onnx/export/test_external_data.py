@@ -15,11 +15,12 @@ from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.onnx import capture_onnx, load_onnx
-from qtool.verification import audit, compare_codes
 from tests.backends.onnx.export.networks import network, quantized, samples
 
 NAME = "residual"

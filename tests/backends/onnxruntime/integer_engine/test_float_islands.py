@@ -14,7 +14,7 @@ import qtool
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
-from qtool.verification import compare_codes
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 
 WIDTH, HEADS = 32, 4
 

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import FileError, KernelError
-from qtool.verification import Exactness, compare_codes
+from qtool.verification import Exactness
 from tests.backends.onnx.export.networks import (
     NETWORKS,
     Applied,
@@ -40,7 +41,7 @@ def exact(file: onnx.ModelProto, inputs: Iterable[torch.Tensor], folder: Path) -
 def test_the_comparison_sees_one_wrong_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qtool.verification import exported_file as module
+    from qtool.backends.onnxruntime.verification import exported_file as module
 
     file = model("residual")
     program = lower(file)

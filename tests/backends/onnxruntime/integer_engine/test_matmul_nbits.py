@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnxruntime.integer_engine import lower
-from qtool.verification.exported_file import ExportedFile
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from tests.backends.onnxruntime.kernels.oracle import VNNI
 
 RNG = np.random.default_rng(0)

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
+from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import KernelError
-from qtool.verification import compare_codes
 from tests.backends.onnxruntime.kernels.oracle import PROFILE
 from tests.passes.differential import Function
 

@@ -12,8 +12,8 @@ from qtool.backends.tflite import litert
 from qtool.backends.tflite.engine import lower
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, save
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import KernelError
-from qtool.verification.tflite import compare_litert_codes
 
 GENERATOR = np.random.default_rng(0)
 

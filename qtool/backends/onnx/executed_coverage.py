@@ -1,0 +1,72 @@
+"""Integer coverage of an ONNX file by the kernels that its runtime reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from qtool.backends.onnx.duplicate_nodes import find_duplicates
+from qtool.backends.onnx.reading import graph_of, is_constant, name_of
+from qtool.backends.onnx.storage import load_outline
+from qtool.backends.runtime import ExecutedKernel, Runtime
+from qtool.planning.plan import QuantPlan
+from qtool.verification.coverage import AuditRow, Coverage, audited_operators
+
+_AFFINE = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
+
+
+def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Coverage:
+    """Return the coverage that a runtime reports for a file.
+
+    Args:
+        path: the file.
+        plan: the plan of the file.
+        runtime: one that reports its kernels.
+
+    Raises:
+        VerificationError: the runtime does not load the file.
+    """
+    assert runtime.executed_kernels is not None
+    kernels = {name: kernel for kernel in runtime.executed_kernels(path) for name in kernel.nodes}
+    nodes = {str(n.name): n for n in graph_of(load_outline(path)) if n.outputs}
+    duplicates = find_duplicates(nodes.values())
+    rows, fused = [], set[str]()
+    for d in audited_operators(plan):
+        kernel = _kernel_of(nodes.get(d.node), d.node, kernels)
+        if kernel is None and d.node in duplicates:
+            kernel = _kernel_of(None, duplicates[d.node], kernels)
+        followers = _affine_followers(nodes.get(d.node)) if kernel is None and d.macs else ()
+        for follower in followers:
+            fused.add(str(follower.name))
+            if (kernel := _kernel_of(follower, str(follower.name), kernels)) is not None:
+                break
+        if d.node in fused or (kernel is None and not d.macs):
+            continue  # part of another kernel
+        integer = kernel is not None and kernel.integer and d.computes_on_codes
+        other = f"{runtime.title} runs it in float" if d.computes_on_codes else d.reason
+        kind = "not found" if kernel is None else kernel.kind
+        rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, "" if integer else other))
+    return Coverage(str(runtime), tuple(rows))
+
+
+def _kernel_of(
+    node: ir.Node | None, name: str, kernels: Mapping[str, ExecutedKernel]
+) -> ExecutedKernel | None:
+    """Return the kernel of a node, found by the node's name or by that of its output."""
+    return kernels.get(name) or (kernels.get(name_of(node.outputs[0])) if node else None)
+
+
+def _affine_followers(node: ir.Node | None) -> Iterator[ir.Node]:
+    """Iterate over affine nodes that are the only reader of the result before them.
+
+    A runtime fuses them into the first kernel, which gets the name of the last.
+    """
+    while node is not None:
+        uses = list(node.outputs[0].uses())
+        node = uses[0].node if len(uses) == 1 else None
+        affine = node is not None and node.op_type in _AFFINE and any(map(is_constant, node.inputs))
+        if node is None or not (affine or node.op_type == "Neg"):
+            return
+        yield node

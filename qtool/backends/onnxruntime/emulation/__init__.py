@@ -1,0 +1,24 @@
+"""ONNX files on emulated processors, compared with this machine."""
+
+from qtool.backends.onnxruntime.emulation.available import Emulators, check_available, emulators
+from qtool.backends.onnxruntime.emulation.compare_cpus import TIMEOUT, run_on_cpus
+from qtool.backends.onnxruntime.emulation.cpus import ALL, CPUS, Cpu, Family, parse_cpus
+from qtool.backends.onnxruntime.emulation.install import install_emulators
+from qtool.backends.onnxruntime.emulation.result import CpuComparison, CpuResult, FirstDifference
+
+__all__ = [
+    "ALL",
+    "CPUS",
+    "TIMEOUT",
+    "Cpu",
+    "CpuComparison",
+    "CpuResult",
+    "Emulators",
+    "Family",
+    "FirstDifference",
+    "check_available",
+    "emulators",
+    "install_emulators",
+    "parse_cpus",
+    "run_on_cpus",
+]

@@ -1,0 +1,169 @@
+"""Making the self-test of a file: from the integer engine, for each CPU whose kernels it knows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest, Sketch
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.self_test.inputs import generate_inputs, input_specs, run_count
+from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
+from qtool.backends.onnxruntime.self_test.sketch import distance_db, sketch_of
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.profiles import PROFILES
+from qtool.core.errors import DataError, KernelError, VerificationError
+from qtool.core.types import Array
+
+_GROUPS, _SKETCHES = 64, 16
+_LIMIT_DB, _MARGIN_DB = 20.0, 10.0
+_DIGITS = 16
+_RUNTIME = "onnxruntime"
+
+
+def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
+    """Return the self-test of a file.
+
+    Args:
+        exported: the file.
+        sample: valid inputs of a few samples, in the order of the file's inputs: they give the
+            sizes of dynamic dimensions and the ranges of inputs that are not quantized.
+        macs: multiply-accumulates of a sample; a small model is tested with more samples.
+
+    Raises:
+        FileError: the file cannot be read.
+    """
+    test = SelfTest(content_digest(exported.path))
+    try:
+        specs = input_specs(exported.file, sample)
+        return _with_results(exported, replace(test, inputs=specs, runs=run_count(specs, macs)))
+    except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
+        return SelfTest(test.content, missing="it does not run on generated inputs")
+
+
+def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
+    """Return digests of groups of consecutive exact tensors.
+
+    Args:
+        kinds: see `SelfTest`.
+        runs: the observed tensors of each run.
+        groups: number of digests; if the division is not even, the first ones have one tensor
+            more.
+    """
+    exact = [i for i, kind in enumerate(kinds) if kind == "e"]
+    parts = np.array_split(np.array(exact, np.int64), groups) if groups else []
+    return tuple(_digest([run[i] for i in part.tolist() for run in runs]) for part in parts)
+
+
+def sketches(chosen: Sequence[int], runs: Sequence[Sequence[Array]]) -> tuple[Sketch, ...]:
+    """Return sketches of the tensors with these indices."""
+    return tuple(sketch_of(i, [run[i] for run in runs]) for i in chosen)
+
+
+def _digest(arrays: Sequence[Array]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr((array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:_DIGITS]
+
+
+def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
+    names = observed_tensors(exported.file)
+    inputs = list(generate_inputs(exported.file, test))
+    programs = list(_programs(exported))
+    kinds = _kinds(programs, exported.file, names)
+    runs = {
+        p.profile: [_traced(p, exported.file, names, kinds, i) for i in inputs] for p in programs
+    }
+    test = _with_sketches(exported, replace(test, kinds=kinds), names, inputs)
+    for groups in (_GROUPS, _GROUPS // 2, _GROUPS // 4, _GROUPS // 8, 1):
+        few = min(groups, kinds.count("e"))
+        digests = {profile: exact_digests(kinds, values, few) for profile, values in runs.items()}
+        complete = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
+        if len(complete.text()) <= MAX_BYTES:
+            return complete
+    return SelfTest(test.content, missing=f"it would take more than {MAX_BYTES} bytes")
+
+
+def _programs(exported: ExportedFile) -> Iterator[Program]:
+    """Iterate over the programs for all CPU families in whose arithmetic the engine can run it."""
+    for name, profile in PROFILES.items():
+        if profile.family == _RUNTIME:
+            with suppress(KernelError):
+                yield exported.program(name)
+
+
+def _kinds(programs: Sequence[Program], file: OnnxModel, names: Sequence[str]) -> str:
+    """Return the kind of each tensor.
+
+    "e": exact; "a": approximate, after a float node; "-": not compared. Outputs of the graph are
+    always compared, inner codes if the engine has them.
+    """
+    outputs = set(map(name_of, file.outputs))
+    computed = [
+        {o for step in p.instructions for o in step.outputs} - p.held_as_uint8 for p in programs
+    ]
+
+    inexact = [p.influenced_by_float for p in programs]
+
+    def kind(name: str) -> str:
+        if name not in outputs and not (computed and all(name in each for each in computed)):
+            return "-"
+        pairs = zip(programs, inexact, strict=True)
+        exact = programs and all(_source(p, file, name) not in each for p, each in pairs)
+        return "e" if exact else "a"
+
+    return "".join(map(kind, names))
+
+
+def _source(program: Program, file: OnnxModel, name: str) -> str:
+    """Return the name of the codes of a dequantized graph output; other names unchanged."""
+    return dict(zip(map(name_of, file.outputs), program.outputs, strict=True)).get(name, name)
+
+
+def _traced(
+    program: Program, file: OnnxModel, names: Sequence[str], kinds: str, inputs: Sequence[Array]
+) -> list[Array]:
+    """Return the exact tensors as the file has them, and empty arrays in place of the others."""
+    values = program.values(*map(torch.from_numpy, inputs))
+    arrays = []
+    for name, kind in zip(names, kinds, strict=True):
+        source = _source(program, file, name)
+        value = values[source] if kind == "e" else torch.empty(0)
+        dequantized = kind == "e" and source != name
+        arrays.append((program.params[source].dequantize(value) if dequantized else value).numpy())
+    return arrays
+
+
+def _with_sketches(
+    exported: ExportedFile, test: SelfTest, names: Sequence[str], inputs: Sequence[Sequence[Array]]
+) -> SelfTest:
+    """Add sketches of approximate tensors, evenly spaced and including the last ones (outputs).
+
+    The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
+    since some networks amplify the last bits of float32.
+    """
+    chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
+    if not chosen:
+        return test
+    outputs = [name_of(v) for v in exported.file.outputs]
+    both = []
+    for optimise in (True, False):
+        reader = TensorReader(exported.path, names, outputs, optimise)
+        both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
+    noise = min(distance_db(*pair) for pair in zip(*both, strict=True))
+    limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
+    return replace(test, sketches=both[0], limit_db=limit)
+
+
+def _spread(numbers: Sequence[int]) -> list[int]:
+    count = min(len(numbers), _SKETCHES)
+    return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]

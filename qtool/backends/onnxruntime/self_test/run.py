@@ -1,0 +1,98 @@
+"""Run the self-test of a file: is it unmodified, and does it give the expected results?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.reading import OnnxModel, name_of
+from qtool.backends.onnx.self_test_format import SelfTest
+from qtool.backends.onnx.storage import load_outline
+from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.backends.onnxruntime.self_test.creation import exact_digests, sketches
+from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
+from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
+from qtool.backends.onnxruntime.self_test.sketch import distance_db
+from qtool.core.errors import VerificationError
+from qtool.core.types import Array
+from qtool.core.value_names import tensor_of
+from qtool.verification.self_check import SelfCheck
+
+
+def check_self_test(path: str | Path) -> SelfCheck:
+    """Run the self-test of a file in ONNX Runtime.
+
+    Raises:
+        FileError: not an ONNX file, or its external data cannot be read.
+    """
+    try:
+        test = SelfTest.of(load_outline(path))
+    except VerificationError as error:
+        return SelfCheck(present=True, unmodified=False, failure=str(error))
+    if test is None:
+        return SelfCheck()
+    unmodified = content_digest(path) == test.content if test.content else None
+    check = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
+    if test.missing:
+        return check
+    try:
+        return _with_results(check, test, Path(path))
+    except VerificationError as error:
+        return replace(check, failure=f"cannot be run ({error})")
+
+
+def _with_results(check: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
+    file = OnnxModel.of(path)
+    names = observed_tensors(file)
+    if len(names) != len(test.kinds):
+        raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")
+    reader = TensorReader(path, names, [name_of(v) for v in file.outputs])
+    runs = [list(reader.values(inputs)) for inputs in generate_inputs(file, test)]
+    return _with_sketches(_with_codes(check, test, names, runs), test, names, runs)
+
+
+def _with_codes(
+    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+) -> SelfCheck:
+    groups = max(map(len, test.digests.values()), default=0)
+    if not groups:
+        return check
+    actual = exact_digests(test.kinds, runs, groups)
+    own = machine_profile()
+    matching = next((name for name, each in test.digests.items() if each == actual), "")
+    compared = own if own in test.digests else matching
+    if not compared:
+        return check
+    exact = [tensor_of(n) for n, kind in zip(names, test.kinds, strict=True) if kind == "e"]
+    parts = [part.tolist() for part in np.array_split(np.array(exact, object), groups)]
+    wrong = [p for p, a, b in zip(parts, test.digests[compared], actual, strict=True) if a != b]
+    return replace(
+        check,
+        profile=compared,
+        tensors=len(exact),
+        identical=len(exact) - sum(map(len, wrong)),
+        first=tuple(wrong[0]) if wrong else (),
+        other=matching if wrong else "",
+        unlike=tuple(n for n, each in test.digests.items() if each != test.digests[compared]),
+    )
+
+
+def _with_sketches(
+    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+) -> SelfCheck:
+    if not test.sketches:
+        return check
+    actual = sketches([s.tensor for s in test.sketches], runs)
+    ratios = [distance_db(*pair) for pair in zip(test.sketches, actual, strict=True)]
+    least = int(np.argmin(ratios))
+    return replace(
+        check,
+        approximate=len(ratios),
+        worst=tensor_of(names[test.sketches[least].tensor]),
+        worst_db=ratios[least],
+        limit_db=test.limit_db,
+    )

@@ -1,0 +1,132 @@
+"""Comparison of the integer engine with ONNX Runtime: every code, with tolerance zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from qtool.backends.onnx.storage import load, save
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.core.atomic import scratch_folder
+from qtool.core.errors import DataError
+from qtool.verification.exactness import Exactness
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+
+
+def compare_codes(
+    file: ExportedFile | str | Path, batches: Iterable[Arrays], profile: str | None = None
+) -> Exactness:
+    """Run a QDQ file in the integer engine and in ONNX Runtime with default optimisation.
+
+    Args:
+        file: the file to run; for another form than QDQ, an `ExportedFile` with the QDQ model.
+        batches: inputs in the order of the file's inputs.
+        profile: numerics profile; by default that of ONNX Runtime on this processor.
+
+    Raises:
+        DataError: there is no sample.
+        KernelError: the engine cannot represent a node.
+        VerificationError: the runtime does not load the file.
+    """
+    exported = ExportedFile.of(file)
+    if exported is not file:
+        exported.load()  # before the engine: an error of the runtime comes first
+    program = exported.program(profile)
+    inexact = program.influenced_by_float
+    samples = elements = identical = 0
+    worst, first, wrong = 0.0, None, dict[str, None]()
+    for batch in batches:
+        expected = exported.run(batch)
+        actual = file_outputs(program, program(*map(torch.from_numpy, batch)))
+        before = elements - identical
+        for name, a, b in zip(program.outputs, expected, actual, strict=True):
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            elements, identical = elements + a.size, identical + int(same.sum())
+            worst = max(worst, _largest_difference(program, a, b))
+            if not same.all() and name not in inexact:
+                wrong[program.labels.get(name, name)] = None
+        samples += len(batch[0]) if batch and batch[0].ndim else 1
+        if elements - identical > before:
+            values = _runtime_values(exported.path, program, batch)
+            first = first or _first_difference(program, values, batch)
+            wrong |= dict.fromkeys(_wrong_kernels(program, values))
+    if not samples:
+        raise DataError("the data is empty, so nothing was compared; give at least one sample")
+    counts = (samples, elements, identical, worst, first, program.float_nodes)
+    return Exactness(*counts, tuple(wrong), program.profile)
+
+
+def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
+    """Return outputs of a program as the file has them: dequantized after a DequantizeLinear."""
+    arrays = []
+    for name, value in zip(program.outputs, outputs, strict=True):
+        params = program.params.get(name)
+        arrays.append((value if params is None else params.dequantize(value)).numpy())
+    return arrays
+
+
+def _largest_difference(
+    program: Program, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]
+) -> float:
+    """Return the largest difference of two outputs in codes."""
+    if a.dtype.kind != "f" or not a.size:
+        return float(np.abs(a.astype(np.float64) - b).max()) if a.size else 0.0
+    scales = [float(p.scale) for n in program.outputs if (p := program.params.get(n)) is not None]
+    step = scales[0] if len(scales) == len(program.outputs) == 1 else float(np.ptp(a)) / 255 or 1.0
+    return float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max()) / step
+
+
+def _runtime_values(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
+    """Return the inputs, and all tensors of codes in ONNX Runtime.
+
+    Codes that the runtime turns into uint8 are left out: as outputs they would stay int8, and other
+    kernels would run.
+    """
+    model = load(path)
+    outputs = {o.name for o in model.graph.output}
+    computed = {o for n in model.graph.node for o in n.output}
+    codes = (i.output for i in program.instructions if i.output in program.params)
+    names = [name for name in codes if name in computed and name not in program.held_as_uint8]
+    model.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in outputs)
+    with scratch_folder() as folder:
+        file = folder / "all.onnx"
+        save(model, file)
+        runtime = session(file)
+        arrays = zip(runtime.get_outputs(), run(runtime, list(batch)), strict=True)
+        values = {o.name: torch.from_numpy(array) for o, array in arrays if o.name in names}
+    return values | dict(zip(program.inputs, map(torch.from_numpy, batch), strict=True))
+
+
+def _first_difference(
+    program: Program, values: Mapping[str, torch.Tensor], batch: Arrays
+) -> str | None:
+    engine = program.trace(*map(torch.from_numpy, batch))
+    for instruction in program.instructions:
+        name = instruction.output
+        label = program.labels.get(name, name)
+        if name in values and not torch.equal(values[name], engine[label]):
+            return label
+    return None
+
+
+def _wrong_kernels(program: Program, values: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the integer kernels that give other codes than the runtime for the same inputs."""
+    known = {**program.constants, **values}
+    wrong = []
+    for kernel in program.instructions:
+        integer = kernel.kind in ("integer", "move", "quantize") and kernel.output in values
+        if not integer or not all(name in known for name in kernel.inputs):
+            continue
+        with torch.inference_mode():
+            codes = kernel.kernel(*(known[name] for name in kernel.inputs))
+        if not torch.equal(codes, values[kernel.output]):
+            wrong.append(program.labels.get(kernel.output, kernel.output))
+    return wrong

@@ -1,0 +1,81 @@
+"""Whether the integer engine and a runtime agree: every code, with tolerance zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from qtool.core.formats import part, percent
+from qtool.core.profile_titles import describe_profile
+from qtool.core.records import to_json
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """Result of comparing the integer engine with ONNX Runtime.
+
+    Attributes:
+        samples: number of samples.
+        elements: number of output values compared.
+        identical: number of them that are identical to the last bit.
+        worst: largest difference, in codes; of float outputs in 1/255 of the range.
+        first: the first tensor of the graph whose codes differ.
+        float_steps: number of nodes that both run in ONNX Runtime; fused, they may round otherwise.
+        wrong: differences that no float node explains: outputs that depend on none, and integer
+            kernels that give other codes than the runtime for the runtime's own inputs.
+        profile: the numerics profile of the engine.
+        runtime: the runtime that the engine is compared with.
+    """
+
+    JSON_PROPERTIES: ClassVar = ("share", "exact", "passed")
+
+    samples: int
+    elements: int
+    identical: int
+    worst: float
+    first: str | None
+    float_steps: int
+    wrong: tuple[str, ...] = ()
+    profile: str = ""
+    runtime: str = "ONNX Runtime"
+
+    @property
+    def passed(self) -> bool:
+        """Whether every integer kernel is exact: differences come from float nodes only."""
+        return not self.wrong and (self.exact or self.float_steps > 0)
+
+    @property
+    def share(self) -> float:
+        """Share of identical output values, 0 to 1."""
+        return self.identical / self.elements if self.elements else 1.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all output values are identical."""
+        return self.identical == self.elements
+
+    def to_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = to_json(self)
+        return fields
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, text) for a summary."""
+        rows = [("engine", f"{self._compared()} ({self.runtime}, {self.samples} samples)")]
+        if self.profile:
+            rows.append(("arithmetic", describe_profile(self.profile)))
+        return rows
+
+    def _compared(self) -> str:
+        text = f"{part(self.identical, self.elements)} output values identical"
+        if not self.exact:
+            text += f" ({percent(self.share, 3)}), max difference {self.worst:g} codes"
+            text += f", first difference in {self.first}" if self.first else ""
+            why = f"not explained by float nodes: {', '.join(self.wrong[:3])}"
+            text += f"; {why if self.wrong else 'rounded otherwise in float nodes'}"
+        if self.float_steps:
+            text += f"; float nodes run by {self.runtime} on both sides: {self.float_steps}"
+        return text
+
+    def __str__(self) -> str:
+        head = f"integer engine vs {self.runtime} ({self.samples} samples): {self._compared()}"
+        return "\n".join([head, *(f"{label}: {text}" for label, text in self.rows()[1:])])

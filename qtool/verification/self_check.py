@@ -1,0 +1,121 @@
+"""Result of the self-test of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+from qtool.core.argument_names import argument
+from qtool.core.formats import part
+from qtool.core.records import to_json
+
+_NEW_FILE = "take a fresh copy of the file, or convert again"
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """Result of the self-test of a file on this machine.
+
+    Attributes:
+        present: whether the file contains a test.
+        missing: why it contains none.
+        failure: why the test could not be run.
+        unmodified: whether graph and weights are as qtool wrote them; None if the file has no
+            digest of them.
+        profile: the numerics profile that the codes were compared with; empty if the file has none
+            for this CPU.
+        tensors: number of integer tensors compared to the last bit.
+        identical: number of them that are as stored.
+        first: the first one that differs, or those that share its digest.
+        other: another profile that gives these codes, if they differ.
+        unlike: profiles with which the file gives other codes than with `profile`.
+        approximate: number of tensors after float nodes compared by sketches.
+        worst: the one of these with the lowest SQNR.
+        worst_db: its estimated SQNR.
+        limit_db: lowest SQNR that passes.
+    """
+
+    JSON_PROPERTIES: ClassVar = ("passed",)
+
+    present: bool = False
+    missing: str = ""
+    failure: str = ""
+    unmodified: bool | None = None
+    profile: str = ""
+    tensors: int = 0
+    identical: int = 0
+    first: tuple[str, ...] = ()
+    other: str = ""
+    unlike: tuple[str, ...] = ()
+    approximate: int = 0
+    worst: str = ""
+    worst_db: float = inf
+    limit_db: float = -inf
+
+    @property
+    def exact(self) -> bool:
+        """Whether every integer tensor is as stored."""
+        return self.identical == self.tensors
+
+    @property
+    def near(self) -> bool:
+        """Whether every tensor after float nodes is close to the stored one."""
+        return not self.worst_db < self.limit_db
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs. A file without a test passes."""
+        return self.unmodified is not False and not self.failure and self.exact and self.near
+
+    def to_json(self) -> dict[str, Any]:
+        fields: dict[str, Any] = to_json(self)
+        return fields
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (label, text) for a summary."""
+        if self.unmodified is None:
+            return [("self-test", f"none in this file{self.missing and ': '}{self.missing}")]
+        rows = [("self-test", text) for text in (self._codes(), self._sketches()) if text]
+        return [("content", self._content()), *rows]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {text}" for label, text in self.rows())
+
+    def _content(self) -> str:
+        if self.unmodified:
+            return "unmodified since qtool wrote it"
+        return f"modified since qtool wrote it; {_NEW_FILE}"
+
+    def _codes(self) -> str:
+        if self.missing or self.failure:
+            return f"{self.missing and 'none, '}{self.missing or self.failure}"
+        if not self.tensors:
+            return "" if self.approximate else "nothing to compare on this CPU"
+        count = part(self.identical, self.tensors)
+        text = f"{count} integer tensors as planned ({self.profile})"
+        if self.exact and self.unlike:
+            return f"{text}; these codes differ from those on {', '.join(self.unlike)}"
+        if self.exact:
+            return text
+        text += f"; the first difference is in {' or '.join(self.first)}. "
+        if self.other:
+            text += f"The codes match those of {self.other}. "
+        return text + self._advice()
+
+    def _sketches(self) -> str:
+        if not self.approximate:
+            return ""
+        text = f"{self.approximate} tensors after float nodes compared approximately: "
+        if self.worst_db == inf:
+            return f"{text}equal"
+        text += f"at least {self.worst_db:.1f} dB SQNR (limit {self.limit_db:g} dB)"
+        return text if self.near else f"{text}, lowest in {self.worst}. {self._advice()}"
+
+    def _advice(self) -> str:
+        if not self.unmodified:
+            return f"The file was modified: {_NEW_FILE}"
+        return (
+            "The kernels of this CPU or of this version of ONNX Runtime give other results: "
+            f"convert for a target that fits this CPU, with {argument('--target')}"
+        )

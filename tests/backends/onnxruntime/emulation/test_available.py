@@ -1,0 +1,98 @@
+"""Emulators that are installed, too old, or missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qtool.backends.onnxruntime.emulation import available
+from qtool.backends.onnxruntime.emulation.available import check_available, emulators
+from qtool.backends.onnxruntime.emulation.cpus import CPUS
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
+from qtool.core.errors import EmulationError
+
+ALL = CPUS.values()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Programs that are installed, with their versions; an x86-64 machine, an empty cache."""
+    programs = {"qemu-x86_64": "8.1.2", "qemu-aarch64": "8.1.2", "node": "20.1.0"}
+    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
+    monkeypatch.setattr(available, "machine_type", lambda: "x86_64")
+    monkeypatch.setattr(available.shutil, "which", lambda n: f"/bin/{n}" if n in programs else None)
+    monkeypatch.setattr(available, "_version_of", lambda path: programs[Path(path).name])
+    return programs
+
+
+def installed(cache: Path) -> None:
+    version = ONNXRUNTIME.version()
+    arm = cache / "emulators" / f"arm-onnxruntime-{version}"
+    arm.mkdir(parents=True)
+    (arm / "sysroot.json").write_text(json.dumps({"python": "3.11", "onnxruntime": version}))
+    web = cache / "emulators/web/node_modules/onnxruntime-web"
+    web.mkdir(parents=True)
+    (web / "package.json").write_text('{"version": "1.30.0"}')
+
+
+def test_all_is_here(here: dict[str, str], tmp_path: Path) -> None:
+    installed(tmp_path)
+    check_available(ALL)
+    found = emulators()
+    assert set(found.cpus.values()) == {""}
+    assert set(found.cpus) == set(CPUS)
+    assert "install what is missing" not in str(found)
+    assert str(found).count("available") == len(CPUS)
+    assert json.loads(json.dumps(found.to_json()))["parts"][0]["version"] == "8.1.2"
+
+
+def test_one_message_names_one_command(here: dict[str, str]) -> None:
+    here.clear()
+    with pytest.raises(EmulationError) as caught:
+        check_available(ALL)
+    message = str(caught.value)
+    assert "haswell, nehalem (qemu-x86_64 is not installed)" in message
+    assert "wasm (node is not installed, onnxruntime-web is not installed)" in message
+    assert message.endswith("install what is missing with `qtool emulators install --arm --web`")
+    assert "`qtool emulators install --arm --web`" in str(emulators())
+
+
+@pytest.mark.parametrize(
+    ("cpu", "option"), [("haswell", ""), ("cortex-a53", " --arm"), ("wasm", " --web")]
+)
+def test_the_command_is_that_of_the_family(cpu: str, option: str, here: dict[str, str]) -> None:
+    here.clear()
+    with pytest.raises(EmulationError, match=f"`qtool emulators install{option}`$"):
+        check_available([CPUS[cpu]])
+
+
+def test_what_is_not_asked_for_may_be_missing(here: dict[str, str]) -> None:
+    check_available([CPUS["haswell"]])
+
+
+def test_an_old_emulator(here: dict[str, str], tmp_path: Path) -> None:
+    installed(tmp_path)
+    here["qemu-x86_64"] = "5.2.0"
+    with pytest.raises(EmulationError, match=r"is version 5\.2\.0; 7\.2 or newer is needed\)$"):
+        check_available(ALL)
+    check_available([CPUS["neoverse-n1"]])
+
+
+def test_x86_is_not_emulated_elsewhere(
+    here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(tmp_path)
+    monkeypatch.setattr(available, "machine_type", lambda: "aarch64")
+    with pytest.raises(EmulationError, match=r"which are for aarch64, not x86_64\)$"):
+        check_available(ALL)
+    check_available([CPUS["cortex-a53"], CPUS["wasm"]])
+
+
+def test_packages_of_another_version_do_not_count(here: dict[str, str], tmp_path: Path) -> None:
+    installed(tmp_path)
+    (arm,) = (tmp_path / "emulators").glob("arm-*")
+    arm.rename(arm.with_name("arm-onnxruntime-0.1"))
+    with pytest.raises(EmulationError, match=r"aarch64 packages of onnxruntime .* are not inst"):
+        check_available([CPUS["cortex-a53"]])

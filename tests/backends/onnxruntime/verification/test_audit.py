@@ -1,0 +1,213 @@
+"""The audit says what the runtime really runs, for files of qtool and of others."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from torch import nn
+
+import qtool
+from qtool.backends.onnxruntime.verification.audit import INTEGER, audit
+from qtool.core.errors import FileError, VerificationError
+from qtool.verification import AuditRow, Coverage
+from tests.backends.onnx.export.networks import (
+    NETWORKS,
+    computing,
+    exported,
+    float_file,
+    model,
+    optimised,
+    samples,
+)
+
+every = pytest.mark.parametrize("name", list(NETWORKS))
+OTHERS = ["residual", "concat", "depthwise_relu6", "max_pool", "linear", "padded_shortcut"]
+
+
+@every
+def test_macs_are_those_counted_by_hand(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exported(name))
+    found, row = audit(path), NETWORKS[name]
+    integer = row.macs if row.integer is None else row.integer
+    assert found.macs == row.macs
+    assert found.share == integer / row.macs
+    assert found.runtime == f"onnxruntime {onnxruntime.__version__}"
+    for each in found.float_rows:
+        assert each.reason
+
+
+@every
+def test_a_float_file_has_no_integer_kernel(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "float.onnx"
+    path.write_bytes(float_file(name))
+    found = audit(path)
+    assert (found.share, found.macs) == (0, NETWORKS[name].macs)
+    assert [r.name for r in found.rows if r.integer] == []
+    kernels = Counter(r.kernel for r in found.rows)
+    assert not {"Transpose", "ReorderOutput"} & set(kernels)
+    assert all(r.reason for r in found.rows)
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self, name: str) -> None:
+        batches = [samples(name, 4, seed) for seed in range(3)]
+        names = NETWORKS[name].input_names
+        self.feeds = iter([dict(zip(names, map(np.asarray, b), strict=True)) for b in batches])
+
+    def get_next(self) -> dict[str, np.ndarray]:
+        return next(self.feeds, None)
+
+
+def other_tool(name: str, folder: Path, **options: object) -> Path:
+    """A file made by the runtime's own quantizer."""
+    source, path = folder / "float.onnx", folder / "other.onnx"
+    source.write_bytes(float_file(name))
+    quantize_static(source, path, Reader(name), **options)
+    return path
+
+
+@pytest.mark.parametrize("activations", [QuantType.QInt8, QuantType.QUInt8], ids=["S8S8", "U8S8"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_another_tool(name: str, activations: QuantType, tmp_path: Path) -> None:
+    path = other_tool(name, tmp_path, activation_type=activations)
+    found = audit(path)
+    running = computing(optimised(onnx.load(path)).graph)
+    integer = sum(n for op, n in running.items() if op.startswith("QLinear") or op == "QGemm")
+    pools = running["MaxPool"] + running["NhwcMaxPool"]
+    assert sum(r.integer for r in found.rows) == integer + pools
+    floats = Counter(r.kernel for r in found.float_rows)
+    assert floats == {op: running[op] for op in ("Conv", "FusedConv", "Gemm") if running[op]}
+    assert all(r.reason for r in found.float_rows)
+    assert found.macs == NETWORKS[name].macs
+    if activations is QuantType.QUInt8:
+        assert found.share == 1
+
+
+def test_int8_activations_lose_layers_beside_a_branch(tmp_path: Path) -> None:
+    """The default of the other tool: 2 of 3 convolutions of a residual block stay in float."""
+    found = audit(other_tool("residual", tmp_path))
+    assert [r.name for r in found.float_rows] == ["conv1.0", "shortcut.0"]
+    assert found.share == pytest.approx((64 * 9 * 8 * 8 + 8 * 5) / NETWORKS["residual"].macs)
+
+
+def test_operators_that_stand_in_integers_in_the_file_count(tmp_path: Path) -> None:
+    found = audit(other_tool("residual", tmp_path, quant_format=QuantFormat.QOperator))
+    assert (found.share, found.macs) == (1, NETWORKS["residual"].macs)
+    assert all(r.op in INTEGER for r in found.rows)
+    assert len(found.rows) == 6
+
+
+def test_nodes_without_names_are_found_by_what_they_compute(tmp_path: Path) -> None:
+    file = model("residual")
+    for node in file.graph.node:
+        node.name = ""
+    del file.metadata_props[:]
+    onnx.save(file, tmp_path / "nameless.onnx")
+    onnx.save(model("residual"), tmp_path / "named.onnx")
+    nameless, named = audit(tmp_path / "nameless.onnx"), audit(tmp_path / "named.onnx")
+    assert [(r.kernel, r.integer) for r in nameless.rows] == [
+        (r.kernel, r.integer) for r in named.rows
+    ]
+    assert nameless.macs == named.macs
+
+
+def test_a_layer_that_loses_its_quantization_is_float(tmp_path: Path) -> None:
+    """The audit looks at the runtime's graph, not at what the plan in the file claims."""
+    file = model("linear")
+    quantize = next(n for n in file.graph.node if n.op_type == "QuantizeLinear")
+    for node in file.graph.node:
+        if node.op_type == "Gemm" and node.name == "0":
+            node.input[0] = quantize.input[0]
+    onnx.save(file, tmp_path / "model.onnx")
+    found = audit(tmp_path / "model.onnx")
+    assert [r.name for r in found.float_rows] == ["0"]
+    assert found.share == pytest.approx(1 - 48 / 136)
+    assert found.float_rows[0].reason == "its input input is not quantized"
+
+
+def test_sums_and_text() -> None:
+    rows = (
+        AuditRow("a", "Conv", "QLinearConv", True, 750, ""),
+        AuditRow("b", "Conv", "Conv", False, 250, "because"),
+        AuditRow("c", "Add", "QLinearAdd", True, 0, ""),
+    )
+    found = Coverage("runtime 1", rows)
+    assert (found.macs, found.share, found.float_rows) == (1000, 0.75, rows[1:2])
+    assert "2 of 3 operators and 75.00 % of 0.00 M MACs" in str(found)
+    assert "float: b (Conv -> Conv): because" in str(found)
+    assert json.loads(json.dumps(found.to_json()))["integer_mac_share"] == 0.75
+    assert Coverage("runtime 1", ()).share == 1
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.onnx"
+    path.write_text("not a model")
+    with pytest.raises(FileError, match=r"notes\.onnx: not a readable ONNX file"):
+        audit(path)
+    with pytest.raises(FileError, match="not a readable ONNX file"):
+        audit(tmp_path / "missing.onnx")
+    file = model("linear")
+    next(n for n in file.graph.node if n.op_type == "Gemm").op_type = "Unheard"
+    onnx.save(file, path)
+    with pytest.raises(VerificationError, match="does not load it"):
+        audit(path)
+
+
+class Product(nn.Module):
+    """A product of two activations in codes, left in float by the plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv1d(4, 8, 3, padding=1), nn.Conv1d(4, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(self.one(x), self.other(x).transpose(1, 2))
+
+
+def test_a_product_that_the_runtime_takes_in_codes_counts(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    quantized = qtool.quantize(Product().eval(), [torch.randn(8, 4, 8)])
+    assert quantized.plan.decision("matmul").execution.value == "float"
+    found = quantized.export(tmp_path / "product.onnx").coverage
+    (row,) = (r for r in found.rows if r.name == "matmul")
+    assert row.kernel == "MatMulIntegerToFloat"
+    assert (row.integer, row.reason) == (True, "")
+    assert found.share == 1.0
+
+
+@pytest.mark.parametrize("level", [None, 1, 4])
+def test_a_level_that_computes_in_float_is_said(level: int | None, tmp_path: Path) -> None:
+    helper, path = onnx.helper, tmp_path / "bits.onnx"
+    given = {} if level is None else {"accuracy_level": level}
+    sizes = {"K": 32, "N": 4, "bits": 4, "block_size": 32}
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], "bits", domain="com.microsoft", **sizes, **given
+    )
+    constants = {"w": np.zeros((4, 1, 16), np.uint8), "s": np.ones(4, np.float32)}
+    float32 = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", float32, [1, 32])],
+        [helper.make_tensor_value_info("y", float32, [1, 4])],
+        [onnx.numpy_helper.from_array(a, n) for n, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    (row,) = audit(path).rows
+    assert row.weights_only
+    assert ("set accuracy_level = 4" in row.reason) == (level != 4)

@@ -1,0 +1,118 @@
+"""Inputs for a file: the user's batches checked against it, or made up within its ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from qtool.core.errors import DataError, VerificationError
+from qtool.evaluation.files.model_inputs import (
+    Feeder,
+    check_same_inputs,
+    data_inputs,
+    random_inputs,
+    resized,
+)
+from tests.backends.onnx.export.networks import exported, quantized
+from tests.evaluation.onnx_files import linear_file
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return linear_file(tmp_path / "a.onnx", np.eye(3))
+
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+@pytest.mark.parametrize("batch", [X, (X, torch.zeros(2)), {"x": X}, X.numpy(), {"x": X, "y": X}])
+def test_batches_in_any_form(file: Path, batch: object) -> None:
+    (array,) = Feeder(file).arrays(batch, 0)
+    assert np.array_equal(array, X.numpy())
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        ({"y": X}, "batch 7 lacks input 'x': it gives y; the model takes x"),
+        (X.double(), "batch 7, input 'x' is float64, the model takes float32"),
+        (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
+        (X / 0, "batch 7, input 'x' holds"),
+        ({"x": [X]}, r"batch 7 lacks input 'x': it gives x\.0; the model takes x"),
+        ({"x": 1.5}, "is a float, not a tensor"),
+        ("text", "a batch is a str"),
+    ],
+)
+def test_batches_that_do_not_fit(file: Path, batch: object, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        Feeder(file).arrays(batch, 7)
+
+
+def test_data_is_counted(file: Path) -> None:
+    found = list(data_inputs(file, [X, X + 1]))
+    assert np.array_equal(found[1][0], X.numpy() + 1)
+    with pytest.raises(DataError, match="batch 1, input 'x'"):
+        list(data_inputs(file, [X, X[:, :1]]))
+
+
+def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
+    check_same_inputs([file, linear_file(tmp_path / "b.onnx", np.ones((3, 5)))])
+    check_same_inputs([file, linear_file(tmp_path / "named.onnx", np.eye(3), name="input")])
+    other = linear_file(tmp_path / "c.onnx", np.eye(3), name="z", rank=3)
+    with pytest.raises(DataError, match=r"c.onnx takes other inputs \(z: tensor\(float\)"):
+        check_same_inputs([file, other])
+
+
+def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:
+    arrays = [X.numpy()]
+    assert np.array_equal(resized(file, arrays, 1)[0], X.numpy()[:1])
+    assert np.array_equal(resized(file, arrays, 5)[0], X.numpy()[[0, 1, 0, 1, 0]])
+    fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
+    assert resized(fixed, arrays, 3) is None
+    assert resized(fixed, arrays, 2)[0].shape == (2, 3)
+
+
+def test_random_inputs_reach_a_little_beyond_the_range(tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    path.write_bytes(exported("linear"))
+    params = quantized("linear").parameters["input"]
+    low = float(params.scale) * (0 - int(params.zero_point))
+    high = float(params.scale) * (255 - int(params.zero_point))
+    margin = 0.05 * (high - low)
+    drawn = list(random_inputs(path, 600, 256))
+    assert [len(b[0]) for b in drawn] == [256, 256, 88]
+    values = np.concatenate([b[0] for b in drawn])
+    assert low - margin <= values.min() < low
+    assert high < values.max() <= high + margin
+    again = next(random_inputs(path, 600, 256))
+    assert np.array_equal(again[0], drawn[0][0])
+    assert not np.array_equal(next(random_inputs(path, 600, 256, seed=1))[0], again[0])
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "no.onnx").write_text("no")
+    with pytest.raises(VerificationError, match=r"no\.onnx"):
+        next(random_inputs(tmp_path / "no.onnx", 1, 1))
+
+
+def test_equal_names_in_another_order_are_refused(tmp_path: Path) -> None:
+    files = []
+    for order in ("ab", "ba"):
+        values = [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in (*order, "y")
+        ]
+        graph = helper.make_graph(
+            [helper.make_node("Sub", ["a", "b"], ["y"])], "difference", values[:2], values[2:]
+        )
+        opsets = [helper.make_opsetid("", 21)]
+        files.append(tmp_path / f"{order}.onnx")
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), files[-1])
+    with pytest.raises(
+        DataError, match=r"in another order \(b, a\); export it with the order a, b"
+    ):
+        check_same_inputs(files)
