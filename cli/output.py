@@ -127,7 +127,8 @@ def show_summary(summary: Summary, details: str = "") -> None:
         lines = [f"  {label}  {text}" for label, text in summary.lines()]
         click.echo("\n".join([f"{summary.title}  {summary.text}".rstrip(), *lines]))
     if is_verbose():
-        notes = [f"note: {note}" for note in summary.notes]
+        shown = {text for label, text in summary.lines() if label == "note"}
+        notes = [f"note: {note}" for note in summary.notes if note not in shown]
         click.echo("".join(f"\n{line}" for line in filter(None, [details, *notes])), nl=False)
         click.echo()
     elif details and console.is_terminal:

@@ -80,7 +80,7 @@ def test_a_result_is_a_few_lines_with_details_on_demand(
 ) -> None:
     for settings, out in (
         ({}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n"),
-        ({VERBOSE: 1}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n\nevery node\nnote: zero\n"),
+        ({VERBOSE: 1}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n\nevery node\n"),
         ({QUIET: True}, ""),
     ):
         with click.Context(click.Command("any")) as context:
@@ -88,6 +88,17 @@ def test_a_result_is_a_few_lines_with_details_on_demand(
             output.show(Result(), as_json=False)
         printed = capsys.readouterr()
         assert (printed.out, printed.err) == (out, "warning: low\n")
+
+
+def test_notes_that_the_summary_shortens_are_among_the_details(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = tuple("abcdef")
+    with click.Context(click.Command("any")) as context:
+        context.meta[VERBOSE] = 1
+        output.show_summary(Summary("a.onnx", "", (), notes))
+    rest = "\nnote: d\nnote: e\nnote: f\n"
+    assert capsys.readouterr().out.endswith(f"note  and 3 more notes\n{rest}")
 
 
 def test_colour_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
