@@ -31,8 +31,8 @@ import torch
 
 import qtool
 from qtool.backends.onnxruntime.verification.audit import audit
-from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.latency.interleaved_timing import median_latency
+from qtool.evaluation.model_inputs import Feeder
 from qtool.verification.fidelity import decibels
 
 HOME = Path(__file__).resolve().parent
@@ -214,9 +214,9 @@ def make_one(options: argparse.Namespace) -> None:
 
 def outputs(file: Path, data: Sequence[Any]) -> np.ndarray:
     """The first output of a file on all batches, in ONNX Runtime."""
-    from qtool.evaluation.onnx_function import OnnxFunction
+    from qtool.evaluation.file_function import FileFunction
 
-    model = OnnxFunction(file)
+    model = FileFunction(file)
     parts = []
     for batch in data:
         found = model(**batch) if isinstance(batch, dict) else model(batch)

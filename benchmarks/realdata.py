@@ -22,9 +22,9 @@ import networks
 import torch
 
 import qtool
-from qtool.evaluation.files.model_inputs import Feeder, resized
+from qtool.evaluation.file_function import FileFunction
 from qtool.evaluation.latency.interleaved_timing import median_latency
-from qtool.evaluation.onnx_function import OnnxFunction
+from qtool.evaluation.model_inputs import Feeder, resized
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets
 
@@ -74,7 +74,7 @@ def measure(
     if network.metric is None:
         before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
     else:
-        before, after = (network.metric(OnnxFunction(f)) for f in (plain, file))
+        before, after = (network.metric(FileFunction(f)) for f in (plain, file))
     return {
         "network": network.name,
         "float": before,

@@ -23,9 +23,9 @@ from tune import HEAD, cases, of_goals
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.onnxruntime.verification.audit import audit
-from qtool.evaluation.files.model_inputs import Feeder
+from qtool.evaluation.file_function import FileFunction
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.evaluation.onnx_function import OnnxFunction
+from qtool.evaluation.model_inputs import Feeder
 from qtool.search.judge import Judge
 
 
@@ -40,7 +40,7 @@ def _controlled(network: networks.Network, plain: Path, file: Path, drop: float)
         onnx.save(model, file)
         if network.metric is not None:
             whole.append(1)
-            return float(network.metric(OnnxFunction(file))), None
+            return float(network.metric(FileFunction(file))), None
         opened, asked = session(file), list(indices)
         whole.extend([1] * (len(asked) == len(samples)))
         answers = [run(opened, list(samples[i].values()))[0][0].argmax() for i in asked]

@@ -9,26 +9,19 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.backends.onnx.export import write_float
-from qtool.backends.onnxruntime.self_test.run import check_self_test
-from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
-from qtool.backends.tflite import litert
-from qtool.backends.tflite.file import is_tflite
-from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.backends.tflite.verification import compare_delegate_codes, compare_litert_codes
+from qtool.backends.table import check_quantized, open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError, KernelError, VerificationError
+from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.files import check_quantized, open_file
-from qtool.evaluation.files.model_inputs import data_inputs, random_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
+from qtool.evaluation.model_inputs import data_inputs, random_inputs
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -67,35 +60,10 @@ def verify(
         KernelError: the engine cannot represent a node.
         VerificationError: ONNX Runtime does not load the file.
     """
-    if is_tflite(file):
-        return _verify_tflite(Path(file), data, samples, batch_size, progress)
     check_quantized(file)
-    self_test = check_self_test(file)
+    opened = open_file(file)  # before a session: says why it is malformed
     inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
-    try:
-        comparison = compare_codes(file, progress(inputs))
-    except (KernelError, VerificationError) as error:
-        if not self_test.present:
-            raise
-        return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
-    return FileCheck(**vars(comparison), self_test=self_test)
-
-
-def _verify_tflite(
-    path: Path, data: Iterable[Any] | None, samples: int, batch_size: int, progress: Progress
-) -> FileCheck:
-    """Compare the integer engine with LiteRT's reference kernels, and with its delegate."""
-    check_quantized(path)
-    litert.require()
-    file = TfliteFile(path)  # before a session: says why it is malformed
-    stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
-    inputs = list(stream)
-    reference = compare_litert_codes(file, progress(inputs))
-    try:
-        delegate = compare_delegate_codes(file, inputs)
-    except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
-        delegate = None
-    return FileCheck(**vars(reference), delegate=delegate)
+    return opened.verify(inputs, progress)
 
 
 @accepts_paths("file")

@@ -16,11 +16,11 @@ from qtool.backends.onnxruntime.emulation import (
     run_on_cpus,
 )
 from qtool.backends.onnxruntime.session import RUNTIME
+from qtool.backends.table import check_quantized
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
-from qtool.evaluation.files import check_quantized
-from qtool.evaluation.files.model_inputs import Feeder, data_inputs, random_inputs
 from qtool.evaluation.machine import this_machine
+from qtool.evaluation.model_inputs import Feeder, data_inputs, random_inputs
 
 
 @accepts_paths("file")

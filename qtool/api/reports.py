@@ -10,6 +10,7 @@ from typing import Any
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.table import open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.atomic import resolve
 from qtool.core.data import Batch, peek
@@ -17,7 +18,6 @@ from qtool.core.errors import DataError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import same_file
 from qtool.distributed import DataShard, current, within
-from qtool.evaluation.files import open_file
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_file, measure_files

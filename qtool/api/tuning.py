@@ -16,6 +16,7 @@ from qtool.api.evaluation import by_input_name
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.table import open_file
 from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.file import TFLITE
 from qtool.calibration.calibration import Calibration
@@ -29,7 +30,6 @@ from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
-from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.sensitivity import split_batch

@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
@@ -159,7 +157,7 @@ class Checkpoint:
         return ActivationStore(self.folder / "scratch")
 
     def model(self, index: int) -> Path:
-        """Return the ONNX file of a block, whose weights are in the data file."""
+        """Return the file of a block, whose weights are in the data file."""
         return self._file(index, "onnx")
 
     def add(self, record: BlockRecord | None) -> None:
@@ -173,10 +171,10 @@ class Checkpoint:
         data = ranks.broadcast(None if record is None else record.to_json().encode())
         self.finished.append(record or BlockRecord.of(json.loads(data)))
 
-    def block_models(self) -> list[onnx.ModelProto]:
-        return [
-            onnx.load(self.model(i), load_external_data=False) for i in range(len(self.finished))
-        ]
+    @property
+    def models(self) -> list[Path]:
+        """The files of the finished blocks."""
+        return [self.model(i) for i in range(len(self.finished))]
 
     @property
     def digest(self) -> str:

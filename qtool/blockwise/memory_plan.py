@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 
-import onnx
-
+from qtool.backends.onnx.block_files import float_bytes
 from qtool.blockwise.checkpoint import stored_identity
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 
@@ -29,16 +27,9 @@ def whole_memory(path: Path) -> int:
         CaptureError: a file of weights is missing or damaged.
     """
     if path.suffix == ".onnx" and path.is_file():
-        return WHOLE * _onnx_bytes(path)
+        return WHOLE * float_bytes(path)
     if path.is_dir() and list(path.glob("*.safetensors")):
         return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
-    return 0
-
-
-def _onnx_bytes(path: Path) -> int:
-    with suppress(Exception):  # a file that is no model is refused where it is read
-        graph = onnx.load(path, load_external_data=False).graph
-        return sum(4 * prod(tensor.dims) for tensor in graph.initializer)
     return 0
 
 

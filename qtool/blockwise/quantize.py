@@ -16,17 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import onnx
 import torch
 from torch import nn
 
 from qtool import observers
 from qtool.algorithms.registry import samples_for_steps, select_block_steps
+from qtool.backends.onnx.block_files import UNTESTED, publish_blocks
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
-from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import model_files, move_into_place
+from qtool.backends.onnx.storage import model_files
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
 from qtool.blockwise.memory_plan import BLOCK
@@ -288,13 +287,11 @@ def changes_of(blocks: Sequence[BlockRecord]) -> tuple[Change, ...]:
 def _publish(run: BlockwiseRun, path: Path) -> None:
     """Join the blocks to one model and write it under its final name."""
     checkpoint = run.checkpoint
-    inputs = [i.name for i in run.whole.inputs]
-    model = join_models(checkpoint.block_models(), inputs, run.whole.outputs)
+    ports = [i.name for i in run.whole.inputs], run.whole.outputs
     nodes = tuple(NodeInfo(**row) for block in checkpoint.finished for row in block.nodes)
     spec = observers.parse(run.observer)
     changes = changes_of(checkpoint.finished)
     origin = Origin(run.source.fingerprint, versions=present_versions())
     info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes, origin
-    untested = SelfTest("", missing="the file was written block by block and never run as a whole")
-    onnx.helper.set_model_props(model, {**FileInfo(*info).metadata(), **untested.metadata()})
-    move_into_place(model, path, checkpoint.data, checkpoint.digest)
+    metadata = {**FileInfo(*info).metadata(), **SelfTest("", missing=UNTESTED).metadata()}
+    publish_blocks(checkpoint.models, ports, metadata, path, (checkpoint.data, checkpoint.digest))

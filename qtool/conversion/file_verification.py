@@ -21,7 +21,7 @@ from qtool.backends.onnxruntime.verification.qdq_structure import (
 )
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
-from qtool.backends.runtime_table import runtime
+from qtool.backends.table import runtime
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan

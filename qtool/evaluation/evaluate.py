@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from qtool.backends.table import open_file, quantization_warnings
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
-from qtool.evaluation.files import open_file, quantization_warnings
-from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
+from qtool.evaluation.model_inputs import Feeder
 from qtool.evaluation.summary_rows import (
     agreement_row,
     integer_row,

@@ -14,7 +14,7 @@ import numpy as np
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.types import Array
-from qtool.evaluation.onnx_function import OnnxFunction
+from qtool.evaluation.file_function import FileFunction
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -292,7 +292,7 @@ def call_metrics(function: Callable[[Any], Any], file: Path, where: str) -> dict
         DataError: as for `user_metrics`.
     """
     try:
-        result = function(OnnxFunction(file))
+        result = function(FileFunction(file))
     except (Exception, SystemExit) as error:
         raise DataError(f"{where} failed on {file.name}: {describe(error)}") from error
     if not isinstance(result, Mapping):

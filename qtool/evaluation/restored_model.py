@@ -10,6 +10,8 @@ import torch
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import replay_changes
 from qtool.algorithms.registry import STEPS
+from qtool.backends.model_file import StoredParameters
+from qtool.backends.table import open_file
 from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
@@ -17,7 +19,6 @@ from qtool.core.data import Batch
 from qtool.core.errors import PlanError, QtoolError, VerificationError
 from qtool.core.graph import torch_ops
 from qtool.core.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
-from qtool.evaluation.files import StoredParameters, open_file
 from qtool.frontends.captured_model import Captured
 from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.types import Array
-from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import recipe_key

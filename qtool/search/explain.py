@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.session import run
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder

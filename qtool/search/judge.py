@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.backends.onnxruntime.session import run
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
-from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
@@ -30,6 +29,7 @@ from qtool.evaluation.measure.sample_statistics import (
     check_finite,
 )
 from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
+from qtool.evaluation.model_inputs import Feeder
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf

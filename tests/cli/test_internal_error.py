@@ -26,7 +26,10 @@ PLACES = {
         "qtool.api.evaluation.evaluate_files",
         ("evaluate", "digits.int8.onnx", "--model", *DIGITS, "--data", "calib_data/digits"),
     ),
-    "the integer engine": ("qtool.api.evaluation.compare_codes", ("verify", "digits.int8.onnx")),
+    "the integer engine": (
+        "qtool.backends.onnxruntime.model_file.compare_codes",
+        ("verify", "digits.int8.onnx"),
+    ),
     "inspect": ("qtool.inspect", ("inspect", "digits.int8.onnx")),
 }
 ERRORS = (KeyError("h"), RuntimeError("two\nlines"), RecursionError(), PassError("a contract"))

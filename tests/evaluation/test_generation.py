@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
+from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, OptionError
-from qtool.evaluation.generation import CachedDecoder, Sampling, next_tokens
+from qtool.evaluation.generation import Sampling, next_tokens
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.huggingface.test_causal_decoder import folder  # noqa: F401  # a fixture
 

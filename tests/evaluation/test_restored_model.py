@@ -9,9 +9,9 @@ from torch import nn
 import qtool
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.table import open_file
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
-from qtool.evaluation.files import open_file
 from qtool.evaluation.restored_model import restore, try_restore
 from tests.evaluation.spoiled import captured, chain, images
 

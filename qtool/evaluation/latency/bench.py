@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qtool.backends.table import open_file
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, table, times
@@ -15,11 +16,10 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 from qtool.core.types import Array
-from qtool.evaluation.files import open_file
-from qtool.evaluation.files.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
+from qtool.evaluation.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 

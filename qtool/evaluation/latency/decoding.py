@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.session import run
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model

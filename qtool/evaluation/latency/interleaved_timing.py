@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.session import RUNTIME, feeds
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 
 WARM_UP = 3

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.evaluation.files import NodeKernel, open_file
+from qtool.backends.model_file import NodeKernel
+from qtool.backends.table import open_file
 
 RUNS = 20
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qtool.backends.onnx.export import write_float
 from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.table import write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError

@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.backends.onnxruntime.session import run
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.files.model_inputs import Feeder
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
@@ -43,6 +42,7 @@ from qtool.evaluation.metrics import (
     perplexity_metric,
     share_interval,
 )
+from qtool.evaluation.model_inputs import Feeder
 
 WORST = 12
 SAVE_EVERY = 5.0

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.tflite.file import is_tflite
+from qtool.backends.stored_tensors import TensorParameters
+from qtool.backends.table import is_model, open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
-from qtool.evaluation.files import TensorParameters, open_file
 from qtool.verification import Coverage
 
 
@@ -123,7 +123,7 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
         VerificationError: ONNX Runtime does not load the model.
     """
     path = Path(file)
-    if path.suffix == ".onnx" or is_tflite(path):
+    if is_model(path):
         model = open_file(path)
         coverage = model.coverage()  # first: refuses files that the runtime does not load
         return ModelContents(str(file), coverage, tuple(model.parameters()), model.notes())

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.model_file import ModelFile
+from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_batch, to_tensor
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.store import Store
-from qtool.evaluation.files import ModelFile, open_file
-from qtool.evaluation.files.model_inputs import Feeder, check_same_inputs, resized
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes
@@ -31,6 +31,7 @@ from qtool.evaluation.measure.accuracy import (
 )
 from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
 from qtool.evaluation.metrics import check_drop, user_metrics
+from qtool.evaluation.model_inputs import Feeder, check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary

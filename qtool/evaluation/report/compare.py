@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnx.export import write_float
+from qtool.backends.model_file import ModelFile
+from qtool.backends.table import open_file, quantization_warnings, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
-from qtool.evaluation.files import ModelFile, open_file, quantization_warnings
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.build_report import Subject, build_report, check_options

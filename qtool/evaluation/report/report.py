@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from qtool.backends.model_file import Deployment
 from qtool.core.errors import FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Summary
-from qtool.evaluation.files import Deployment
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.latency.speed_rows import speed_rows

@@ -13,7 +13,7 @@ import pytest
 from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Arrays
-from qtool.backends.runtime_table import RUNTIMES, runtime
+from qtool.backends.table import RUNTIMES, runtime
 from qtool.conversion import file_verification as module
 from qtool.core.errors import VerificationError
 from qtool.planning.targets import TARGETS

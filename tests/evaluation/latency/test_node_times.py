@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from qtool.backends.model_file import OTHER
 from qtool.core.errors import VerificationError
-from qtool.evaluation.files.model_file import OTHER
 from qtool.evaluation.latency.node_times import profile_nodes
 from tests.evaluation.spoiled import images
 

@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
+from qtool.backends.onnxruntime.model_file import read_parameters
+from qtool.backends.stored_tensors import TensorParameters
 from qtool.core.errors import CalibrationError, FileError, VerificationError
 from qtool.core.types import UINT8
-from qtool.evaluation.files import TensorParameters
-from qtool.evaluation.files.onnx_file import read_parameters
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.spoiled import captured, images
 

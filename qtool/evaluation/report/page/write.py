@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from qtool.backends.table import open_file
 from qtool.core.atomic import check_writable
 from qtool.core.store import Store
-from qtool.evaluation.files import open_file
 from qtool.evaluation.history import Run, append_run, make_run, read_history
 from qtool.evaluation.report.page.folder import check_folder, replace_folder, resume_folder
 from qtool.evaluation.report.page.render import render_pages

@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import qtool
+from qtool.backends.onnxruntime.model_file import remove_quantization
 from qtool.core.errors import CaptureError, FileError, KernelError, VerificationError, describe
-from qtool.evaluation.files.onnx_file import remove_quantization
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from qtool.backends.onnxruntime.session import run
-from qtool.backends.open_model import open_model
+from qtool.backends.table import open_model
 from qtool.core.data import Batch, to_batch
-from qtool.evaluation.files.model_inputs import Feeder
+from qtool.evaluation.model_inputs import Feeder
 
 
-class OnnxFunction:
+class FileFunction:
     """An ONNX file that is called like the float model.
 
     Takes tensors by position or by name, and returns a tensor or a tuple of tensors.
@@ -32,6 +32,6 @@ class OnnxFunction:
         outputs = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def eval(self) -> OnnxFunction:
+    def eval(self) -> FileFunction:
         """Return self: evaluation loops call model.eval()."""
         return self

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper
 
 from qtool.core.errors import DataError, VerificationError
-from qtool.evaluation.files.model_inputs import (
+from qtool.evaluation.model_inputs import (
     Feeder,
     check_same_inputs,
     data_inputs,

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from qtool.backends.model_file import OTHER, NodeKernel, interquartile_mean
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
@@ -25,7 +26,6 @@ from qtool.backends.onnxruntime.session import (
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
-from qtool.evaluation.files.model_file import OTHER, NodeKernel, interquartile_mean
 
 _CLAMPS = ("Relu", "Clip")
 

@@ -1,27 +1,24 @@
-"""A model file: one class per format, and what all of them answer.
+"""The interface of a backend: a model file, and the row of its format.
 
-Reports, comparisons and searches ask a `ModelFile`, and know no format. A new format is one class
-with these members, and a row in `_FORMATS`.
+Conversion, reports, comparisons and searches ask a `ModelFile`, and know no format. A new format is
+a folder with one class of these members and a `FileFormat`, which is a row in `table.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.tflite.file import is_tflite
-from qtool.core.errors import FileError
-from qtool.core.paths import is_file
-from qtool.core.types import Array
-from qtool.evaluation.files.deployment import Deployment
-from qtool.evaluation.files.parameters import TensorParameters
-from qtool.verification import Coverage, Exactness
+from qtool.backends.stored_tensors import TensorParameters
+from qtool.core.graph import FloatGraph
+from qtool.core.types import Array, Progress
+from qtool.verification import Coverage, Exactness, FileCheck
 
 OTHER = "(runtime)"
 """Nodes of the runtime that belong to no operator of the file."""
@@ -74,6 +71,50 @@ class Conversion:
     stored: StoredParameters
 
 
+@dataclass(frozen=True)
+class AcceleratorFacts:
+    """A file on one accelerator, as its compiler estimates it.
+
+    Attributes:
+        accelerator: its configuration.
+        operators: number of operators.
+        npu_share: share of them on the accelerator, 0 to 1.
+        cycles, milliseconds: of one inference.
+        sram_bytes: working memory.
+        flash_bytes: commands and compressed weights.
+    """
+
+    accelerator: str
+    operators: int
+    npu_share: float
+    cycles: int
+    milliseconds: float
+    sram_bytes: int
+    flash_bytes: int
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a file needs on a microcontroller.
+
+    Attributes:
+        flash_bytes: of the file.
+        arena_bytes: working memory of TensorFlow Lite Micro, on a 64-bit machine; None where that
+            is not installed or refuses the file.
+        tensor_bytes: of the arena, for the tensors that are needed at one time.
+        compiler: of the accelerators, with its version; "" if it is not installed.
+        accelerators: one for each configuration.
+        notes: sentences: what is not installed, or refuses the file.
+    """
+
+    flash_bytes: int
+    arena_bytes: int | None = None
+    tensor_bytes: int | None = None
+    compiler: str = ""
+    accelerators: tuple[AcceleratorFacts, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class ModelFile(Protocol):
     """A model file that can be run.
 
@@ -104,6 +145,21 @@ class ModelFile(Protocol):
     @property
     def runs_here(self) -> bool:
         """Whether the kernels that it was made for are those of this machine."""
+
+    def input_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Return the least and the largest value of inputs that are quantized or select rows."""
+
+    def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
+        """Run its self-test, and compare the runtime with the integer engine.
+
+        Args:
+            batches: inputs in the order of the file's.
+            progress: wraps the batches.
+
+        Raises:
+            KernelError: the engine has no kernel of an operator.
+            VerificationError: the runtime refuses the file.
+        """
 
     def conversion(self) -> Conversion | None:
         """Return what restores its model; None for files of other tools.
@@ -145,52 +201,21 @@ class ModelFile(Protocol):
         """Return what it needs on a microcontroller; None for files of other processors."""
 
 
-def _open_onnx(path: Path) -> ModelFile:
-    from qtool.evaluation.files.onnx_file import OnnxFile  # each format imports this module
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of model files.
 
-    return OnnxFile(path)
-
-
-def _open_tflite(path: Path) -> ModelFile:
-    from qtool.evaluation.files.tflite import TfliteModelFile
-
-    return TfliteModelFile(path)
-
-
-_FORMATS: tuple[tuple[Callable[[Path], bool], Callable[[Path], ModelFile]], ...] = (
-    (is_tflite, _open_tflite),
-    (lambda _: True, _open_onnx),
-)
-"""Whether a file has a format, and its class; the first that fits."""
-
-
-def open_file(path: str | Path) -> ModelFile:
-    """Return a file of any format.
-
-    Raises:
-        FileError: there is no such file, or it is no model.
+    Attributes:
+        suffix: of its files.
+        fits: whether a file has this format.
+        open: reads one.
+        session: opens one in its runtime, with a number of threads (0 lets the runtime choose); the
+            result has `get_inputs`, `get_outputs` and `run`, as those of ONNX Runtime.
+        write_float: writes a canonical graph in float: (graph, path, name of the target).
     """
-    path = Path(path)
-    if not is_file(path):
-        raise FileError(f"{path}: no such file")
-    return next(make for fits, make in _FORMATS if fits(path))(path)
 
-
-def check_quantized(path: str | Path) -> None:
-    """Check that a file has something to verify.
-
-    Raises:
-        FileError: no model, or one without quantized operators.
-    """
-    if not open_file(path).is_quantized:
-        raise FileError(
-            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
-            "that `qtool quantize` wrote"
-        )
-
-
-def quantization_warnings(file: ModelFile) -> list[str]:
-    """Return a sentence if a file that should be quantized is not."""
-    if file.is_quantized:
-        return []
-    return [f"{file.path.name} is not quantized: no tensor in it is int8 or of fewer bits"]
+    suffix: str
+    fits: Callable[[str | Path], bool]
+    open: Callable[[Path], ModelFile]
+    session: Callable[[str | Path, int], Any]
+    write_float: Callable[[FloatGraph, str | Path, str], Path]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from qtool.backends.tflite import microcontroller
+from qtool.backends.model_file import Conversion, Deployment, FileFormat, NodeKernel
+from qtool.backends.stored_tensors import TensorParameters
+from qtool.backends.tflite import litert, microcontroller
+from qtool.backends.tflite.deployment import measure_deployment
 from qtool.backends.tflite.dequantized import without_quantization
 from qtool.backends.tflite.engine import tensor_names
-from qtool.backends.tflite.file import save
+from qtool.backends.tflite.export import write_float
+from qtool.backends.tflite.file import is_tflite, save
+from qtool.backends.tflite.session import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.backends.tflite.verification import compare_litert_codes, describe_file, tflite_coverage
+from qtool.backends.tflite.verification import (
+    compare_delegate_codes,
+    compare_litert_codes,
+    describe_file,
+    tflite_coverage,
+)
+from qtool.core.errors import KernelError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.types import Array
-from qtool.evaluation.files.deployment import Deployment, measure_deployment
-from qtool.evaluation.files.model_file import Conversion, NodeKernel
-from qtool.evaluation.files.parameters import TensorParameters
-from qtool.verification import Coverage, Exactness
+from qtool.core.types import Array, Progress
+from qtool.verification import Coverage, Exactness, FileCheck
 
 
 class TfliteModelFile:
@@ -53,6 +61,20 @@ class TfliteModelFile:
     @property
     def runs_here(self) -> bool:
         return self.target != microcontroller.TARGET
+
+    def input_ranges(self) -> Mapping[str, tuple[float, float]]:
+        return self.file.input_ranges()
+
+    def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
+        """Compare the integer engine with LiteRT's reference kernels, and with its delegate."""
+        litert.require()
+        inputs = list(batches)
+        reference = compare_litert_codes(self.file, progress(inputs))
+        try:
+            delegate = compare_delegate_codes(self.file, inputs)
+        except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
+            delegate = None
+        return FileCheck(**vars(reference), delegate=delegate)
 
     def conversion(self) -> Conversion | None:
         record = self.file.record
@@ -97,3 +119,6 @@ class TfliteModelFile:
 
     def deployment(self) -> Deployment | None:
         return measure_deployment(self.file)
+
+
+TFLITE = FileFormat(TfliteModelFile.suffix, is_tflite, TfliteModelFile, LitertSession, write_float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.runtime_table import RUNTIMES, runtime
+from qtool.backends.table import RUNTIMES, runtime
 from qtool.planning.targets import TARGETS
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.table import open_file
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import load, save
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.evaluation.files import open_file
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.restored_model import restore
 from tests.planning.targets.converted import captured, converted, samples

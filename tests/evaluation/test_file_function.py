@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from qtool.core.errors import DataError
-from qtool.evaluation.onnx_function import OnnxFunction
+from qtool.evaluation.file_function import FileFunction
 from tests.evaluation.onnx_files import linear_file
 
 
 @pytest.fixture
 def function(tmp_path):
-    return OnnxFunction(linear_file(tmp_path / "f.onnx", 2 * np.eye(3)))
+    return FileFunction(linear_file(tmp_path / "f.onnx", 2 * np.eye(3)))
 
 
 def test_tensors_by_position_and_by_name(function):

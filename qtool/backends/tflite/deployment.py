@@ -2,55 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from qtool.backends.model_file import AcceleratorFacts, Deployment
 from qtool.backends.tflite import microcontroller, tflm, vela
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import VerificationError
-
-
-@dataclass(frozen=True)
-class AcceleratorFacts:
-    """A file on one accelerator, as its compiler estimates it.
-
-    Attributes:
-        accelerator: its configuration.
-        operators: number of operators.
-        npu_share: share of them on the accelerator, 0 to 1.
-        cycles, milliseconds: of one inference.
-        sram_bytes: working memory.
-        flash_bytes: commands and compressed weights.
-    """
-
-    accelerator: str
-    operators: int
-    npu_share: float
-    cycles: int
-    milliseconds: float
-    sram_bytes: int
-    flash_bytes: int
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What a file needs on a microcontroller.
-
-    Attributes:
-        flash_bytes: of the file.
-        arena_bytes: working memory of TensorFlow Lite Micro, on a 64-bit machine; None where that
-            is not installed or refuses the file.
-        tensor_bytes: of the arena, for the tensors that are needed at one time.
-        compiler: of the accelerators, with its version; "" if it is not installed.
-        accelerators: one for each configuration.
-        notes: sentences: what is not installed, or refuses the file.
-    """
-
-    flash_bytes: int
-    arena_bytes: int | None = None
-    tensor_bytes: int | None = None
-    compiler: str = ""
-    accelerators: tuple[AcceleratorFacts, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def measure_deployment(file: TfliteFile) -> Deployment | None:

@@ -13,23 +13,27 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from qtool.backends.model_file import Conversion, FileFormat, NodeKernel
+from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.reading import OnnxModel, array_of, graph_of, input_at, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files, save
 from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.onnxruntime.input_ranges import input_ranges
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
+from qtool.backends.onnxruntime.node_times import profile_file
+from qtool.backends.onnxruntime.self_test.run import check_self_test
+from qtool.backends.onnxruntime.session import session
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.backends.stored_tensors import TensorParameters
 from qtool.core import value_names
 from qtool.core.argument_names import argument
-from qtool.core.errors import FileError, VerificationError
-from qtool.core.types import Array
-from qtool.evaluation.files.model_file import Conversion, NodeKernel
-from qtool.evaluation.files.onnx_profile import profile_file
-from qtool.evaluation.files.parameters import TensorParameters
+from qtool.core.errors import FileError, KernelError, VerificationError
+from qtool.core.types import Array, Progress
 from qtool.planning.targets import TARGETS
-from qtool.verification import Coverage, Exactness
+from qtool.verification import Coverage, Exactness, FileCheck
 
 _QUANTIZED = (
     "QuantizeLinear",
@@ -80,6 +84,19 @@ class OnnxFile:
     @property
     def runs_here(self) -> bool:
         return self.target not in TARGETS or runs_here(TARGETS[self.target])
+
+    def input_ranges(self) -> dict[str, tuple[float, float]]:
+        return input_ranges(self.path)
+
+    def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
+        self_test = check_self_test(self.path)
+        try:
+            comparison = compare_codes(self.path, progress(batches))
+        except (KernelError, VerificationError) as error:
+            if not self_test.present:
+                raise
+            return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
+        return FileCheck(**vars(comparison), self_test=self_test)
 
     def conversion(self) -> Conversion | None:
         info = FileInfo.of(self.outline)
@@ -218,3 +235,12 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
             name, str(dtype), scales, tuple(map(int, np.ravel(zero)))
         )
     return list(parameters.values())
+
+
+ONNX = FileFormat(
+    OnnxFile.suffix,
+    lambda _: True,
+    OnnxFile,
+    lambda path, threads: session(path, threads=threads),
+    write_float,
+)

@@ -1,0 +1,92 @@
+"""The runtimes that targets name, and the formats of files: a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qtool.backends.model_file import FileFormat, ModelFile
+from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
+from qtool.backends.openvino.runtime import OPENVINO
+from qtool.backends.runtime import Runtime
+from qtool.backends.tflite.model_file import TFLITE
+from qtool.core.errors import FileError
+from qtool.core.graph import FloatGraph
+from qtool.core.paths import is_file
+from qtool.planning.targets import DEFAULT
+
+RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+
+FORMATS: tuple[FileFormat, ...] = (TFLITE, ONNX)
+"""The first that fits a file opens it; ONNX, the last, refuses what is no model."""
+
+
+def runtime(name: str | None) -> Runtime | None:
+    """Return the runtime of a target, None for a target whose runtime cannot run here."""
+    return None if name is None else RUNTIMES[name]
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a file is a model, by its suffix or its contents."""
+    return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in FORMATS)
+
+
+def open_file(path: str | Path) -> ModelFile:
+    """Return a file of any format.
+
+    Raises:
+        FileError: there is no such file, or it is no model.
+    """
+    path = Path(path)
+    if not is_file(path):
+        raise FileError(f"{path}: no such file")
+    return next(f for f in FORMATS if f.fits(path)).open(path)
+
+
+def open_model(path: str | Path, threads: int = 0) -> Any:
+    """Open a file in the runtime of its format; see `FileFormat.session`.
+
+    Raises:
+        FileError: not a model.
+        VerificationError: the runtime refuses the file, or is not installed.
+    """
+    return next(f for f in FORMATS if f.fits(path)).session(path, threads)
+
+
+def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:
+    """Write the canonical graph in float, which int8 files are compared with; return the path.
+
+    Args:
+        graph: the graph.
+        path: its suffix names the format; any other one is ONNX, in the operator set of the target.
+        target_name: name of the target.
+
+    Raises:
+        ExportError: an operator cannot be written.
+        FileError: the file cannot be written.
+    """
+    suffix = Path(path).suffix.lower()
+    chosen = next((f for f in FORMATS if f.suffix == suffix), ONNX)
+    return chosen.write_float(graph, path, target_name)
+
+
+def check_quantized(path: str | Path) -> None:
+    """Check that a file has something to verify.
+
+    Raises:
+        FileError: no model, or one without quantized operators.
+    """
+    if not open_file(path).is_quantized:
+        raise FileError(
+            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
+            "that `qtool quantize` wrote"
+        )
+
+
+def quantization_warnings(file: ModelFile) -> list[str]:
+    """Return a sentence if a file that should be quantized is not."""
+    if file.is_quantized:
+        return []
+    return [f"{file.path.name} is not quantized: no tensor in it is int8 or of fewer bits"]
