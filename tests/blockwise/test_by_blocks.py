@@ -355,7 +355,7 @@ def test_it_goes_on_to_the_same_bytes(
     owner, name = {
         "weights": (block_conversion, "append_weights"),
         "record": (checkpoint.Checkpoint, "add"),
-        "joined": (quantize, "join_models"),
+        "joined": (quantize, "publish_blocks"),
     }[where]
     real: Any = getattr(owner, name)
     with monkeypatch.context() as patch:
