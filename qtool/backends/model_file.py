@@ -57,6 +57,13 @@ class StoredParameters(Protocol):
     def codes(self, point: str) -> torch.Tensor | None:
         """Return the codes of a constant; None if the file has none."""
 
+    def split(self, outputs: Mapping[str, int]) -> StoredParameters:
+        """Return the same with the parts of layers that the file computes as one.
+
+        Args:
+            outputs: number of outputs of the layer of each weight point.
+        """
+
 
 @dataclass(frozen=True)
 class Conversion:

@@ -9,16 +9,18 @@ several nodes the last has its name; the others are `layer/Op:output`.
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 NODE_NAME = "qtool_name"
 """The key of a graph node's readable name in its meta."""
 
-_QUANTIZE, _DEQUANTIZE = ".quantize", ".dequantize"
+_QUANTIZE, _DEQUANTIZE, _CODES = ".quantize", ".dequantize", ".codes"
 _FOREIGN = ("_QuantizeLinear", "_DequantizeLinear", "_quant")  # as ONNX Runtime's own tool names
 
 
 def codes(point: str) -> str:
     """The stored integers of a weight, bias or constant."""
-    return f"{point}.codes"
+    return f"{point}{_CODES}"
 
 
 def scale(point: str) -> str:
@@ -42,6 +44,41 @@ def dequantize(point: str) -> str:
 def quant_point(point: str) -> str:
     """The call of a quant point in a prepared torch graph."""
     return f"{point}.quant"
+
+
+_JOINT = "+"
+
+
+def joint_layer(layers: Sequence[str]) -> str:
+    """A layer that computes several layers at once: a.q_proj+k_proj of a.q_proj and a.k_proj."""
+    scope = layers[0].rpartition(".")[0]
+    return _JOINT.join((layers[0], *(name.removeprefix(f"{scope}.") for name in layers[1:])))
+
+
+def points_of_joint(point: str, known: Container[str]) -> list[str]:
+    """The weight points of the layers in a joint layer, from the point of the joint layer.
+
+    Args:
+        point: its name, such as a.q_proj+k_proj.weight.
+        known: weight points of single layers.
+
+    Returns:
+        Known points in the order of `joint_layer`; empty if the point is of no joint layer.
+    """
+    joint, _, part = point.rpartition(".")
+    first, *others = joint.split(_JOINT)
+    scope = first.rpartition(".")[0]
+    names = [f"{first}.{part}"]
+    for other in others:
+        inside = f"{scope}.{other}.{part}"
+        names.append(inside if inside in known else f"{other}.{part}")
+    return names if others and all(name in known for name in names) else []
+
+
+def point_of_codes(name: str) -> str | None:
+    """The point whose codes have a name: the inverse of `codes`; None for another name."""
+    point = name.removesuffix(_CODES)
+    return None if point == name else point
 
 
 def helper(operator: str, op_type: str, output: str) -> str:

@@ -25,7 +25,7 @@ from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
-from qtool.evaluation.model_inputs import Feeder
+from qtool.evaluation.model_inputs import Feeder, check_same_inputs
 from qtool.evaluation.summary_rows import (
     agreement_row,
     integer_row,
@@ -156,6 +156,7 @@ def evaluate_files(
         VerificationError: a file does not run.
     """
     files, ranks = (float_file, int8_file), current()
+    check_same_inputs(files)
     stream = iter(data)
     first = next(stream, None)
     if first is None and not ranks.is_distributed:

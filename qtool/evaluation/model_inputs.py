@@ -17,6 +17,7 @@ from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.graph import Input
 from qtool.core.graph import random_inputs as generated
+from qtool.core.summary import group_names
 from qtool.core.types import Array
 
 _DTYPES = {
@@ -33,6 +34,9 @@ _DTYPES = {
     "tensor(uint64)": "uint64",
     "tensor(bool)": "bool",
 }
+
+_CACHE = "past_key_values"
+"""Begin of the names of inputs for a KV cache."""
 
 
 class Feeder:
@@ -121,6 +125,13 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 f"{file.name} takes the inputs of {files[0].name} in another order "
                 f"({', '.join(own)}); export it with the order {', '.join(names)}"
             )
+        cached = [any(name.startswith(_CACHE) for name in each) for each in (names, own)]
+        if cached[0] != cached[1]:
+            with_cache, without = (files[0], file) if cached[0] else (file, files[0])
+            raise DataError(
+                f"{with_cache.name} has a KV cache as inputs, {without.name} has none; take both "
+                f"of one {argument('--task')}"
+            )
         if [kind for _, *kind in other] != [kind for _, *kind in first]:
             raise DataError(
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
@@ -131,7 +142,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
 
 
 def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
-    return ", ".join(f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs)
+    return group_names([f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs])
 
 
 def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:

@@ -65,9 +65,11 @@ def restore(
         if d.execution is not Execution.SHAPE
     }:
         raise VerificationError(f"{path} was made from another model, or with other options")
+    stored = stored.split(_outputs(state))
     if recipe is not None:
         chosen = target(info.target)
-        state = replace(state, plan=make_plan(state.graph.graph, chosen, info.observer, recipe))
+        plan = make_plan(state.graph.graph, chosen, info.observer, recipe, allow_float=True)
+        state = replace(state, plan=plan)
     params = {
         p.name: _params(p, state.plan, stored)
         for p in state.plan.placed
@@ -77,6 +79,18 @@ def restore(
     if weights:
         _take_weights(model, stored)
     return model
+
+
+def _outputs(state: ConversionState) -> dict[str, int]:
+    """Return the number of outputs of the linear layer of each weight point."""
+    module, plan = state.graph.module, state.plan
+    nodes = {G.name_of(n): n for n in module.graph.nodes}
+    outputs = {}
+    for point in plan.placed:
+        user = plan.decision(point.edges[0].user) if point.kind is Kind.WEIGHT else None
+        if user is not None and user.op == "linear":
+            outputs[point.name] = len(G.tensor(module, nodes[point.edges[0].source]))
+    return outputs
 
 
 def _params(point: Point, plan: QuantPlan, stored: StoredParameters) -> QuantParams:

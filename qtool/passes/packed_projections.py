@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops.attention import grouped_attention
 from qtool.passes.graph_pass import GraphPass
@@ -78,7 +79,7 @@ def _unflattened(x: Any) -> Any:
 
 def _pack(module: fx.GraphModule, layers: Sequence[fx.Node]) -> None:
     first = layers[0]
-    name = _joint_name([G.name_of(n) for n in layers])
+    name = value_names.joint_layer([G.name_of(n) for n in layers])
     args = _arguments(first)
     for at, axis in _AXES[first.target].items():
         if isinstance(args[at], fx.Node):
@@ -93,12 +94,6 @@ def _pack(module: fx.GraphModule, layers: Sequence[fx.Node]) -> None:
         layer.replace_all_uses_with(part)
     for layer in layers:
         layer.graph.erase_node(layer)
-
-
-def _joint_name(names: Sequence[str]) -> str:
-    """Return a.b.q_proj+k_proj of a.b.q_proj and a.b.k_proj."""
-    scope = names[0].rpartition(".")[0]
-    return "+".join((names[0], *(n.removeprefix(f"{scope}.") for n in names[1:])))
 
 
 def _concatenated(

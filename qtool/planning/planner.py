@@ -41,6 +41,7 @@ def make_plan(
     recipe: Recipe | None = None,
     known_observers: Mapping[str, ObserverSpec] | None = None,
     layers: Mapping[str, str] | None = None,
+    allow_float: bool = False,
 ) -> QuantPlan:
     """Return the plan of a canonical float graph for a target.
 
@@ -52,6 +53,7 @@ def make_plan(
         known_observers: tensor -> the observer of an existing calibration, which the tensor keeps
             unless a rule names another.
         layers: for a part of a model, which may stay in float as a whole: see `Recipe.choices`.
+        allow_float: the whole model may stay in float.
 
     Raises:
         PlanError: no operator can run in integers, or a rule of the recipe selects nothing.
@@ -61,7 +63,7 @@ def make_plan(
     state = NodeDecisions(graph, target, observer, choices, known_observers or {})
     _choose_integer(state)
     _tie_tables(state)
-    if not state.integer and not state.weight_only and layers is None:
+    if not state.integer and not state.weight_only and layers is None and not allow_float:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
             f"{_float_reasons(state)}; keep it in float or choose another target "

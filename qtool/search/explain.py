@@ -194,6 +194,7 @@ class Explainer:
             chosen, mended = self._smallest(search, gains, search.least - start)
             if mended and self._confirmed_by_runtime(chosen, batch, right, place):
                 break
+            search.rejected.add(chosen)
         else:
             mended = False
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
@@ -295,6 +296,7 @@ class _FlipSearch:
     def __init__(self, explainer: Explainer, values: Values, right: int, place: int) -> None:
         self.of, self.values, self.right, self.place = explainer, values, right, place
         self.least = 0.0
+        self.rejected: set[frozenset[int]] = set()  # by the runtime
         self.runs = 0
         self.known: dict[frozenset[int], float] = {}
 
@@ -313,7 +315,7 @@ class _FlipSearch:
 
     def restores(self, chosen: frozenset[int]) -> bool:
         """Return True if the right class leads by more than the safety margin."""
-        return self.margin(chosen) > self.least
+        return chosen not in self.rejected and self.margin(chosen) > self.least
 
     def margin(self, chosen: frozenset[int]) -> float:
         """Return the score of the right class minus the best other one, these groups in float."""

@@ -48,11 +48,11 @@ class Flip:
     def __str__(self) -> str:
         sample = f"{self.name} (sample {self.index})" if self.name else f"sample {self.index}"
         sample += "" if self.token is None else f", after token {self.token}"
-        end = "fixes it" if self.fixed else "does not fix it"
+        end = "fixes it" if self.fixed else "does not fix it in the runtime"
         return (
             f"{sample}: float predicts {self.expected_name or self.expected} "
-            f"(margin {self.margin:.4g}), int8 predicts {self.predicted_name or self.predicted} "
-            f"(margin {-self.quantized_margin:.4g}); "
+            f"(margin {self.margin:.4g}), quantized predicts "
+            f"{self.predicted_name or self.predicted} (margin {-self.quantized_margin:.4g}); "
             f"keeping {', '.join(self.layers)} in float {end}{self._parts}"
         )
 

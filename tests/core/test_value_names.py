@@ -36,3 +36,19 @@ def test_files_are_named_so(name: str) -> None:
                 point.name
             )
     assert name in NETWORKS
+
+
+@pytest.mark.parametrize(
+    "layers", [("a.q", "a.k", "a.v"), ("gate", "up"), ("a.b.q", "a.c.k"), ("a.q", "k")]
+)
+def test_a_joint_layer_is_named_after_its_layers(layers: tuple[str, ...]) -> None:
+    points = [f"{name}.weight" for name in layers]
+    joint = f"{value_names.joint_layer(layers)}.weight"
+    assert value_names.points_of_joint(joint, points) == points
+    assert value_names.points_of_joint(joint, points[1:]) == []
+    assert value_names.points_of_joint(points[0], points) == []
+
+
+def test_codes_have_the_name_of_their_point() -> None:
+    assert value_names.point_of_codes(value_names.codes("a.weight")) == "a.weight"
+    assert value_names.point_of_codes("a.weight") is None

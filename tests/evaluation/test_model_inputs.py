@@ -66,6 +66,10 @@ def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
     other = linear_file(tmp_path / "c.onnx", np.eye(3), name="z", rank=3)
     with pytest.raises(DataError, match=r"c.onnx takes other inputs \(z: tensor\(float\)"):
         check_same_inputs([file, other])
+    cached = linear_file(tmp_path / "d.onnx", np.eye(3), name="past_key_values.0.key")
+    for files in ([file, cached], [cached, file]):
+        with pytest.raises(DataError, match=r"d.onnx has a KV cache as inputs, .*of one 'task'"):
+            check_same_inputs(files)
 
 
 def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from qtool.backends.table import open_file
 from qtool.core.data import Batch
 from qtool.core.errors import FileError, VerificationError
 from qtool.evaluation.restored_model import restore, try_restore
+from qtool.planning.recipe import Recipe, Rule
 from tests.evaluation.spoiled import captured, chain, images
+from tests.passes.small_decoder import Layer, inputs
 
 SAMPLE = Batch((images(16),))
 MADE = {
@@ -37,6 +39,25 @@ def test_restored_model_is_the_one_exported(how, tmp_path):
     quantized = qtool.quantize(captured(), images().split(16), **MADE[how])
     save(quantized.to_onnx(), tmp_path / "int8.onnx")
     assert same(restore(tmp_path / "int8.onnx", captured(), SAMPLE), quantized)
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only", "weight-only-int4"])
+def test_layers_that_a_file_computes_as_one_are_restored_as_several(mode, tmp_path):
+    """Projections of a decoder that read one tensor are one layer of its file."""
+    torch.manual_seed(0)
+    decoder = qtool.capture_model(Layer().eval(), inputs())
+    quantized = qtool.quantize(decoder, [inputs()], mode=mode, accuracy="fast")
+    save(quantized.to_onnx(), tmp_path / "int8.onnx")
+    again = restore(tmp_path / "int8.onnx", decoder, Batch(inputs()))
+    with torch.no_grad():
+        for a, b in zip(again(*inputs()), quantized(*inputs()), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_model_with_every_layer_in_float_is_restored(chain_files):
+    recipe = Recipe(rules=(Rule(select="*", scheme="float"),))
+    again = restore(chain_files[1], captured(), SAMPLE, recipe=recipe)
+    assert not again.plan.placed
 
 
 def test_weights_changed_on_the_way_come_from_the_file(tmp_path):

@@ -41,13 +41,15 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
 def test_a_flip_names_sample_and_classes_and_says_how_far_layers_go() -> None:
     flip = Flip(96, 3, 5, 0.5, -0.25, ("conv1",), (17.38,), True, 9)
     assert str(flip) == (
-        "sample 96: float predicts 3 (margin 0.5), int8 predicts 5 (margin 0.25); "
+        "sample 96: float predicts 3 (margin 0.5), quantized predicts 5 (margin 0.25); "
         "keeping conv1 in float fixes it"
     )
     named = replace(flip, name="cat/96.png", expected_name="cat", predicted_name="dog")
-    assert str(named).startswith("cat/96.png (sample 96): float predicts cat (margin 0.5), int8")
+    assert str(named).startswith(
+        "cat/96.png (sample 96): float predicts cat (margin 0.5), quantized"
+    )
     several = replace(flip, layers=("a", "b", "c"), gains=(0.6, 1.2, -0.1), fixed=False)
     assert str(several).endswith(
-        "keeping a, b, c in float does not fix it (a alone goes 60 % of the way, "
+        "keeping a, b, c in float does not fix it in the runtime (a alone goes 60 % of the way, "
         "b alone goes all the way, c alone does not help)"
     )

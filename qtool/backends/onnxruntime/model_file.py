@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -137,6 +137,7 @@ class _FileConstants:
     """Arrays of each point in a file, by the names that the export uses."""
 
     def __init__(self, file: OnnxModel) -> None:
+        self.rows: dict[str, tuple[str, slice]] = {}
         self.stored = file.model.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
@@ -150,8 +151,10 @@ class _FileConstants:
             value_names.dequantize(root)
         )
         if node is None:
-            own = (value_names.scale(point), value_names.zero_point(point))
-            scale, zero = (array_of(self.stored.get(name)) for name in own)
+            joint, rows = self.rows.get(point, (point, slice(None)))
+            own = (value_names.scale(joint), value_names.zero_point(joint))
+            arrays = (array_of(self.stored.get(name)) for name in own)
+            scale, zero = (a[rows] if a is not None and a.ndim else a for a in arrays)
         else:
             scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
         if scale is None:
@@ -162,9 +165,22 @@ class _FileConstants:
 
     def codes(self, point: str) -> torch.Tensor | None:
         node = self.readers.get(value_names.dequantize(point))
-        value = self.stored.get(value_names.codes(point)) if node is None else input_at(node, 0)
+        joint, rows = self.rows.get(point, (point, slice(None)))
+        value = self.stored.get(value_names.codes(joint)) if node is None else input_at(node, 0)
         array = array_of(value)
-        return None if array is None else torch.from_numpy(array)
+        if array is None:
+            return None
+        if joint != point:  # [inputs, outputs], or [outputs, blocks, bytes] of MatMulNBits
+            array = array[:, rows] if array.ndim == 2 else array[rows]
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+    def split(self, outputs: Mapping[str, int]) -> _FileConstants:
+        for joint in filter(None, map(value_names.point_of_codes, self.stored)):
+            start = 0
+            for point in value_names.points_of_joint(joint, outputs):
+                self.rows[point] = joint, slice(start, start + outputs[point])
+                start += outputs[point]
+        return self
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:

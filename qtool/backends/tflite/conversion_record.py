@@ -166,6 +166,10 @@ class ConversionRecord:
         data = self.model.tensors[place.tensor].data
         return None if data is None else place.codes(data)
 
+    def split(self, outputs: Mapping[str, int]) -> ConversionRecord:  # noqa: ARG002  # a protocol
+        """Return the record itself: no file computes several layers as one."""
+        return self
+
     def _place(self, point: str) -> StoredPoint | None:
         return self.points.get(value_names.dequantize(point))
 
