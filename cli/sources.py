@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from qtool.cli.number_types import COUNT, MOST, Real
 
+from qtool.core.formats import quantity
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -347,7 +349,8 @@ def load_data(
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
-            f"skipped {len(unreadable)} files of {source}: {'; '.join(unreadable)}", err=True
+            f"skipped {quantity(len(unreadable), 'file')} of {source}: {'; '.join(unreadable)}",
+            err=True,
         )
     return batches
 

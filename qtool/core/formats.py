@@ -31,7 +31,12 @@ def share(value: float) -> str:
 
 def part(value: int, whole: int) -> str:
     """A number out of a number: "all 450", "449 of 450"."""
-    return f"all {whole:,}" if value == whole else f"{value:,} of {whole:,}"
+    return f"all {whole:,}" if value == whole > 1 else f"{value:,} of {whole:,}"
+
+
+def quantity(value: int, noun: str) -> str:
+    """A number of things: "1 sample", "1,200 samples"."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
 
 
 def size(value: int) -> str:

@@ -30,7 +30,7 @@ def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
 def sqnr_row(sqnr_db: float | None, samples: int) -> Row:
     """Return the SQNR of the outputs."""
     text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
-    return "SQNR", f"{text} ({samples} samples)"
+    return "SQNR", f"{text} ({formats.quantity(samples, 'sample')})"
 
 
 def metric_rows(metrics: Sequence[Metric], model: int = 1, name: str = FLOAT) -> Iterator[Row]:

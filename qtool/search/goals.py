@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
 from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
 from qtool.search.archive import Trial
@@ -142,8 +143,9 @@ class TuneGoals:
         goal = f"goal is a loss of at most {unit * limit:.3g}{mark}"
         if drop > limit:
             return f"{score.metric} {change}, {goal}"
+        samples = quantity(score.samples, "sample")
         return (
-            f"{score.metric} {change}, but {score.samples} samples do not rule out a loss of "
+            f"{score.metric} {change}, but {samples} cannot rule out a loss of "
             f"{unit * worst:.3g}{mark}; {goal}"
         )
 

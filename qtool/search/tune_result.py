@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.formats import db, percent, share, size, table, times
+from qtool.core.formats import db, percent, quantity, share, size, table, times
 from qtool.core.records import to_json
 from qtool.core.sqnr import decibels
 from qtool.core.summary import Summary
@@ -117,7 +117,8 @@ class TuneResult:
 
     def _effort(self) -> str:
         layers = _count_choices(tuple(group.choice for group in self.groups))
-        return f"{len(self.evaluated)} files evaluated in {self.seconds:.0f} s; layers: {layers}"
+        files = quantity(len(self.evaluated), "file")
+        return f"{files} evaluated in {self.seconds:.0f} s; layers: {layers}"
 
     def __str__(self) -> str:
         return str(self.summary())
@@ -167,7 +168,8 @@ class TuneResult:
             for name, value in zip(names, self.agreement, strict=True)
             if value is not None
         ]
-        parts = [f"{len(self.evaluated)} evaluations, {self.fresh} of them in this run"]
+        evaluations = quantity(len(self.evaluated), "evaluation")
+        parts = [f"{evaluations}, {self.fresh} of them in this run"]
         if correlations:
             listed = ", ".join(correlations)
             parts.insert(0, f"correlation of predictions with measurements: {listed}")

@@ -90,15 +90,17 @@ class Coverage:
     def row(self) -> tuple[str, str]:
         """Return (label, figures) for a summary."""
         planned = "" if self.audited else " (as planned; not audited on this machine)"
-        layers = sum(r.weights_only for r in self.rows)
+        count = sum(r.weights_only for r in self.rows)
         weights = f"{formats.share(self.weight_share)} of the compute"
-        if layers and not self.share:
-            return "weights", f"{layers} layers, {weights}; activations stay float{planned}"
+        if count and not self.share:
+            layers = formats.quantity(count, "layer")
+            return "weights", f"{layers}, {weights}; activations stay float{planned}"
         done = len(self.rows) - len(self.float_rows)
         text = f"{formats.share(self.share)} of {formats.count(self.macs)} MACs"
         text += f", {done} of {len(self.rows)} operators"
-        if layers:
-            text += f"; {layers} more layers ({weights}) with integer weights only"
+        if count:
+            layers = formats.quantity(count, "more layer")
+            text += f"; {layers} ({weights}) with integer weights only"
         return "integer", f"{text}{planned}"
 
     def __str__(self) -> str:

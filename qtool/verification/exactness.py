@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from qtool.core.formats import part, percent
+from qtool.core.formats import part, percent, quantity
 from qtool.core.profile_titles import describe_profile
 from qtool.core.records import to_json
 
@@ -60,7 +60,8 @@ class Exactness:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""
-        rows = [("engine", f"{self._compared()} ({self.runtime}, {self.samples} samples)")]
+        where = f"{self.runtime}, {quantity(self.samples, 'sample')}"
+        rows = [("engine", f"{self._compared()} ({where})")]
         if self.profile:
             rows.append(("arithmetic", describe_profile(self.profile)))
         return rows
@@ -77,5 +78,6 @@ class Exactness:
         return text
 
     def __str__(self) -> str:
-        head = f"integer engine vs {self.runtime} ({self.samples} samples): {self._compared()}"
+        samples = quantity(self.samples, "sample")
+        head = f"integer engine vs {self.runtime} ({samples}): {self._compared()}"
         return "\n".join([head, *(f"{label}: {text}" for label, text in self.rows()[1:])])

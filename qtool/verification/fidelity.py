@@ -134,7 +134,7 @@ class Fidelity:
         """Return (label, figures) for a summary: the SQNR on held-out samples if there are any."""
         holdout, samples = bool(self.holdout), self.holdout_samples or self.samples
         outputs = self.holdout if holdout else self.outputs
-        where = f"{samples} {'held-out' if holdout else 'calibration'} samples"
+        where = formats.quantity(samples, f"{'held-out' if holdout else 'calibration'} sample")
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
         shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
@@ -176,9 +176,10 @@ class Fidelity:
 
     def __str__(self) -> str:
         measure = "SQNR against" if self.outputs else "agreement with"
-        lines = [f"{measure} the float model ({self.samples} samples): {self._shown()}"]
+        where = formats.quantity(self.samples, "sample")
+        lines = [f"{measure} the float model ({where}): {self._shown()}"]
         if self.holdout:
-            samples = f"{self.holdout_samples} held-out calibration samples"
+            samples = formats.quantity(self.holdout_samples, "held-out calibration sample")
             lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.holdout)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from qtool.core.formats import quantity
+
 _NAMED = 3  # nodes in a sentence
 
 
@@ -29,7 +31,7 @@ class NodeParity:
         return not self.wrong
 
     def __str__(self) -> str:
-        text = f"node by node ({self.samples} samples): "
+        text = f"node by node ({quantity(self.samples, 'sample')}): "
         if self.passed:
             return f"{text}all {self.compared} comparisons match the plan"
         more = f" and {len(self.wrong) - _NAMED} more" if len(self.wrong) > _NAMED else ""

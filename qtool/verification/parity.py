@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from qtool.core.formats import quantity
 from qtool.verification.node_parity import NodeParity
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -82,10 +83,11 @@ class Parity:
 
     def __str__(self) -> str:
         written = self.samples if self.steps is None else self.steps.samples
-        parts = [f"without runtime optimization ({written} samples): {self.as_written}"]
+        samples = quantity(written, "sample")
+        parts = [f"without runtime optimization ({samples}): {self.as_written}"]
         if self.optimised is not None:
             runtime = f"in {self.runtime} " if self.runtime else ""
-            parts.insert(0, f"{runtime}({self.samples} samples): {self.optimised}")
+            parts.insert(0, f"{runtime}({quantity(self.samples, 'sample')}): {self.optimised}")
         allowed = "" if self.tolerance is None else f" (mean allowed: {self.tolerance:g})"
         steps = "" if self.steps is None else f"\n{self.steps}"
         return f"difference from fake quantization {'; '.join(parts)}{allowed}{steps}"

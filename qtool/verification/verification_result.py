@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from qtool.core.formats import quantity
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 from qtool.verification.coverage import Coverage
@@ -58,7 +59,7 @@ class Verification:
     def _verified(self) -> str:
         if self.exactness is None:
             return self.missing_runtime or "the file computes what was planned"
-        where = f"{self.coverage.runtime}, {self.exactness.samples} samples"
+        where = f"{self.coverage.runtime}, {quantity(self.exactness.samples, 'sample')}"
         if self.exactness.exact:
             return f"identical to the integer engine, bit for bit ({where})"
         return f"integer kernels identical to the integer engine; float nodes round apart ({where})"

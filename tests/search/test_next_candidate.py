@@ -97,5 +97,5 @@ def test_the_interval_decides_and_not_the_sample() -> None:
     assert not goals.is_met(lucky)
     (told,) = goals.describe_misses(lucky)
     assert (
-        "100 samples do not rule out a loss of 2 points; goal is a loss of at most 1 points" in told
+        "100 samples cannot rule out a loss of 2 points; goal is a loss of at most 1 points" in told
     )

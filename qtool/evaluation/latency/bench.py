@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from qtool.backends.table import open_file
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.formats import milliseconds, table, times
+from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
@@ -68,7 +68,7 @@ class Bench:
     def summary(self, title: str = "") -> Summary:
         """Return the fastest file of each timing."""
         rows = tuple((timing.what, self._fastest(timing)) for timing in self.timings)
-        count = f"{len(self.files)} file{'' if len(self.files) == 1 else 's'}"
+        count = quantity(len(self.files), "file")
         return Summary(title or count, f"on {self.machine.cpu}", rows)
 
     def _fastest(self, timing: Timing) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from qtool.backends.onnxruntime.session import RUNTIME, feeds
 from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
+from qtool.core.formats import quantity
 
 WARM_UP = 3
 MIN_ROUNDS = 15
@@ -116,7 +117,7 @@ class Timing:
     @property
     def what(self) -> str:
         """What was timed: "batch 1, 1 thread", of a decoder after its phase."""
-        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        threads = quantity(self.threads, "thread")
         size = f"batch {self.batch}, {threads}"
         if self.phase == STEP:
             return f"step with {self.cached} cached tokens, {size}"

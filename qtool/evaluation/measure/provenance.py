@@ -12,6 +12,7 @@ from qtool.backends.onnx.origin import Origin
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.core.errors import FileError, VerificationError
+from qtool.core.formats import quantity
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
@@ -87,7 +88,7 @@ class Provenance:
 
 
 def _origin_rows(origin: Origin) -> list[tuple[str, str]]:
-    data = f"{origin.samples} samples" if origin.samples else "none"
+    data = quantity(origin.samples, "sample") if origin.samples else "none"
     digest = f", digest {origin.data}" if origin.data and origin.samples else ""
     return [
         ("with", ", ".join(f"{name} {version}" for name, version in origin.versions.items())),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qtool.core.argument_names import argument
-from qtool.core.formats import percent
+from qtool.core.formats import percent, quantity
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.metrics import Metric, default_drop
@@ -169,7 +169,11 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
     level = Level.GOOD if agreement.low >= GOOD_AGREEMENT else Level.LOOK
     if agreement.value < FAIR_AGREEMENT:
         level = Level.BAD
-    of = f"{accuracy.tokens} tokens" if accuracy.tokens else f"{accuracy.samples} samples"
+    of = (
+        quantity(accuracy.tokens, "token")
+        if accuracy.tokens
+        else quantity(accuracy.samples, "sample")
+    )
     text = (
         f"{accuracy.agreement_name.capitalize()} with the reference is {percent(agreement.value)} "
         f"of {of} (95 % interval {percent(agreement.low)} to {percent(agreement.high)}); no labels "
@@ -194,7 +198,8 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
         limit = f" (allowed: {_difference(metric, allowed)})"
         return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
     if interval is not None and interval.high > allowed:
-        text += f"; {samples} samples do not rule out a loss above {_difference(metric, allowed)}"
+        limit = _difference(metric, allowed)
+        text += f"; {quantity(samples, 'sample')} cannot rule out a loss above {limit}"
         return Check("accuracy", Level.LOOK, f"{text}.")
     return Check("accuracy", Level.GOOD, f"{text}.")
 
@@ -244,7 +249,7 @@ def _exactness(exactness: Exactness | None) -> Check:
         return Check(
             name,
             Level.GOOD if exactness.worst <= 2 else Level.LOOK,
-            f"{text}; {_count(exactness.float_steps, 'float node')} may round differently.",
+            f"{text}; {quantity(exactness.float_steps, 'float node')} may round differently.",
         )
     where = ", ".join(exactness.wrong[:3]) or exactness.first
     return Check(name, Level.BAD, f"{text}, first in {where}.")
@@ -253,10 +258,6 @@ def _exactness(exactness: Exactness | None) -> Check:
 def _width(ratio: Ratio) -> str:
     ends = f"{ratio.low:.2f}", f"{ratio.high:.2f}"
     return "" if ends[0] == ends[1] else f" (95 % interval {ends[0]} to {ends[1]})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _value(metric: Metric, value: float) -> str:

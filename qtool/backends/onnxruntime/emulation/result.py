@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from qtool.core.formats import count, db, percent, table
+from qtool.core.formats import count, db, percent, quantity, table
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 
@@ -169,7 +169,7 @@ class CpuComparison:
         """Return the result in a few lines."""
         unlike = [r.cpu for r in self.results if not r.identical]
         text = f"differs on {', '.join(unlike)}" if unlike else "identical codes on each CPU"
-        rows = (("compared", f"{self.samples} samples, with {self.reference}"),)
+        rows = (("compared", f"{quantity(self.samples, 'sample')}, with {self.reference}"),)
         return Summary(title or self.file, text, rows)
 
     def __str__(self) -> str:
