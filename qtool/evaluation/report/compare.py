@@ -14,6 +14,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.build_report import Subject, build_report, check_options
@@ -22,7 +23,7 @@ from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
 
-FLOAT, INT8 = "float", "int8"
+FLOAT = "float"
 
 
 def measure_quantized(
@@ -51,7 +52,9 @@ def measure_quantized(
         quantized.export(file)
         subjects = [
             Subject(FLOAT, plain, "the float model, exported by qtool"),
-            Subject(INT8, file, f"{origin}, target {quantized.plan.target}"),
+            Subject(
+                KINDS[quantized.plan.recipe.mode], file, f"{origin}, target {quantized.plan.target}"
+            ),
         ]
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
@@ -79,7 +82,7 @@ def measure_file(
         plain, words = _reference(work, int8, reference)
         subjects = [
             Subject(FLOAT, plain, words),
-            Subject(INT8, file, f"the file {file.name}, made by {int8.maker}"),
+            Subject(_name(int8), file, f"the file {file.name}, made by {int8.maker}"),
         ]
         behind = _quantized_model(file, reference, sample)
         report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
@@ -119,6 +122,12 @@ def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -
         file.write_float(work / "float.onnx"),
         "the int8 file in float arithmetic with its rounded weights (no float model was passed)",
     )
+
+
+def _name(file: ModelFile) -> str:
+    """Return the name of a quantized file next to its float model."""
+    conversion = file.conversion()
+    return KINDS["static" if conversion is None else conversion.info.recipe.mode]
 
 
 def _quantized_model(
