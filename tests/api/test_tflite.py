@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import qtool
 from qtool.backends.onnx.storage import load_outline
+from qtool.backends.profiles import PROFILES
 from qtool.backends.tflite import litert, vela
 from qtool.core.errors import FileError, KernelError, PlanError, QtoolError, VerificationError
 from tests.planning.targets.converted import captured, converted, samples
@@ -35,6 +40,48 @@ def test_verify_compares_every_code(name: str, files: dict[str, Path]) -> None:
         assert result.passed
         assert "LiteRT" in str(result)
     assert (random.samples, data.samples) == (8, 5)
+
+
+class Normed(nn.Module):
+    """A norm in float between layers of integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.norm(self.first(x))).relu()
+        return scores
+
+
+@needs_litert
+def test_the_delegate_is_compared_around_float_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    path, x = tmp_path / "model.tflite", torch.randn(64, 6)
+    qtool.quantize(Normed().eval(), [x], target="tflite").export(path, timing=0)
+    delegate = qtool.verify(path, [x]).delegate
+    assert delegate is not None
+    assert delegate.exact
+    assert delegate.float_steps > 0
+    assert delegate.elements > 64 * (16 + 12)  # the norm's input, and the output
+    profile = PROFILES[litert.DELEGATE_PROFILE]
+    binders = {**profile.binders, "linear": shifted(profile.binders["linear"])}
+    monkeypatch.setitem(PROFILES, profile.name, replace(profile, binders=binders))
+    wrong = qtool.verify(path, [x]).delegate
+    assert wrong is not None
+    assert wrong.identical < wrong.elements
+
+
+def shifted(kernel: Any) -> Any:
+    """Return a kernel whose codes are one too large."""
+
+    def bind(*args: Any, **options: Any) -> Any:
+        inner = kernel(*args, **options)
+        return lambda x: inner(x) + (inner(x) < 127).to(torch.int8)
+
+    return bind
 
 
 def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

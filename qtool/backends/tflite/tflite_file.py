@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,23 @@ class TfliteFile:
         tensors = {names[i]: torch.from_numpy(v.copy()) for i, v in values.items()}
         ports = zip(self.model.inputs, arrays, strict=True)
         return {**tensors, **{names[i]: torch.from_numpy(a.copy()) for i, a in ports}}
+
+    def run_observed(self, batch: Arrays, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return inputs and tensors by name from a run with XNNPACK, of samples in one run.
+
+        The tensors become outputs of a copy of the file.
+        """
+        arrays = self.arrays(batch)
+        arrays = [a[:1] for a in arrays] if self.is_fixed else arrays
+        every = tensor_names(self.model)
+        outputs = tuple(every.index(n) for n in names)
+        copy = replace(self.model, outputs=outputs, output_names=tuple(map(str, outputs)))
+        with scratch_folder() as folder:
+            path = folder / "observed.tflite"
+            path.write_bytes(to_bytes(copy))
+            values = [*arrays, *litert.run_default(path, arrays)]
+        indices = (*self.model.inputs, *outputs)
+        return {every[i]: torch.from_numpy(v.copy()) for i, v in zip(indices, values, strict=True)}
 
     def program(self, profile: str | None = None) -> Program:
         """Return the integer program; its float operators run in LiteRT.

@@ -48,7 +48,7 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
         for a, b in zip(expected, actual, strict=True):
             same = (a == b) | (np.isnan(a) & np.isnan(b)) if a.shape == b.shape else np.zeros(1)
             elements, identical = elements + a.size, identical + int(same.sum())
-            worst = max(worst, _difference(a, b))
+            worst = max(worst, difference(a, b))
         samples += len(few[0]) if few and few[0].ndim else 1
     if not samples:
         raise DataError("the data is empty, so nothing was compared; give at least one sample")
@@ -62,39 +62,6 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
         tuple(wrong),
         program.profile,
         runtime=f"{litert.TITLE} {litert.version()}, reference kernels",
-    )
-
-
-def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactness | None:
-    """Run a file in the integer engine and in LiteRT as applications do, with XNNPACK.
-
-    Args:
-        file: the file.
-        batches: inputs in the layout of the network.
-
-    Returns:
-        The comparison of the outputs; None for a file with float operators, which fuse and round
-        otherwise in the delegate.
-
-    Raises:
-        KernelError: the engine has no kernel of an operator.
-        VerificationError: LiteRT refuses the file.
-    """
-    program = file.default_program()
-    if program.float_nodes:
-        return None
-    samples = elements = identical = 0
-    worst = 0.0
-    for batch in batches:
-        expected, actual = file.codes(batch, default=True), file.engine_codes(program, batch)
-        for a, b in zip(expected, actual, strict=True):
-            same = (a == b) if a.shape == b.shape else np.zeros(1)
-            elements, identical = elements + a.size, identical + int(same.sum())
-            worst = max(worst, _difference(a, b))
-        samples += len(batch[0]) if batch and batch[0].ndim else 1
-    where = f"{litert.TITLE} {litert.version()} with {litert.DELEGATE}"
-    return Exactness(
-        *(samples, elements, identical, worst, None, 0), profile=program.profile, runtime=where
     )
 
 
@@ -136,7 +103,7 @@ def _engine_outputs(
     return [values[n].numpy() for n in program.outputs]
 
 
-def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     """Return the largest difference; of floats in 1/255 of the range."""
     if a.shape != b.shape:
         return float("inf")
