@@ -23,8 +23,10 @@ __all__ = ["Make", "all_networks"]
 ROOT = Path(__file__).parents[1]
 Make = Callable[[], Network]
 
-IMAGES, TOKENS = 200, 64
+IMAGES, TEXTS, TOKENS = 1000, 192, 64
 """Samples of the evaluation data that are run, and tokens of a text: a file has one length."""
+FIRST = 200
+"""Samples of the first batch."""
 VISION = ("resnet18", "mobilenet_v2", "mobilenet_v3_small", "squeezenet1_1", "shufflenet_v2_x0_5")
 VISION += ("efficientnet_b0", "mnasnet0_5", "regnet_y_400mf", "densenet121", "googlenet")
 VISION += ("convnext_tiny", "vit_b_16")
@@ -77,7 +79,7 @@ def keywords() -> Network:
     from examples.keywords.sounds import calibration, sounds
 
     batches = [x for (x,) in calibration()]
-    new = sounds(IMAGES, seed=3)[0]
+    new = sounds(FIRST, seed=3)[0]
     return Network("keywords", _weights(keyword_net(), "keywords"), batches, [new], batches[0])
 
 
@@ -117,9 +119,9 @@ def trained(folder: Path, name: str) -> Network:
     calibration, data = list(network.calibration), list(network.data)
     if network.dynamic is not None:  # texts
         calibration, data = ([_of_one_length(b) for b in part] for part in (calibration, data))
-        data = data[:: max(1, len(data) // (IMAGES // len(data[0]["input_ids"])))]
+        data = data[:: max(1, len(data) // (TEXTS // len(data[0]["input_ids"])))]
     else:
-        data = [data[0][:IMAGES]]
+        data = list(torch.cat(data)[:IMAGES].split(FIRST))
     return replace(network, calibration=calibration, data=data, dynamic=None)
 
 

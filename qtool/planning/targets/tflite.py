@@ -126,7 +126,7 @@ TFLITE = Target(
             "left in float: not supported on this target yet",
         ),
     },
-    rewrites=("batch_norm_as_conv",),
+    rewrites=("batch_norm_as_conv", "average_pool_as_conv"),
     file=FileForm(formats=("qdq", "tflite", "c-array"), passthrough_on_codes=frozenset({"pad"})),
     fixed_outputs={
         "sigmoid": _fixed(1 / 256, -128),

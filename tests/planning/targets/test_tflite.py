@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.types import SharedWith
+from qtool.frontends.captured_model import capture_model
 from qtool.planning.plan import Execution
 from tests.passes.differential import Function
 from tests.planning.targets.converted import converted, images, samples, written
@@ -32,10 +33,22 @@ def test_fixed_outputs_stand_in_the_file(name: str) -> None:
 
 
 def test_a_pool_has_the_parameters_of_its_input_and_takes_no_relu() -> None:
-    plan = converted("activations", "tflite").plan
-    assert plan.point("avg_pool2d").spec == SharedWith("third")
+    pool = Function(
+        lambda x, a, b: b(F.relu(F.avg_pool2d(a(x), 3, 1, 1, count_include_pad=False))),
+        nn.Conv2d(3, 4, 1),
+        nn.Conv2d(4, 4, 1),
+    )
+    plan = capture_model(pool.eval(), torch.randn(2, 3, 6, 6)).plan("tflite")
+    assert plan.point("avg_pool2d").spec == SharedWith("parts.0")
     relu = plan.decision("relu")
+    assert relu is not None
     assert relu.execution is Execution.FLOAT  # the pool's own parameters do not clamp
+
+
+def test_a_pool_whose_padding_counts_is_a_convolution_with_parameters_of_its_own() -> None:
+    plan = converted("activations", "tflite").plan
+    assert plan.decision("avg_pool2d").op == "conv"
+    assert plan.point("relu").spec != SharedWith("third")
 
 
 @pytest.mark.parametrize("name", ["residual_concat", "depthwise", "activations", "digits"])
@@ -45,9 +58,7 @@ def test_the_integer_program_is_near_fake_quantization(name: str) -> None:
     model, x = converted(name, "tflite"), samples(name)[:32]
     program = model.integer()
     assert program.profile == "tflite"
-    assert [s.name for s in program.instructions if s.kind == "float"] == (
-        ["relu"] if name == "activations" else []
-    )
+    assert not program.float_nodes
     params = program.params[program.outputs[0]]
     with torch.no_grad():
         expected = params.quantize(model(x)).int()
@@ -65,9 +76,9 @@ def test_a_fixed_output_with_other_parameters_is_no_integer_operator() -> None:
     (scale,) = (i for i in file.graph.initializer if i.name == "sigmoid.scale")
     scale.CopyFrom(numpy_helper.from_array(np.array(1 / 255, np.float32), scale.name))
     right = lower(written("activations", "tflite"), "tflite")
-    assert [s.name for s in right.instructions if s.kind == "float"] == ["relu"]
+    assert not right.float_nodes
     wrong = lower(file, "tflite")
-    assert [s.name for s in wrong.instructions if s.kind == "float"] == ["sigmoid", "relu"]
+    assert [s.name for s in wrong.instructions if s.kind == "float"] == ["sigmoid"]
 
 
 POOLS = {
@@ -84,8 +95,6 @@ POOLS = {
 def test_average_pools_that_the_kernel_does_not_know_stay_in_float(
     options: dict[str, Any], reason: str
 ) -> None:
-    from qtool.frontends.captured_model import capture_model
-
     pool = Function(
         lambda x, conv: F.avg_pool2d(conv(x), 3, padding=1, **options), nn.Conv2d(3, 4, 1)
     )

@@ -330,6 +330,28 @@ def _as_is(w: Writer, node: fx.Node) -> Value:
     return w.floats(node.args[0])
 
 
+def _full_like(w: Writer, node: fx.Node) -> Value:
+    """Write ZEROS_LIKE, of the result's type, and the number added."""
+    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
+    number: Any = G.argument(node, 1, "fill_value", 0) if "full" in str(node.target) else 0
+    zeros = w.add(f"{name(node)}.zeros", x.sizes, x.dynamic, x.order, dtype=x.dtype)
+    result = w.new(name(node), node)
+    if x.dtype == result.dtype and not number:
+        return w.emit("ZEROS_LIKE", [x], result)
+    w.emit("ZEROS_LIKE", [x], zeros)
+    if x.dtype != result.dtype:
+        types = {
+            "in_data_type": ELEMENT_TYPES[x.dtype],
+            "out_data_type": ELEMENT_TYPES[result.dtype],
+        }
+        cast = result if not number else w.new(f"{name(node)}.cast", node)
+        zeros = w.emit("CAST", [zeros], cast, **types)
+    if not number:
+        return zeros
+    stored = w.stored(Stored("number", torch.tensor(number, dtype=G.value(node).dtype)), ())
+    return w.emit("ADD", [zeros, stored], result)
+
+
 def _cumsum(w: Writer, node: fx.Node) -> Value:
     x = w.whole(node.args[0])
     axis = w.integers([x.axis(int(node.args[1]))])  # type: ignore[arg-type]  # a number
@@ -403,6 +425,8 @@ FLOAT: Mapping[Any, Write] = {
     aten.reciprocal.default: _reciprocal,
     aten.square.default: _square,
     aten.cumsum.default: _cumsum,
+    aten.full_like.default: _full_like,
+    aten.zeros_like.default: _full_like,
     aten.alias.default: _as_is,
     aten.clone.default: _as_is,
     aten.pad.default: float_layers.border_pad,

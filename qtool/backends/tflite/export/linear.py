@@ -1,7 +1,7 @@
 """Linear layers: one FULLY_CONNECTED; several with finer codes for the outputs of a model in float.
 
 A kernel on codes returns int8, 255 steps over the range of its result. That is the largest error of
-a small classifier whose caller reads floats. `PARTS` kernels on the same weights, each with a part
+a small classifier whose caller reads floats. Several kernels on the same weights, each with a part
 of the range, have as many times the steps: codes beyond a part saturate at its ends, so that the
 parts add up to the result.
 """
@@ -23,12 +23,12 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
-from qtool.core.types import Bounds, QType, QuantParams
+from qtool.core.types import INT8, Bounds, QType, QuantParams
 from qtool.planning.plan import Execution, QuantPlan
 
-PARTS = 4
+PARTS = (8, 4, 2)
 MARGIN = 1.5  # values beyond the calibrated range are not clipped, as they are not in float
-_MAX_SHARE = 0.05  # of the MACs of a network, for layers that are written in parts
+_MAX_SHARE = 0.15  # of the MACs of a network: what parts may add
 _MAX_BIAS = 2.0**30
 
 
@@ -44,9 +44,10 @@ def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) ->
     stored = store_weight(w, weight, weight.data, (0, 1), columns=columns)
     index = store_bias(w, bias, weight, x)
     if out is not None and node in w.in_parts:
-        parts = _biases(w, index, weight, x, out)
+        fine = _fine_params(out, w.in_parts[node])
+        parts = _biases(w, index, weight, x, fine)
         if parts is not None:
-            return _in_parts(w, node, [x, stored], parts, out, weight)
+            return _in_parts(w, node, [x, stored], parts, fine, weight)
     result = w.new(name(node), node, params=out)
     return _emit(w, [x, stored, index], result, weight, activation(bounds, out))
 
@@ -61,10 +62,13 @@ def _emit(
     return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
 
 
-def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> set[fx.Node]:
-    """Return the small linear layers whose quantized result is an output of the QDQ graph alone."""
+def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node, int]:
+    """Return the small linear layers whose quantized result is an output of the QDQ graph alone.
+
+    Each with its number of parts, the more the smaller the layer.
+    """
     total = sum(d.macs for d in plan.nodes)
-    layers = set()
+    layers = dict[fx.Node, int]()
     for output in G.output_nodes(module.graph):
         node = _source(output, torch_ops.dequantize, None)
         node = _source(node, torch_ops.quantize, output)
@@ -72,9 +76,9 @@ def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> set[fx.Nod
         decision = None if node is None else plan.decision(G.name_of(node))
         if node is None or row is None or decision is None or len(node.users) > 1:
             continue
-        small = decision.macs <= _MAX_SHARE * total
-        if row.key == "linear" and decision.execution is Execution.INTEGER and small:
-            layers.add(node)
+        count = next((n for n in PARTS if (n - 1) * decision.macs <= _MAX_SHARE * total), 1)
+        if row.key == "linear" and decision.execution is Execution.INTEGER and count > 1:
+            layers[node] = count
     return layers
 
 
@@ -87,11 +91,11 @@ def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Nod
     return node.args[0]
 
 
-def _fine_params(out: QuantParams) -> QuantParams:
+def _fine_params(out: QuantParams, parts: int) -> QuantParams:
     """Return the parameters of the parts together, over a range that is MARGIN times as wide."""
     whole = float(out.scale) * out.qtype.levels
     least = float(out.scale) * (out.qtype.qmin - int(out.zero_point))
-    levels = PARTS * out.qtype.levels
+    levels = parts * out.qtype.levels
     scale = torch.tensor(MARGIN * whole / levels, dtype=torch.float32)
     zero = round(((MARGIN - 1) / 2 * whole - least) / float(scale))
     qtype = QType("parts", 0, levels, torch.int32)
@@ -99,7 +103,7 @@ def _fine_params(out: QuantParams) -> QuantParams:
 
 
 def _biases(
-    w: Writer, index: int, weight: Stored, x: Value, out: QuantParams
+    w: Writer, index: int, weight: Stored, x: Value, fine: QuantParams
 ) -> list[np.ndarray[Any, Any]] | None:
     """Return the bias of each part: it subtracts the begin of the part's range.
 
@@ -110,9 +114,8 @@ def _biases(
     stored = w.builder.tensors[index].data
     assert stored is not None
     unit = (x.params.scale.double() * weight.params.scale.double()).reshape(-1).numpy()
-    fine = _fine_params(out)
-    step = float(fine.scale)
-    begins = [(part * out.qtype.levels - int(fine.zero_point)) * step for part in range(PARTS)]
+    step, zero = float(fine.scale), int(fine.zero_point)
+    begins = [(least - zero) * step for least in range(0, fine.qtype.qmax, INT8.levels)]
     biases = [stored - np.round(begin / unit) for begin in begins]
     if max(float(np.abs(b).max()) for b in biases) >= _MAX_BIAS:
         return None
@@ -124,7 +127,7 @@ def _in_parts(
     node: fx.Node,
     inputs: Sequence[Value | int],
     biases: Sequence[np.ndarray[Any, Any]],
-    out: QuantParams,
+    fine: QuantParams,
     weight: Stored,
 ) -> Value:
     """Write a layer for each part of the range, and their sum in float."""
@@ -132,9 +135,7 @@ def _in_parts(
     assert isinstance(x, Value)
     assert x.params is not None
     assert weight.params is not None
-    zero = torch.tensor(out.qtype.qmin)
-    fine = _fine_params(out)
-    part_params = QuantParams(out.qtype, fine.scale, zero)
+    part_params = QuantParams(INT8, fine.scale, torch.tensor(INT8.qmin))
     scale = (x.params.scale * weight.params.scale).reshape(-1)
     bias_params = replace(weight.params, scale=scale, zero_point=torch.zeros_like(scale).long())
     title, total, tensors = name(node), None, list[int]()

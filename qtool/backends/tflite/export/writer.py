@@ -52,7 +52,8 @@ class Writer:
         constants: name of codes -> where they are stored.
         layers: index of a tensor with another name than its layer -> the layer.
         parts: name of a quantize -> the tensors that hold its codes together.
-        in_parts: linear layers whose result, an output in float, is written with finer codes.
+        in_parts: linear layers whose result, an output in float, is written with finer codes, each
+            with the number of its parts.
     """
 
     module: fx.GraphModule
@@ -65,7 +66,7 @@ class Writer:
     constants: dict[str, StoredPoint] = field(default_factory=dict)
     layers: dict[int, str] = field(default_factory=dict)
     parts: dict[str, Parts] = field(default_factory=dict)
-    in_parts: set[fx.Node] = field(default_factory=set)
+    in_parts: dict[fx.Node, int] = field(default_factory=dict)
 
     # --- sizes ---------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -80,8 +81,7 @@ def _computed(program: Program, observed: Mapping[str, torch.Tensor]) -> Mapping
             if step.kind == "float":
                 values |= {n: observed[n] for n in step.outputs if n in observed}
                 continue
-            made: torch.Tensor | Sequence[torch.Tensor]
-            made = step.kernel(*(values[n] for n in step.inputs))
+            made: Any = step.kernel(*(values[n] for n in step.inputs))
             parts = made if len(step.outputs) > 1 else (made,)
             values |= dict(zip(step.outputs, parts, strict=True))
     return values
