@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.workaround import Workaround
+
 Arrays = Sequence[np.ndarray[Any, Any]]
 Run = Callable[[str | Path, Arrays], list[np.ndarray[Any, Any]]]
 """Takes a file and one batch in the order of its inputs, returns its outputs in order."""
@@ -42,6 +44,7 @@ class Runtime:
             runtime's message if it refuses the file.
         executed_kernels: returns the kernels that it executes for a file, for runtimes that report
             them. Raises VerificationError as `run` does.
+        workarounds: rewrites of the ONNX files of its targets.
         graph_readable: whether qtool reads the executed graph back and reproduces its arithmetic
             to the last bit.
     """
@@ -53,6 +56,7 @@ class Runtime:
     run: Run
     executed_kernels: Callable[[str | Path], tuple[ExecutedKernel, ...]] | None = None
     graph_readable: bool = False
+    workarounds: tuple[Workaround, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version() or '(not installed)'}"

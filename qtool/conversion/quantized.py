@@ -23,6 +23,7 @@ from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.self_test.creation import make_self_test
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.table import runtime
 from qtool.backends.tflite.export import Layout, Written
 from qtool.conversion import tflite_export
 from qtool.conversion.fidelity_measurement import (
@@ -181,7 +182,8 @@ class Quantized:
         return lower_to_qdq(self.module, self.plan, target(self.plan.target))
 
     def _write(self) -> onnx.ModelProto:
-        form = target(self.plan.target).file
+        chosen = target(self.plan.target)
+        form, used = chosen.file, runtime(chosen.runtime)
         return to_onnx(
             self._lower(),
             self.graph,
@@ -189,7 +191,7 @@ class Quantized:
             form.ir_version,
             self.info.metadata(),
             form.contrib,
-            form.workarounds,
+            () if used is None else used.workarounds,
         )
 
     @accepts_paths("path")

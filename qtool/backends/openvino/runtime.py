@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends import subprocess_runner
+from qtool.backends.openvino.workarounds import OPENVINO_WORKAROUNDS
 from qtool.backends.runtime import Arrays, ExecutedKernel, Runtime
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
@@ -82,4 +83,12 @@ def _version() -> str | None:
     return version_of("openvino") or None
 
 
-OPENVINO = Runtime("openvino", "OpenVINO", "openvino", _version, _run, _executed)
+OPENVINO = Runtime(
+    "openvino",
+    "OpenVINO",
+    "openvino",
+    _version,
+    _run,
+    _executed,
+    workarounds=OPENVINO_WORKAROUNDS,
+)

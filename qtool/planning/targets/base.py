@@ -84,9 +84,6 @@ class FileForm:
         implicit_fusions: Keys of operators that the runtime fuses whatever the plan says: into
             integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
             The exporter blocks a fusion that the plan does not want with an identity behind them.
-        workarounds: Forms that the runtime computes wrongly next to quantization and that are
-            written in another form: "extremes" (largest and smallest values along axes), "pads"
-            (of one axis).
         fusions: Names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
     """
@@ -97,7 +94,6 @@ class FileForm:
     contrib: bool = False
     passthrough_on_codes: frozenset[str] = frozenset()
     implicit_fusions: frozenset[str] = frozenset()
-    workarounds: tuple[str, ...] = ()
     fusions: tuple[str, ...] = ()
 
 
@@ -128,7 +124,7 @@ class Target:
             (calibration/portable_scales.py).
         machines: Profiles of the CPUs on which a file can be verified; empty: all.
         profile: The numerics profile whose codes the target computes; None where there is none.
-        runtime: The name of the runtime (see backends/runtime_table.py) that verification runs on
+        runtime: The name of the runtime (see backends/table.py) that verification runs on
             this machine; None where it runs elsewhere and the file is run as written.
     """
 

@@ -24,7 +24,6 @@ from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
     WEIGHT_ONLY_SCHEMES,
-    FileForm,
     KernelRule,
     Target,
     Types,
@@ -76,7 +75,6 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime does",
     },
-    file=FileForm(workarounds=("extremes", "pads")),
     rewrites=("batch_norm_as_conv", "hold_bias"),
     saturation_limit=saturation_limit(UINT8),
     runtime="openvino",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import onnx
@@ -21,25 +21,14 @@ from qtool.backends.onnx.export.export_errors import describe_export_error
 from qtool.backends.onnx.export.exported_program import to_program
 from qtool.backends.onnx.export.kept_parts import PART_TRANSLATIONS, inline_parts, needed_opset
 from qtool.backends.onnx.export.torch_exporter import translate
-from qtool.backends.onnx.export.workarounds.matrix_vector_products import (
-    expand_matrix_vector_products,
-)
-from qtool.backends.onnx.export.workarounds.max_pool_pads import isolate_max_pool_pads
-from qtool.backends.onnx.export.workarounds.pool_ceil_mode import remove_pool_ceil_mode
-from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize import (
-    isolate_reduce_extremes,
-)
-from qtool.backends.onnx.export.workarounds.single_axis_pads import widen_single_axis_pads
+from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.operators import functions_of, writers
+from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph.unique_names import unique
 
-_WORKAROUNDS: Mapping[str, Callable[[ir.Model], None]] = {
-    "extremes": isolate_reduce_extremes,
-    "pads": widen_single_axis_pads,
-}
 _WORD = re.compile(r"\w+")  # a symbol in a size expression
 
 
@@ -50,7 +39,7 @@ def to_onnx(
     ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
-    workarounds: Sequence[str] = (),
+    workarounds: Sequence[Workaround] = (),
 ) -> onnx.ModelProto:
     """Return the ONNX model of a graph (QDQ or float).
 
@@ -64,7 +53,7 @@ def to_onnx(
         ir_version: of the file.
         metadata: keys and values for the file.
         contrib: allow operators of ONNX Runtime's own domain.
-        workarounds: of the target, keys of `_WORKAROUNDS`.
+        workarounds: of the target's runtime.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -80,11 +69,7 @@ def to_onnx(
     inline_parts(model)
     _simplify(model)
     _rename(model, module, graph)
-    remove_pool_ceil_mode(model)
-    isolate_max_pool_pads(model)
-    expand_matrix_vector_products(model)
-    for name in workarounds:
-        _WORKAROUNDS[name](model)
+    apply_workarounds(model, (*ONNX_WORKAROUNDS, *workarounds))
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.export.workarounds.graph_edits import add_int64, append_node
+from qtool.backends.onnx.graph_edits import add_int64, append_node
+from qtool.backends.workaround import Workaround
 from qtool.core import value_names
 
 
@@ -33,3 +34,13 @@ def expand_matrix_vector_products(model: ir.Model) -> None:
         product.replace_input_with(1, column.outputs[0])
         model.graph.insert_before(product, column)
         append_node(model, product, "Squeeze", [axis])
+
+
+MATRIX_VECTOR_PRODUCTS = Workaround(
+    key="matrix-vector-products",
+    package="onnxruntime",
+    reason="FusedMatMul ignores the transpose of a matrix where the other operand is a vector",
+    rewrite=expand_matrix_vector_products,
+    seen_in="1.31.1",
+    reproduction="test_onnxruntime.py::test_transposed_tensor_times_vector_is_another_product",
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from qtool.backends.workaround import Workaround
 from qtool.core import value_names
 
 
@@ -27,3 +28,14 @@ def isolate_max_pool_pads(model: ir.Model) -> None:
         model.graph.insert_after(pad, idle)
         for use in pools:
             use.node.replace_input_with(use.idx, idle.outputs[0])
+
+
+MAX_POOL_PADS = Workaround(
+    key="max-pool-pads",
+    package="onnxruntime",
+    reason="Pad_Fusion moves a pad of zeros into a max pool, which pads with the lowest value",
+    rewrite=isolate_max_pool_pads,
+    seen_in="1.31.1",
+    upstream="https://github.com/microsoft/onnxruntime/pull/18136",
+    reproduction="test_onnxruntime.py::test_pad_of_zeros_is_fused_into_a_max_pool",
+)

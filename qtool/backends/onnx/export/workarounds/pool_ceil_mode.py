@@ -15,6 +15,7 @@ from typing import Any
 import onnx_ir as ir
 
 from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.workaround import Workaround
 
 _Attributes = Mapping[str, Any]
 _Sizes = Sequence[int]
@@ -89,3 +90,15 @@ def _sizes(value: ir.Value | None, count: int) -> _Sizes | None:
     shape = None if value is None else value.shape
     sizes = [] if shape is None else [s for s in list(shape)[-count:] if isinstance(s, int)]
     return sizes if len(sizes) == count else None
+
+
+POOL_CEIL_MODE = Workaround(
+    key="pool-ceil-mode",
+    package="onnx",
+    reason="shape inference below opset 22 counts a window too many where the last one would "
+    "begin in the padding",
+    rewrite=remove_pool_ceil_mode,
+    seen_in="1.23.2",
+    upstream="https://github.com/onnx/onnx/pull/5741",
+    reproduction="test_onnx.py::test_pool_with_ceil_mode_has_a_window_too_many",
+)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.export.workarounds.graph_edits import append_node
+from qtool.backends.onnx.graph_edits import append_node
 from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.workaround import Workaround
 
 
 def isolate_reduce_extremes(model: ir.Model) -> None:
@@ -24,3 +25,12 @@ def isolate_reduce_extremes(model: ir.Model) -> None:
             continue  # over all dimensions: a scalar, which no layer reads
         node.attributes["keepdims"] = ir.AttrInt64("keepdims", 1 - keep)
         append_node(model, node, "Unsqueeze" if keep else "Squeeze", [axes])
+
+
+REDUCE_EXTREMES = Workaround(
+    key="reduce-extremes",
+    package="openvino",
+    reason="a FakeQuantize fused into ReduceMax or ReduceMin gives other codes",
+    rewrite=isolate_reduce_extremes,
+    seen_in="2026.4",
+)

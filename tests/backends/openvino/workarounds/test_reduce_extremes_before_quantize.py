@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.onnx.export.workarounds.reduce_extremes_before_quantize import (
+from qtool.backends.openvino.workarounds.reduce_extremes_before_quantize import (
     isolate_reduce_extremes,
 )
 from tests.backends.onnx.export.workarounds.rewritten import rewritten

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.onnx.export.workarounds.single_axis_pads import widen_single_axis_pads
+from qtool.backends.openvino.workarounds.single_axis_pads import widen_single_axis_pads
 from tests.backends.onnx.export.workarounds.rewritten import rewritten
 
 

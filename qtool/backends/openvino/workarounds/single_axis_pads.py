@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qtool.backends.onnx.export.workarounds.graph_edits import add_int64, append_node
+from qtool.backends.onnx.graph_edits import add_int64, append_node
 from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.workaround import Workaround
 
 _Widths = np.ndarray[Any, Any]
 """Pads as [begin or end, axis]."""
@@ -46,3 +47,12 @@ def _widen(model: ir.Model, pad: ir.Node, widths: _Widths, axis: int) -> None:
     ]
     pad.replace_input_with(1, pads)
     append_node(model, pad, "Slice", bounds)
+
+
+SINGLE_AXIS_PADS = Workaround(
+    key="single-axis-pads",
+    package="openvino",
+    reason="the dequantization behind a pad of one axis loses its zero point",
+    rewrite=widen_single_axis_pads,
+    seen_in="2026.4",
+)

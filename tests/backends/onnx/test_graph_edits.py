@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import parser
 
-from qtool.backends.onnx.export.workarounds.graph_edits import add_int64, append_node
+from qtool.backends.onnx.graph_edits import add_int64, append_node
 
 TEXT = """<ir_version: 8, opset_import: ["": 18]>
     g (float[2, 3] x) => (float[2, 3] a, float[2, 3] b)
