@@ -44,7 +44,7 @@ from qtool.frontends.captured_model import (
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
-from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, Recipe
+from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, MODES, Recipe
 from qtool.planning.targets import check_format
 from qtool.search.archive import Archive, data_digest
 from qtool.search.choices import search_space
@@ -126,7 +126,7 @@ def tune(
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
-    recipes = _recipes(recipe, accuracy, recover)
+    recipes = _recipes(recipe, accuracy, recover, options.choices)
     identity = {
         "model": captured.fingerprint,
         "calibration data": data_digest(data),
@@ -264,15 +264,23 @@ def _reiterable(data: Iterable[Any]) -> Any:
     return list(data) if iter(data) is data else data
 
 
-def _recipes(recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None) -> list[Recipe]:
-    """Return a recipe for each accuracy level, the lowest first."""
-    if recover is not None:
-        return [Recipe.of(recipe, None, None, list(recover))]
+def _recipes(
+    recipe: Any, accuracy: Sequence[str], recover: Iterable[str] | None, choices: Sequence[str]
+) -> list[Recipe]:
+    """Return a recipe for each accuracy level, the lowest first.
+
+    The mode of a recipe is a choice of every layer: where the default is no choice, it is the mode
+    of the first one that has a mode.
+    """
     base = Recipe.of(recipe)
+    modes = [name for name, scheme in MODES.items() if scheme in choices]
+    mode = modes[0] if modes and base.mode == next(iter(MODES)) else None
+    if recover is not None:
+        return [Recipe.of(recipe, mode, None, list(recover))]
     if base.recover is not None or base.accuracy != DEFAULT_ACCURACY:
-        return [base]
+        return [Recipe.of(recipe, mode)]
     levels = sorted(dict.fromkeys(accuracy), key=lambda a: ACCURACIES.get(a, 0))
-    return [Recipe.of(recipe, None, level) for level in levels]
+    return [Recipe.of(recipe, mode, level) for level in levels]
 
 
 def _calibration(

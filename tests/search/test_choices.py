@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import qtool
+from qtool.api.tuning import _recipes
 from qtool.search.choices import FLOAT, observers_of, search_space
 from qtool.search.cost_model import extra_points, find_items
 
@@ -58,7 +60,23 @@ def test_a_search_of_weights_alone() -> None:
         options=qtool.SearchOptions(
             choices=("int4-weights", "int8-weights"), evaluations=2, timing=0.01
         ),
-        recipe={"mode": "weight-only-int4"},
         recover=[],
     )
     assert result.reached
+    assert result.recipe.mode in ("weight-only", "weight-only-int4")
+    assert {g.choice for g in result.groups} <= {"int8-weights", "int4-weights", "float"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "choices", "mode"),
+    [
+        (None, ("static", "int4-weights"), "static"),
+        (None, ("float", "int4-weights", "int8-weights"), "weight-only"),
+        (None, ("static-16",), "static"),
+        ({"mode": "dynamic"}, ("int4-weights",), "dynamic"),
+    ],
+)
+def test_the_default_of_a_search_is_one_of_its_choices(
+    recipe: dict[str, str] | None, choices: tuple[str, ...], mode: str
+) -> None:
+    assert {r.mode for r in _recipes(recipe, ("fast", "balanced"), None, choices)} == {mode}
