@@ -12,10 +12,11 @@ from typing import Any
 import click
 from qtool.cli.config_file import config_option
 
-__all__ = ["JSON", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
+__all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
 JSON = "qtool.json"
 VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
+LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {

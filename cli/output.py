@@ -12,7 +12,7 @@ from typing import Any
 import click
 from qtool.cli import envelope
 from qtool.cli.command import QUIET, VERBOSE
-from qtool.cli.progress import length_of, meta
+from qtool.cli.progress import length_of, logged_texts, meta
 from rich.console import Console
 from rich.text import Text
 
@@ -112,10 +112,15 @@ def show_report(report: Any, as_json: bool, folder: Path | None) -> None:
 def show_summary(summary: Summary, details: str = "") -> None:
     """Print a result in a few lines, and with -v in full; warnings go to standard error.
 
+    Notes that were printed as they were logged are left out.
+
     Args:
         summary: the few lines.
         details: the rest; empty if the summary has everything.
     """
+    known = logged_texts()
+    notes = [n for n in summary.notes if not known & {f"warning: {n}", f"note: {n}"}]
+    summary = replace(summary, notes=tuple(notes))
     for warning in summary.warnings:
         warn(warning)
     if is_quiet():

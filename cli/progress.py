@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import click
-from qtool.cli.command import JSON, LOG_LEVEL, QUIET, VERBOSE
+from qtool.cli.command import JSON, LOG_LEVEL, LOGGED, QUIET, VERBOSE
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -162,11 +162,18 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     write()
 
 
+def logged_texts() -> set[str]:
+    """Return what the running command printed of the log so far."""
+    texts: set[str] = meta().setdefault(LOGGED, set())
+    return texts
+
+
 class _Handler(logging.Handler):
     """Prints the log of qtool to standard error, above a bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
+        logged_texts().add(text)
         if _tasks:
             errors.print(f"[dim]{escape(text)}[/dim]", highlight=False)
         else:

@@ -28,6 +28,8 @@ def read_toml_or_json(path: Path, what: str) -> Any:
         if path.exists() and not path.is_file():  # a pipe may wait for ever, a device never end
             raise FileError(f"{path}: cannot read the {what}: not a regular file")
         text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise FileError(f"{path}: no such {what} file") from error
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: cannot read the {what} ({error})") from error
     if path.suffix == ".json":

@@ -109,4 +109,8 @@ def broken_images() -> Iterator[torch.Tensor]:
     raise OSError("the network drive is gone")
 
 
+def tensor_of(image: Any) -> torch.Tensor:
+    return torch.zeros(3, 8, 8)
+
+
 number = 5

@@ -52,6 +52,10 @@ REFUSED: Cases = {
         lambda: qtool.load_data("images", transform="tests.mistakes.nets:number"),
         "tests.mistakes.nets:number is a int, not a function",
     ),
+    "a damaged image": (
+        lambda: list(qtool.load_data("images", transform="tests.mistakes.nets:tensor_of")),
+        "images/a.png cannot be read as an image: ... such files with unreadable=0.01",
+    ),
     "no transform": (
         lambda: qtool.load_data("images"),
         "no preprocessing found for these images; pass 'transform'",

@@ -324,7 +324,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a recipe that is not there": (
         f"{N} {D} --recipe no.toml {OUT}",
-        "no.toml: cannot read the recipe ([Errno 2] No such file or directory: 'no.toml')",
+        "no.toml: no such recipe file",
     ),
     "a recipe of another kind": (
         f"{N} {D} --recipe text.txt {OUT}",

@@ -196,11 +196,15 @@ def _append_lengths(lengths: list[tuple[int, ...]], tokens: Any) -> list[tuple[i
     return [(*a, max(b, least)) for a, b in zip(lengths, more, strict=True)]
 
 
+class UnreadableFileError(DataError):
+    """An image or sound file that cannot be decoded."""
+
+
 def read_image(image: Any) -> Any:
     """Return an RGB image (PIL) from a path, or from a decoded image of a dataset.
 
     Raises:
-        DataError: the file cannot be read.
+        UnreadableFileError: the file cannot be decoded.
     """
     pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
@@ -209,14 +213,15 @@ def read_image(image: Any) -> Any:
         with pil.open(image) as opened:
             return opened.convert("RGB")
     except Exception as error:  # decoders may raise anything for damaged files
-        raise DataError(f"{image} cannot be read as an image: {describe(error)}") from error
+        why = describe(error)
+        raise UnreadableFileError(f"{image} cannot be read as an image: {why}") from error
 
 
 def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     """Return the waveform (float32 [samples], channels averaged) and its rate in Hz.
 
     Raises:
-        DataError: the file cannot be read.
+        UnreadableFileError: the file cannot be decoded.
     """
     if isinstance(sound, Mapping):  # as `datasets` decodes it
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
@@ -224,7 +229,7 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     try:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:
-        raise DataError(f"{sound} cannot be read as sound: {describe(error)}") from error
+        raise UnreadableFileError(f"{sound} cannot be read as sound: {describe(error)}") from error
     return wave.mean(1), int(rate)
 
 

@@ -19,7 +19,7 @@ from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
-from qtool.frontends.data.collators import Collator, ProcessorCollator
+from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
@@ -78,7 +78,14 @@ class Rows:
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from `first` on; others are not read."""
         for batch in self.batches[first::step]:
-            yield self.collate(batch)
+            yield self._read(batch)
+
+    def _read(self, batch: Sequence[Row]) -> Any:
+        try:
+            return self.collate(batch)
+        except UnreadableFileError as error:
+            remedy = f"remove it, or skip such files with {argument('--max-unreadable', 0.01)}"
+            raise DataError(f"{error}; {remedy}") from error
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:

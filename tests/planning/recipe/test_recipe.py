@@ -205,7 +205,7 @@ def test_a_file_says_the_same_in_toml_and_json(tmp_path: Path) -> None:
 
 
 FILES: dict[str, tuple[str, str | None, type[QtoolError], str]] = {
-    "missing": ("r.toml", None, FileError, "cannot read the recipe"),
+    "missing": ("r.toml", None, FileError, "no such recipe file"),
     "not toml": ("r.toml", "[[", FileError, "not TOML"),
     "not json": ("r.json", "{", FileError, "not JSON"),
     "other suffix": ("r.yaml", "a: 1", FileError, "a .toml or .json file"),
