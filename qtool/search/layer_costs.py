@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.types import Array
-from qtool.evaluation.latency.interleaved_timing import thread_clock, time_files
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
 from qtool.search.choices import FLOAT, Config
 from qtool.search.cost_model import CostModel, Items
@@ -70,9 +70,7 @@ def measure_costs(
     mixed = [c for c in space.alternating if not space.is_float(c)]
     files = [float_file, *map(write, pure)]
     both = [*files, *map(write, mixed)]
-    alone = time_files(
-        [float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS, clock=thread_clock
-    )
+    alone = time_files([float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
     ratios = measure_speedups(float_file, both[1:], inputs, seconds)
     whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])
     tables = repeat_sessions(lambda: profile_nodes(files, inputs, runs=RUNS), seconds * len(files))

@@ -16,12 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from qtool.core.progress import track_task
-from qtool.evaluation.latency.interleaved_timing import (
-    Ratio,
-    median_interval,
-    thread_clock,
-    time_files,
-)
+from qtool.evaluation.latency.interleaved_timing import Ratio, median_interval, time_files
 
 MIN_SESSIONS, MAX_SESSIONS = 3, 15  # sessions
 MIN_ROUNDS = 5  # in each session
@@ -53,7 +48,7 @@ def measure_speedups(
 
     def one() -> Sequence[Ratio]:
         each = whole / MAX_SESSIONS
-        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, clock=thread_clock)
+        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS)
         return timing.ratios[1:]
 
     with track_task("timing"):

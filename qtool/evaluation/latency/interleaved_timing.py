@@ -35,6 +35,11 @@ thread_clock: Clock = (
 excludes other processes, which preempt long runs more often than short ones."""
 
 
+def clock_for(threads: int) -> Clock:
+    """Return the clock for models on this number of threads; one thread is that of the caller."""
+    return thread_clock if threads == 1 else time.perf_counter
+
+
 @dataclass(frozen=True)
 class Latency:
     """Median latency of several files.
@@ -134,7 +139,7 @@ def time_files(
     least_rounds: int = MIN_ROUNDS,
     in_a_row: int = 1,
     tick: Callable[[Timing], None] = lambda _: None,
-    clock: Clock = time.perf_counter,
+    clock: Clock | None = None,
 ) -> Timing:
     """Time ONNX files on the same batch, in turns.
 
@@ -148,7 +153,7 @@ def time_files(
         in_a_row: runs of each file in its turn, averaged: for models that run repeatedly with warm
             caches, such as the steps of a decoder.
         tick: called every CHECK_EVERY rounds with the timing so far.
-        clock: for single runs; `thread_clock` measures one thread only.
+        clock: for single runs; by default `clock_for` the threads.
     """
     start = time.perf_counter()
     times: list[list[float]] = []
@@ -157,7 +162,7 @@ def time_files(
     def current() -> Timing:
         return _timing(np.array(times), batch, threads, time.perf_counter() - start)
 
-    for row in _rounds(files, inputs, threads, clock, in_a_row):
+    for row in _rounds(files, inputs, threads, clock or clock_for(threads), in_a_row):
         times.append(row)
         enough = len(times) >= least_rounds
         if enough and time.perf_counter() - start >= seconds:

@@ -39,7 +39,7 @@ from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.frontends.data.sample_names import SampleNames
-from qtool.verification import Coverage, Exactness
+from qtool.verification import Coverage, Exactness, planned_coverage
 
 EXACT_SAMPLES = 64
 
@@ -89,6 +89,8 @@ def build_report(
     if options.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [_coverage(store, i, f) for i, f in enumerate(opened)]
+    if len(opened) > 1 and not opened[1].runs_here and isinstance(quantized, Quantized):
+        coverages[1] = planned_coverage(quantized.plan)
     batch = first.arrays(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(opened[1:], 1))]
     latency, profile = _latencies(store, files, batch, options, bars)

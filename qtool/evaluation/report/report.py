@@ -171,9 +171,13 @@ class Report:
             *speed_rows(self.latency, 1, name),
             sqnr_row(measured.models[1].sqnr_db, measured.samples),
             *accuracy_rows(measured, 1, name),
-            integer_row(model.integer_mac_share, model.integer_weight_mac_share),
+            self._integer_row(model),
             *([] if exact is None else exact.rows()[:1]),
         ]
+
+    def _integer_row(self, model: ModelFacts) -> tuple[str, str]:
+        label, text = integer_row(model.integer_mac_share, model.integer_weight_mac_share)
+        return label, text if model.runs_here else f"{text} (as planned for {model.target})"
 
     def __str__(self) -> str:
         return str(self.summary())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from qtool.evaluation.latency.interleaved_timing import (
     Ratio,
     Spread,
     Timing,
+    clock_for,
     median_interval,
     median_latency,
     time_files,
@@ -51,6 +53,11 @@ def test_what_was_timed():
     assert prompt.what == "prompt of 96 tokens, batch 1, 2 threads"
     step = Timing(1, 1, 9, 1.0, spread, ratio, "step", 1, 95)
     assert step.what == "step with 95 cached tokens, batch 1, 1 thread"
+
+
+def test_one_thread_is_timed_without_other_processes():
+    assert clock_for(1) is interleaved_timing.thread_clock
+    assert clock_for(2) is clock_for(0) is time.perf_counter
 
 
 def test_goes_on_until_the_ratio_is_known(monkeypatch):

@@ -208,6 +208,7 @@ def test_what_a_file_is_for(made):
         ("weight-only", "onnxruntime", None),
         ("dynamic", "onnxruntime", None),
         ("static", "qnn", [{"op": "linear", "activations": "uint16"}]),
+        ("static", "onnxruntime-arm", None),
     ],
 )
 def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
@@ -221,7 +222,10 @@ def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
     assert report.layers is not None, report.layers_note
     assert {"0", "2"} <= {layer.name for layer in report.layers.layers}
     facts = report.models[1]
-    assert (facts.mode, facts.target, facts.runs_here) == (mode, target, target != "qnn")
+    assert (facts.mode, facts.target, facts.runs_here) == (mode, target, target == "onnxruntime")
+    if not facts.runs_here:
+        assert facts.integer_mac_share == 1  # of the plan, not of the kernels of this machine
+        assert dict(report.summary().rows)["integer"].endswith(f"(as planned for {target})")
 
 
 def test_inputs_are_matched_by_position(tmp_path):
