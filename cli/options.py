@@ -12,6 +12,7 @@ from qtool.cli.number_types import DAY, Real, parse_counts
 from qtool.cli.sources import F, Path_, RenamedOption, load_labels
 
 from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS
+from qtool.core.text_files import read_toml_or_json
 from qtool.evaluation.options import Goals, ReportOptions
 
 
@@ -27,6 +28,16 @@ def _report_folder(
 
     if value is not None:
         check_folder(value)
+    return value
+
+
+def _recipe_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Check the rules before a model is loaded, and that there are any before torch is."""
+    if value is not None:
+        read_toml_or_json(value, "recipe")
+        from qtool.planning.recipe import Recipe
+
+        Recipe.of(value)
     return value
 
 
@@ -80,6 +91,7 @@ interface = click.option(
 recipe = click.option(
     "--recipe",
     type=Path_,
+    callback=_recipe_file,
     metavar="FILE",
     help="A .toml or .json file with rules for individual layers, such as "
     'rules = [{select = "head.*", as = "float"}].',

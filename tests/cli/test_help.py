@@ -86,6 +86,7 @@ TYPOS = {
         ["tune", *MODEL[1:], "--eval-data", "d", "--choices", "statc"],
         "did you mean 'static'?",
     ),
+    "recipe": ([*MODEL, "--recipe", "no.toml"], "no.toml: no such recipe file"),
     "option": ([*MODEL, "--tarket", "qnn"], "--target"),
 }
 
