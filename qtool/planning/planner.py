@@ -64,10 +64,12 @@ def make_plan(
     _choose_integer(state)
     _tie_tables(state)
     if not state.integer and not state.weight_only and layers is None and not allow_float:
+        remedy = f"keep it in float or choose another target ({argument('--target')})"
+        if recipe.mode != "static":
+            remedy = f"use {argument('--mode', 'static')}"
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
-            f"{_float_reasons(state)}; keep it in float or choose another target "
-            f"({argument('--target')})"
+            f"{_float_reasons(state)}; {remedy}"
         )
     _find_codes_needed(state)
     _fuse_clamps(state)

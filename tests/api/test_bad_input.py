@@ -146,6 +146,11 @@ def test_a_model_with_nothing_to_quantize(refuses: Callable[..., str]) -> None:
     net = nn.Sequential(nn.Softmax(1), nn.LayerNorm(8)).eval()
     message = refuses(qtool.PlanError, qtool.quantize, net, [x])
     assert "nothing in this model can run in integers on onnxruntime" in message
+    assert "keep it in float or choose another target ('target')" in message
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+    images = torch.rand(2, 3, 8, 8)
+    message = refuses(qtool.PlanError, qtool.quantize, conv, [images], mode="dynamic")
+    assert message.endswith("use mode='static'")
 
 
 def test_a_calibration_of_another_model(model: qtool.Captured, refuses: Callable[..., str]) -> None:

@@ -33,17 +33,19 @@ _SCHEMES = {
 NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "explain")
 """Commands on the file of `quantize`."""
 
-_NO_LAYER = "can run in integers on tflite: .*; keep it in float or choose another target"
+_NO_LAYER = r"nothing in this model can run in integers on \w+: .*; use --mode static"
 REFUSED: tuple[tuple[str, str, str, str], ...] = (
     # command, kind, mode, what the sentence says
-    ("calibrate", "*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
     ("blockwise", "cnn", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "detector", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "lstm", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
     ("blockwise", "tflite", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
+    ("*", "detector", "dynamic", _NO_LAYER),
+    ("*", "detector", "weight-only*", _NO_LAYER),
     ("*", "tflite", "dynamic", _NO_LAYER),
     ("*", "tflite", "weight-only-int4", _NO_LAYER),
+    ("calibrate", "*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
     ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
     ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
 )
