@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ def test_a_model_with_nothing_to_quantize(refuses: Callable[..., str]) -> None:
     assert "keep it in float or choose another target ('target')" in message
     conv = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
     images = torch.rand(2, 3, 8, 8)
-    message = refuses(qtool.PlanError, qtool.quantize, conv, [images], mode="dynamic")
+    message = refuses(qtool.PlanError, partial(qtool.quantize, mode="dynamic"), conv, [images])
     assert message.endswith("use mode='static'")
 
 
