@@ -129,8 +129,8 @@ def write(
         SystemExit: with 1, a goal is missed.
     """
     from qtool.api.evaluation import measure_accuracy
-    from qtool.backends.onnx.storage import model_files
-    from qtool.conversion.tflite_export import FORMATS
+    from qtool.backends.onnxruntime.model_file import ONNX
+    from qtool.backends.table import format_of, open_file
     from qtool.core.option_names import file_format
     from qtool.evaluation.latency.speedup import measure_speedup
 
@@ -144,9 +144,9 @@ def write(
             timing=0,
         )
     assert result is not None
-    is_tflite = file_format(path, format_) in FORMATS
+    is_onnx = format_of(file_format(path, format_)) is ONNX
     with output.status("timing"):
-        timed = timing and not is_tflite
+        timed = timing and is_onnx
         speed = measure_speedup(quantized, path, seconds=timing) if timed else None
     accuracy = None
     if evaluation is not None:
@@ -158,7 +158,7 @@ def write(
             progress=output.progress("evaluating", output.length_of(evaluation.batches)),
         )
     missed = _missed(result, *goals)
-    size = sum(f.stat().st_size for f in ([path] if is_tflite else model_files(path)))
+    size = sum(f.stat().st_size for f in (open_file(path).parts if is_onnx else [path]))
     summary = _summary(quantized, path, size, result, speed)
     if accuracy is not None and evaluation is not None:
         summary = _with_accuracy(summary, accuracy, evaluation.kind)

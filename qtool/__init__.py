@@ -96,7 +96,7 @@ _HOMES = {
     "search.goals": "TuneGoals",
     "search.search_options": "SearchOptions",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
-    "verification.emulation": "CpuComparison CpuResult emulators",
+    "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
 }
 _FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

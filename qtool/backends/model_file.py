@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from qtool.backends.export import MakeExport
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.core.graph import FloatGraph
@@ -213,16 +214,20 @@ class FileFormat:
     """A format of model files.
 
     Attributes:
+        names: values of `format` in `Quantized.export`.
         suffix: of its files.
         fits: whether a file has this format.
         open: reads one.
         session: opens one in its runtime, with a number of threads (0 lets the runtime choose); the
             result has `get_inputs`, `get_outputs` and `run`, as those of ONNX Runtime.
         write_float: writes a canonical graph in float: (graph, path, name of the target).
+        export: writes and checks a quantized model.
     """
 
+    names: tuple[str, ...]
     suffix: str
     fits: Callable[[str | Path], bool]
     open: Callable[[Path], ModelFile]
     session: Callable[[str | Path, int], Any]
     write_float: Callable[[FloatGraph, str | Path, str], Path]
+    export: MakeExport

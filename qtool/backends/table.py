@@ -1,31 +1,25 @@
-"""The runtimes that targets name, and the formats of files: a row for each."""
+"""The formats of model files, a row for each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
-from qtool.backends.onnxruntime.session import ONNXRUNTIME
-from qtool.backends.openvino.runtime import OPENVINO
-from qtool.backends.runtime import Runtime
 from qtool.backends.tflite.model_file import TFLITE
 from qtool.core.errors import FileError
 from qtool.core.graph import FloatGraph
 from qtool.core.paths import is_file
 from qtool.planning.targets import DEFAULT
 
-RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
-
 FORMATS: tuple[FileFormat, ...] = (TFLITE, ONNX)
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
 
 
-def runtime(name: str | None) -> Runtime | None:
-    """Return the runtime of a target, None for a target whose runtime cannot run here."""
-    return None if name is None else RUNTIMES[name]
+def format_of(name: str) -> FileFormat:
+    """Return the format that writes "qdq", "qoperator", "tflite", ...; see `FileFormat.names`."""
+    return next(f for f in FORMATS if name in f.names)
 
 
 def is_model(path: Path) -> bool:

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnx
-import onnx_ir as ir
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
-from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
+from qtool.backends.export import Export, ExportOptions, PlannedFile
+from qtool.backends.model_file import FileFormat
+from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.origin import Origin, present_versions
-from qtool.backends.onnx.reading import OnnxModel
-from qtool.backends.onnx.self_test_format import SelfTest, attach
-from qtool.backends.onnx.storage import atomic_save, save
-from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.onnxruntime.integer_engine import Program, lower
-from qtool.backends.onnxruntime.self_test.creation import make_self_test
-from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
-from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.table import runtime
-from qtool.backends.tflite.export import Layout, Written
-from qtool.conversion import tflite_export
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.onnxruntime.planned_export import OnnxExport
+from qtool.backends.table import format_of
 from qtool.conversion.fidelity_measurement import (
     find_near_zero_divisions,
     measure_fidelity,
     measure_holdout,
 )
-from qtool.conversion.file_verification import (
-    check_correctness,
-    find_runtime,
-    measure_coverage,
-    measure_portability,
-)
 from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
-from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
-from qtool.core.errors import ExportError, VerificationError
+from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.option_names import file_format
@@ -55,6 +42,9 @@ from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verificati
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.fidelity import Outputs
 
+if TYPE_CHECKING:
+    import onnx
+
 
 @dataclass
 class _Results:
@@ -63,18 +53,14 @@ class _Results:
     Attributes:
         state: hash of the weights.
         graph: the QDQ graph in torch.
-        model: the ONNX model in QDQ form.
-        file: the exported file in QDQ form, which replaces `model`.
-        coverage: of the exported file.
+        exports: suffix of a format -> its writer.
         fidelity: on the sample that exports are verified with.
         holdout: SQNR of the outputs on held-out samples.
     """
 
     state: str = ""
     graph: fx.GraphModule | None = None
-    model: onnx.ModelProto | None = None
-    file: OnnxModel | None = None
-    coverage: Coverage | None = None
+    exports: dict[str, Export] = field(default_factory=dict)
     fidelity: Fidelity | None = None
     holdout: Outputs | None = None
 
@@ -153,46 +139,27 @@ class Quantized:
         """The QDQ graph in torch that is exported: integer weights, quantize and dequantize."""
         results = self._results
         if results.graph is None:
-            results.graph = self._lower()
+            results.graph = lower_to_qdq(self.module, self.plan, target(self.plan.target))
         return results.graph
+
+    def _export_as(self, kind: FileFormat) -> Export:
+        """Return the writer of a format; what it makes is kept while the weights are the same."""
+        exports = self._results.exports
+        if kind.suffix not in exports:
+            exports[kind.suffix] = kind.export(self._simulation, self.info.metadata())
+        return exports[kind.suffix]
+
+    @property
+    def _onnx(self) -> OnnxExport:
+        export = self._export_as(ONNX)
+        assert isinstance(export, OnnxExport)
+        return export
 
     @exclusive
     def to_onnx(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         """Return the ONNX model, unverified. Most people want `export`, which has the arguments."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self._model(format))  # the stored model stays as it is
-        return copy
-
-    def _model(self, format: str = "qdq") -> onnx.ModelProto:  # noqa: A002  # the field's word
         check_format(target(self.plan.target).name, format)
-        results = self._results
-        if results.model is None:
-            read = results.file
-            results.model = self._write() if read is None else ir.to_proto(read.model)
-        return self._formatted(format)
-
-    def _formatted(self, format: str) -> onnx.ModelProto:  # noqa: A002  # the field's word
-        model = self._stored.model
-        assert model is not None
-        if format == "qdq":
-            return model
-        return to_qoperator(model, target(self.plan.target).types.activation.signed)
-
-    def _lower(self) -> fx.GraphModule:
-        return lower_to_qdq(self.module, self.plan, target(self.plan.target))
-
-    def _write(self) -> onnx.ModelProto:
-        chosen = target(self.plan.target)
-        form, used = chosen.file, runtime(chosen.runtime)
-        return to_onnx(
-            self._lower(),
-            self.graph,
-            form.opset,
-            form.ir_version,
-            self.info.metadata(),
-            form.contrib,
-            () if used is None else used.workarounds,
-        )
+        return copy.deepcopy(self._onnx.model(format))  # the stored one stays as it is
 
     @accepts_paths("path")
     @exclusive
@@ -230,76 +197,34 @@ class Quantized:
             FileError: the file cannot be written.
             VerificationError: the file does not compute what the plan says.
         """
-        if (kind := file_format(path, format)) in tflite_export.FORMATS:
-            check_format(self.plan.target, kind)
-            if external_data:
-                raise ExportError("a TFLite file holds its weights itself; leave external_data out")
-            ports = tflite_export.layout_of(self.plan.target, layout, interface)
-            return self._export_tflite(Path(path), verify, kind, ports)
-        self._model(format)
-        self._simulation.trim_memory()  # intermediate graphs hold all codes twice
-        with atomic_save(self._formatted(format), path, external_data) as temporary:
-            file = ExportedFile(temporary)
-            if format == "qdq" and verify:  # the file as read replaces the model: one copy
-                self._stored.file, self._stored.model = file.file, None
-                self._simulation.trim_memory()
-            result = self._verify(file, self.sample) if verify else None
+        kind = file_format(path, format)
+        check_format(self.plan.target, kind)
+        export = self._export_as(format_of(kind))
+        options = ExportOptions(kind, external_data, layout, interface)
+        with export.writing(Path(path), options, self.sample, verify) as file:
+            result = self._checked(file, self.sample) if verify else None
             if result is not None and not result.passed:
                 why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
                 raise VerificationError(
                     f"the exported model does not compute what was planned ({why}); "
                     f"{path} was not written"
                 )
-            attach(temporary, self._self_test(file))
-        if result is not None and format == "qdq":
-            self._stored.coverage = result.coverage
         return result
 
-    def _export_tflite(
-        self, path: Path, verify: bool, kind: str, layout: Layout
-    ) -> Verification | None:
-        """Write a TFLite file, or its C source, after verifying it in a temporary file."""
+    def _checked(self, file: PlannedFile, batch: Batch) -> Verification:
         simulation = self._simulation
-        written = tflite_export.write(simulation, self.qdq, layout, self.info.metadata())
-        with scratch_folder() as folder:
-            temporary = folder / "model.tflite"
-            tflite_export.save(written, temporary)
-            result = self._verify_tflite(written, temporary) if verify else None
-            if result is not None and not result.passed:
-                why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
-                raise VerificationError(
-                    f"the exported model does not compute what was planned ({why}); "
-                    f"{path} was not written"
-                )
-            tflite_export.publish(temporary, path, kind)
-        return result
-
-    def _verify_tflite(self, written: Written, file: Path) -> Verification:
-        simulation, batch = self._simulation, self.sample
-        divisions = find_near_zero_divisions(simulation, batch)
-        checked = tflite_export.check(simulation, written, file, batch)
-        shown = tflite_export.with_parts(simulation, written)
-        fidelity = self._measure_fidelity(batch, divisions, checked.outputs, shown)
+        divisions = find_near_zero_divisions(simulation, batch)  # before sessions hold memory
+        checked = file.check(batch)
+        fidelity = self._measure_fidelity(batch, divisions, checked.outputs, checked.simulation)
         return Verification(
             checked.parity,
             checked.exactness,
             checked.coverage,
             fidelity,
-            missing_runtime=checked.missing,
-            notes=checked.remarks,
+            checked.portability,
+            checked.missing,
+            checked.remarks,
         )
-
-    def _self_test(self, file: ExportedFile) -> SelfTest:
-        file.close()
-        file = self._with_qdq(file)
-        sample = self.graph.smaller(self.sample, SAMPLES)
-        return make_self_test(file, sample.arrays(), self._simulation.macs)
-
-    def _with_qdq(self, file: ExportedFile) -> ExportedFile:
-        """Return the file, with its QDQ form if it is in QOperator form."""
-        if is_qoperator(file.file.outline):
-            return ExportedFile(file.path, qdq=self._model())
-        return file
 
     @accepts_paths("path")
     @exclusive
@@ -315,35 +240,14 @@ class Quantized:
                 outputs does not raise here: see `Verification.passed`.
         """
         if path is None:
-            with scratch_folder() as folder:
-                return self.verify(self._save(folder), sample)
-        return self._verify(ExportedFile(path), sample or self.sample)
-
-    def _save(self, folder: Path) -> Path:
-        path = folder / "model.onnx"
-        save(self._model(), path)
-        return path
+            with self._onnx.saved() as saved:
+                return self.verify(saved, sample)
+        return self._checked(self._onnx.file(path, self.sample), sample or self.sample)
 
     @exclusive
     def check_file(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """Check whether a file is correct, as `verify` does, without measuring fidelity."""
-        arrays = self.sample.arrays()
-        return check_correctness(self._simulation, ExportedFile(path), self.sample, arrays)
-
-    def _verify(self, file: ExportedFile, batch: Batch) -> Verification:
-        file = self._with_qdq(file)
-        inputs, simulation = batch.arrays(), self._simulation
-        divisions = find_near_zero_divisions(simulation, batch)  # before sessions hold memory
-        parity, exactness = check_correctness(simulation, file, batch, inputs)
-        used, missing = find_runtime(target(self.plan.target))
-        if exactness is None:
-            coverage = measure_coverage(file, self.plan, used)
-            fidelity = self._measure_fidelity(batch, divisions)
-            return Verification(parity, None, coverage, fidelity, missing_runtime=missing)
-        fidelity = self._measure_fidelity(batch, divisions, file.run(inputs))
-        coverage = measure_coverage(file, self.plan, used)
-        portability = measure_portability(simulation, file, self.sample)
-        return Verification(parity, exactness, coverage, fidelity, portability)
+        return self._onnx.file(path, self.sample).correctness(self.sample)
 
     def integer(self, profile: str | None = None) -> Program:
         """Return the integer program of this model: call it with inputs, get output codes.
@@ -355,9 +259,7 @@ class Quantized:
         Raises:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
-        chosen = target(self.plan.target)
-        default = None if runs_here(chosen) else chosen.profile
-        return lower(self._model(), profile or default)
+        return self._onnx.program(profile)
 
     @property
     def float_bytes(self) -> int:
@@ -385,15 +287,7 @@ class Quantized:
     @property
     def coverage(self) -> Coverage:
         """The integer coverage of the exported model; after `export`, what that measured."""
-        used, _ = find_runtime(target(self.plan.target))
-        if used is None:
-            return planned_coverage(self.plan)
-        results = self._results
-        if results.coverage is None:
-            with scratch_folder() as folder:
-                file = ExportedFile(self._save(folder))
-                results.coverage = measure_coverage(file, self.plan, used)
-        return results.coverage
+        return self._onnx.coverage()
 
     @property
     def fidelity(self) -> Fidelity:

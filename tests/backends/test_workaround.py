@@ -8,7 +8,7 @@ import pytest
 
 from qtool.backends import workaround
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
-from qtool.backends.table import RUNTIMES
+from qtool.backends.runtimes import RUNTIMES
 from qtool.backends.workaround import Workaround, apply_workarounds
 
 ROWS = [*ONNX_WORKAROUNDS, *(w for r in RUNTIMES.values() for w in r.workarounds)]

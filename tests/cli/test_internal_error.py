@@ -19,9 +19,9 @@ PLACES = {
     "the plan": ("qtool.frontends.captured_model.make_plan", QUANTIZE),
     "calibration": ("qtool.calibration.collect.insert_points", QUANTIZE),
     "a recovery step": ("qtool.api.conversion.run_steps", QUANTIZE),
-    "the writer": ("qtool.conversion.quantized.to_onnx", QUANTIZE),
-    "verification": ("qtool.conversion.quantized.check_correctness", QUANTIZE),
-    "the self-test": ("qtool.conversion.quantized.make_self_test", QUANTIZE),
+    "the writer": ("qtool.backends.onnxruntime.planned_export.to_onnx", QUANTIZE),
+    "verification": ("qtool.backends.onnxruntime.planned_export.check_correctness", QUANTIZE),
+    "the self-test": ("qtool.backends.onnxruntime.planned_export.make_self_test", QUANTIZE),
     "evaluation": (
         "qtool.api.evaluation.evaluate_files",
         ("evaluate", "digits.int8.onnx", "--model", *DIGITS, "--data", "calib_data/digits"),

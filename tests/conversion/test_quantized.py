@@ -11,8 +11,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from qtool.api.conversion import calibrate, convert, quantize
-from qtool.conversion import file_verification
-from qtool.conversion import quantized as module
+from qtool.backends.onnxruntime import planned_export as module
+from qtool.backends.onnxruntime.verification import planned_file
 from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import capture_model
 from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
@@ -63,7 +63,8 @@ def test_a_failed_verification_leaves_what_was_there(
     path = tmp_path / "model.onnx"
     path.write_text("the last good one")
     model = quantized("linear")
-    monkeypatch.setattr(model, "_formatted", lambda *_: corrupt("2.weight.codes", np.negative))
+    wrong = corrupt("2.weight.codes", np.negative)
+    monkeypatch.setattr(model._onnx, "model", lambda *_: wrong)
     with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
         model.export(path)
     assert path.read_text() == "the last good one"
@@ -90,7 +91,7 @@ def test_what_export_found_is_not_found_again(
     monkeypatch.setattr(module, "to_onnx", lambda *a: written.append(a) or write(*a))
     result = model.export(tmp_path / "model.onnx")
     assert result is not None
-    monkeypatch.setattr(file_verification, "audit", lambda _: pytest.fail("audited again"))
+    monkeypatch.setattr(planned_file, "audit", lambda _: pytest.fail("audited again"))
     assert model.coverage is result.coverage
     written_bytes = (tmp_path / "model.onnx").read_bytes()
     assert written_bytes.startswith(model.to_onnx().SerializeToString())

@@ -23,6 +23,7 @@ from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.input_ranges import input_ranges
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.node_times import profile_file
+from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import session
 from qtool.backends.onnxruntime.verification.audit import audit
@@ -254,9 +255,11 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
 
 
 ONNX = FileFormat(
+    ("qdq", "qoperator"),
     OnnxFile.suffix,
     lambda _: True,
     OnnxFile,
     lambda path, threads: session(path, threads=threads),
     write_float,
+    OnnxExport,
 )

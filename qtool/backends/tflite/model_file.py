@@ -13,6 +13,7 @@ from qtool.backends.tflite.dequantized import without_quantization
 from qtool.backends.tflite.engine import tensor_names
 from qtool.backends.tflite.export import write_float
 from qtool.backends.tflite.file import is_tflite, save
+from qtool.backends.tflite.planned_export import FORMATS, TfliteExport
 from qtool.backends.tflite.session import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import (
@@ -121,4 +122,12 @@ class TfliteModelFile:
         return measure_deployment(self.file)
 
 
-TFLITE = FileFormat(TfliteModelFile.suffix, is_tflite, TfliteModelFile, LitertSession, write_float)
+TFLITE = FileFormat(
+    FORMATS,
+    TfliteModelFile.suffix,
+    is_tflite,
+    TfliteModelFile,
+    LitertSession,
+    write_float,
+    TfliteExport,
+)

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from qtool.backends import runtimes as module
 from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.runtime import Arrays
-from qtool.backends.table import RUNTIMES, runtime
-from qtool.conversion import file_verification as module
+from qtool.backends.runtimes import RUNTIMES, runtime
 from qtool.core.errors import VerificationError
 from qtool.planning.targets import TARGETS
 from tests.planning.targets.converted import converted, samples

@@ -1,4 +1,4 @@
-"""Checks of an exported file against the fake-quantized model that it was written from."""
+"""Checks of an ONNX file against the fake-quantized model that it was written from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qtool.backends.onnx.executed_coverage import executed_coverage
-from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
+from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
@@ -19,13 +19,11 @@ from qtool.backends.onnxruntime.verification.qdq_structure import (
     check_structure,
     check_well_formed,
 )
-from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
-from qtool.backends.table import runtime
-from qtool.core.argument_names import argument
+from qtool.backends.runtimes import find_runtime
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan
-from qtool.planning.targets import Target, target
+from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.portability import Portability
@@ -34,29 +32,6 @@ _NODE_SAMPLES = 4
 """Samples for the comparison node by node, which holds all intermediate values at once."""
 _PORTABILITY_SAMPLES, _PORTABILITY_MACS = 32, 2 * 10**9
 """Samples for other CPUs; fewer where they take more multiply-accumulates than this."""
-
-
-def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
-    """Return the runtime to verify files of a target in.
-
-    Returns:
-        The runtime, None if it cannot run here; a sentence if installing it or another CPU helps.
-    """
-    used = runtime(chosen.runtime)
-    if used is None:
-        return None, ""
-    if not used.installed:
-        return None, (
-            f"{used.title} is not installed: the file was run as written in ONNX Runtime only; "
-            f"pip install {used.package} has it verified where it will run"
-        )
-    if chosen.runtime == "onnxruntime" and not runs_here(chosen):
-        cpu = profile(machine_profile()).cpus
-        return None, (
-            f"target {chosen.name} is not for this CPU ({cpu}): the file was only run as written; "
-            f"verify it on the CPU it is for, or convert with {argument('--target', 'onnxruntime')}"
-        )
-    return used, ""
 
 
 def check_correctness(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.table import RUNTIMES, runtime
+from qtool.backends.runtimes import RUNTIMES, runtime
 from qtool.planning.targets import TARGETS
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from qtool.backends.export import Checked, ExportOptions
+from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.export import Layout, Written, to_tflite
@@ -18,7 +21,7 @@ from qtool.backends.tflite.verification import compare_litert_codes, tflite_cove
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.argument_names import argument
-from qtool.core.atomic import atomic_path
+from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
@@ -26,7 +29,7 @@ from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
-from qtool.verification import Coverage, Exactness, NodeParity, Parity
+from qtool.verification import NodeParity, Parity
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.parity import difference
 from qtool.verification.simulation_parity import compare_points
@@ -105,27 +108,6 @@ _NO_DELEGATE = (
 )
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Results of the checks of a TFLite file.
-
-    Attributes:
-        parity: compared with the fake-quantized model.
-        exactness: compared with the integer engine; None without LiteRT.
-        coverage: what runs in integers.
-        outputs: on the batch, in the layout of the network.
-        missing: a sentence if LiteRT is not installed.
-        remarks: sentences on the file.
-    """
-
-    parity: Parity
-    exactness: Exactness | None
-    coverage: Coverage
-    outputs: list[Array] | None
-    missing: str
-    remarks: tuple[str, ...]
-
-
 def write(
     model: FakeQuantized,
     qdq: torch.fx.GraphModule,
@@ -189,7 +171,9 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     as_written = difference(expected_few, few_outputs, scales)
     if not installed:
         parity = Parity(batch.size, as_written, None, None, "", steps)
-        return Checked(parity, None, tflite_coverage(file), None, _MISSING, _remarks(file))
+        missing, remarks = _MISSING, _remarks(file)
+        coverage = tflite_coverage(file)
+        return Checked(parity, None, coverage, missing=missing, remarks=remarks, simulation=model)
     arrays = batch.arrays()
     outputs, remarks = file.run(arrays), _remarks(file)
     try:
@@ -210,7 +194,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         remarks = (*remarks, microcontroller.compare(file, arrays))
     reasons = {d.node: d.reason for d in model.plan.nodes}
     coverage = tflite_coverage(file, reasons)
-    return Checked(parity, exactness, coverage, outputs, "", remarks)
+    return Checked(parity, exactness, coverage, outputs, remarks=remarks, simulation=model)
 
 
 def with_parts(model: FakeQuantized, written: Written) -> FakeQuantized:
@@ -281,3 +265,49 @@ def _remarks(file: TfliteFile) -> tuple[str, ...]:
     if file.metadata.get("target") == microcontroller.TARGET:
         remarks.append(microcontroller.describe(file))
     return tuple(remarks)
+
+
+class TfliteExport:
+    """See `Export`.
+
+    Args:
+        simulation: the quantized model.
+        metadata: the description for the file.
+    """
+
+    def __init__(self, simulation: FakeQuantized, metadata: Mapping[str, str]) -> None:
+        self.simulation, self._metadata = simulation, metadata
+
+    @contextmanager
+    def writing(
+        self,
+        path: Path,
+        options: ExportOptions,
+        sample: Batch,  # noqa: ARG002  # the file has no self-test
+        verify: bool,  # noqa: ARG002  # nothing is kept for it
+    ) -> Iterator[PlannedTflite]:
+        """See `Export`."""
+        if options.external_data:
+            raise ExportError("a TFLite file holds its weights itself; leave external_data out")
+        plan = self.simulation.plan
+        layout = layout_of(plan.target, options.layout, options.interface)
+        qdq = lower_to_qdq(self.simulation.module, plan, target(plan.target))
+        written = write(self.simulation, qdq, layout, self._metadata)
+        with scratch_folder() as folder:
+            temporary = folder / "model.tflite"
+            save(written, temporary)
+            yield PlannedTflite(self.simulation, written, temporary)
+            publish(temporary, path, options.format)
+
+
+@dataclass(frozen=True)
+class PlannedTflite:
+    """A TFLite file of a quantized model; see `PlannedFile`."""
+
+    simulation: FakeQuantized
+    written: Written
+    path: Path
+
+    def check(self, batch: Batch) -> Checked:
+        """See `PlannedFile`."""
+        return check(self.simulation, self.written, self.path, batch)

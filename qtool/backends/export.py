@@ -1,0 +1,95 @@
+"""The interface of a backend for quantized models: writing a planned graph, checking the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from qtool.core.data import Batch
+from qtool.core.types import Array
+from qtool.verification import Coverage, Exactness, Parity, Portability
+from qtool.verification.fake_quantized import FakeQuantized
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The options of `Quantized.export`, which describes them.
+
+    Attributes:
+        format: name of the format.
+        external_data: write weights to a second file.
+        layout: of images at the interface.
+        interface: type of inputs and outputs; None: the usual one of the target.
+    """
+
+    format: str = "qdq"
+    external_data: bool = False
+    layout: str = "nhwc"
+    interface: str | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Results of the checks of a file.
+
+    Attributes:
+        parity: compared with the fake-quantized model.
+        exactness: compared with the integer engine; None where the runtime does not run here or is
+            not known to the last bit.
+        coverage: what runs in integers.
+        outputs: on the batch, in the layout of the network; None without `exactness`.
+        portability: results on other CPUs, where they are known.
+        missing: a sentence if installing the runtime, or another CPU, helps.
+        remarks: sentences on the file.
+        simulation: the model with the points of the file, where the file has finer ones.
+    """
+
+    parity: Parity
+    exactness: Exactness | None
+    coverage: Coverage
+    outputs: list[Array] | None = None
+    portability: Portability | None = None
+    missing: str = ""
+    remarks: tuple[str, ...] = ()
+    simulation: FakeQuantized | None = None
+
+
+class PlannedFile(Protocol):
+    """A file and the quantized model that it was written from."""
+
+    def check(self, batch: Batch) -> Checked:
+        """Check whether the file computes what the plan says.
+
+        Args:
+            batch: bound to the inputs of the graph.
+
+        Raises:
+            VerificationError: the file is malformed, or the runtime refuses it.
+        """
+
+
+class Export(Protocol):
+    """A quantized model in one format."""
+
+    def writing(
+        self, path: Path, options: ExportOptions, sample: Batch, verify: bool
+    ) -> AbstractContextManager[PlannedFile]:
+        """Write a file to a temporary path; at the end of the block it is moved into place.
+
+        Args:
+            path: the final one.
+            options: of the format.
+            sample: a batch for a self-test in the file.
+            verify: the file will be checked, with what is in memory for that.
+
+        Raises:
+            ExportError: an operator cannot be written, or an option does not fit the format.
+            FileError: the file cannot be written.
+        """
+
+
+MakeExport = Callable[[FakeQuantized, Mapping[str, str]], Export]
+"""Takes the model and the description for its file."""

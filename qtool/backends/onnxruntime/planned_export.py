@@ -1,0 +1,161 @@
+"""The ONNX file of a quantized model: written, checked in ONNX Runtime, lowered to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from qtool.backends.export import Checked, ExportOptions
+from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
+from qtool.backends.onnx.reading import OnnxModel
+from qtool.backends.onnx.self_test_format import attach
+from qtool.backends.onnx.storage import atomic_save, save
+from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.self_test.creation import make_self_test
+from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.onnxruntime.verification.planned_file import (
+    check_correctness,
+    measure_coverage,
+    measure_portability,
+)
+from qtool.backends.runtimes import find_runtime, runtime
+from qtool.core.atomic import scratch_folder
+from qtool.core.data import Batch
+from qtool.planning.targets import target
+from qtool.verification import Coverage, Exactness, Parity, planned_coverage
+from qtool.verification.fake_quantized import FakeQuantized
+
+
+class OnnxExport:
+    """The ONNX model of a quantized model, made once; see `Export`.
+
+    Args:
+        simulation: the quantized model.
+        metadata: the description for the file.
+    """
+
+    def __init__(self, simulation: FakeQuantized, metadata: Mapping[str, str]) -> None:
+        self.simulation, self._metadata = simulation, metadata
+        self._target = target(simulation.plan.target)
+        self._model: onnx.ModelProto | None = None
+        self._file: OnnxModel | None = None  # the exported file in QDQ form replaces the model
+        self._coverage: Coverage | None = None
+
+    def model(self, name: str = "qdq") -> onnx.ModelProto:
+        """Return the model in a form; it is not to be changed.
+
+        Args:
+            name: "qdq" or "qoperator".
+
+        Raises:
+            ExportError: an operator cannot be written.
+        """
+        if self._model is None:
+            self._model = self._write() if self._file is None else ir.to_proto(self._file.model)
+        if name == "qdq":
+            return self._model
+        return to_qoperator(self._model, self._target.types.activation.signed)
+
+    def _write(self) -> onnx.ModelProto:
+        form, used = self._target.file, runtime(self._target.runtime)
+        return to_onnx(
+            lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
+            self.simulation.graph,
+            form.opset,
+            form.ir_version,
+            self._metadata,
+            form.contrib,
+            () if used is None else used.workarounds,
+        )
+
+    @contextmanager
+    def writing(
+        self, path: Path, options: ExportOptions, sample: Batch, verify: bool
+    ) -> Iterator[PlannedOnnx]:
+        """See `Export`. The file carries a test of itself."""
+        qdq = options.format == "qdq"
+        self.model(options.format)
+        self.simulation.trim_memory()  # intermediate graphs hold all codes twice
+        with atomic_save(self.model(options.format), path, options.external_data) as temporary:
+            exported = ExportedFile(temporary)
+            if qdq and verify:  # the file as read replaces the model: one copy
+                self._file, self._model = exported.file, None
+                self.simulation.trim_memory()
+            written = self.file(exported, sample)
+            yield written
+            if qdq and written.checked is not None:
+                self._coverage = written.checked.coverage
+            written.file.close()
+            few = self.simulation.graph.smaller(sample, SAMPLES)
+            attach(temporary, make_self_test(written.file, few.arrays(), self.simulation.macs))
+
+    def file(self, file: ExportedFile | str | Path, sample: Batch) -> PlannedOnnx:
+        """Return a file of this model, with its QDQ form if it is in another one.
+
+        Args:
+            file: the file.
+            sample: a batch for the comparison with other CPUs.
+        """
+        exported = ExportedFile.of(file)
+        if is_qoperator(exported.file.outline):
+            exported = ExportedFile(exported.path, qdq=self.model())
+        return PlannedOnnx(self.simulation, exported, sample)
+
+    @contextmanager
+    def saved(self) -> Iterator[Path]:
+        """Save the model in QDQ form to a temporary file."""
+        with scratch_folder() as folder:
+            path = folder / "model.onnx"
+            save(self.model(), path)
+            yield path
+
+    def coverage(self) -> Coverage:
+        """Return what the runtime runs in integers; what is planned where it does not run here."""
+        plan = self.simulation.plan
+        used, _ = find_runtime(self._target)
+        if used is None:
+            return planned_coverage(plan)
+        if self._coverage is None:
+            with self.saved() as path:
+                self._coverage = measure_coverage(ExportedFile(path), plan, used)
+        return self._coverage
+
+    def program(self, profile: str | None = None) -> Program:
+        """Return the integer program; see `Quantized.integer`."""
+        default = None if runs_here(self._target) else self._target.profile
+        return lower(self.model(), profile or default)
+
+
+class PlannedOnnx:
+    """An ONNX file of a quantized model; see `PlannedFile`.
+
+    Attributes:
+        checked: what the last check measured.
+    """
+
+    def __init__(self, simulation: FakeQuantized, file: ExportedFile, sample: Batch) -> None:
+        self.simulation, self.file, self.sample = simulation, file, sample
+        self.checked: Checked | None = None
+
+    def check(self, batch: Batch) -> Checked:
+        """See `PlannedFile`."""
+        inputs, plan = batch.arrays(), self.simulation.plan
+        parity, exactness = check_correctness(self.simulation, self.file, batch, inputs)
+        used, missing = find_runtime(target(plan.target))
+        outputs = None if exactness is None else self.file.run(inputs)
+        coverage = measure_coverage(self.file, plan, used)
+        self.checked = Checked(parity, exactness, coverage, outputs, missing=missing)
+        if exactness is not None:
+            other = measure_portability(self.simulation, self.file, self.sample)
+            self.checked = Checked(parity, exactness, coverage, outputs, other)
+        return self.checked
+
+    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
+        """Compare the file with the plan and with the engine alone."""
+        return check_correctness(self.simulation, self.file, batch, batch.arrays())

@@ -1,0 +1,43 @@
+"""The runtimes that targets name, and which of them can run here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
+from qtool.backends.openvino.runtime import OPENVINO
+from qtool.backends.profiles import profile
+from qtool.backends.runtime import Runtime
+from qtool.core.argument_names import argument
+from qtool.planning.targets import Target
+
+RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+
+
+def runtime(name: str | None) -> Runtime | None:
+    """Return the runtime of a target, None for a target whose runtime cannot run here."""
+    return None if name is None else RUNTIMES[name]
+
+
+def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
+    """Return the runtime to verify files of a target in.
+
+    Returns:
+        The runtime, None if it cannot run here; a sentence if installing it or another CPU helps.
+    """
+    used = runtime(chosen.runtime)
+    if used is None:
+        return None, ""
+    if not used.installed:
+        return None, (
+            f"{used.title} is not installed: the file was run as written in ONNX Runtime only; "
+            f"pip install {used.package} has it verified where it will run"
+        )
+    if chosen.runtime == "onnxruntime" and not runs_here(chosen):
+        cpu = profile(machine_profile()).cpus
+        return None, (
+            f"target {chosen.name} is not for this CPU ({cpu}): the file was only run as written; "
+            f"verify it on the CPU it is for, or convert with {argument('--target', 'onnxruntime')}"
+        )
+    return used, ""
