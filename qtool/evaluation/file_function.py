@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qtool.backends.onnxruntime.session import run
+from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.data import Batch, to_batch
 from qtool.evaluation.model_inputs import Feeder

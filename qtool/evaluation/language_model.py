@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import run
+from qtool.backends.session import run
 from qtool.core.data import MASK
 from qtool.core.types import Array
 

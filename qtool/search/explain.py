@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.onnxruntime.session import run
+from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.onnxruntime.session import run
+from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track

@@ -18,11 +18,11 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
     RUNTIME,
     SILENT,
-    feeds,
     read_graph,
     without_suffix,
     write_graph,
 )
+from qtool.backends.session import feeds
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError

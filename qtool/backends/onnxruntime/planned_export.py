@@ -80,7 +80,7 @@ class OnnxExport:
     ) -> Iterator[PlannedOnnx]:
         """See `Export`. The file carries a test of itself."""
         qdq = options.format == "qdq"
-        self.model(options.format)
+        self.model()
         self.simulation.trim_memory()  # intermediate graphs hold all codes twice
         with atomic_save(self.model(options.format), path, options.external_data) as temporary:
             exported = ExportedFile(temporary)

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.runtime import Arrays, Runtime
+from qtool.backends.session import run
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
@@ -74,22 +75,6 @@ def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.Session
     options.add_session_config_entry(_DATA_FOLDER, str(Path(path).resolve().parent))
     more: bytes = onnx.ModelProto(graph=graph).SerializeToString()
     return Path(path).read_bytes() + more
-
-
-def feeds(model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Return input name -> array, for arrays in the order of the inputs."""
-    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
-
-
-def run(
-    model: ort.InferenceSession, arrays: list[np.ndarray[Any, Any]]
-) -> list[np.ndarray[Any, Any]]:
-    """Run one batch and return the outputs; arrays in the order of the inputs."""
-    try:
-        outputs: list[np.ndarray[Any, Any]] = model.run(None, feeds(model, arrays))
-    except Exception as error:
-        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
-    return outputs
 
 
 def optimised_graph(path: str | Path) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import run
+from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array

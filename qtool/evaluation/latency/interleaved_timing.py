@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import RUNTIME, feeds
+from qtool.backends.onnxruntime.session import RUNTIME
+from qtool.backends.session import feeds
 from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.formats import quantity
