@@ -247,7 +247,7 @@ def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
 
 
 class Filled(nn.Module):
-    """Rows of tables that are looked up with zeros and with ones, as BERT does for types."""
+    """What sentence encoders do: rows of types by zeros and ones, and a division by a norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -257,11 +257,11 @@ class Filled(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         rows = self.types(torch.zeros_like(ids)) + self.types(torch.ones_like(ids))
         scores: torch.Tensor = self.last(self.words(ids) + rows)
-        return scores
+        return scores / scores.norm(dim=1, keepdim=True).clamp(min=1e-6)
 
 
 @needs_litert
-def test_constants_of_the_size_of_the_batch_are_computed(tmp_path: Path) -> None:
+def test_the_ends_of_a_sentence_encoder_can_be_written(tmp_path: Path) -> None:
     ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
     path = tmp_path / "model.tflite"
     result = qtool.quantize(Filled().eval(), [ids], target="tflite").export(path)

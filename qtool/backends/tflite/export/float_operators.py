@@ -146,6 +146,20 @@ def _reduced(
     return w.emit(kind, [x, places], result, keep_dims=keep)
 
 
+def _vector_norm(w: Writer, node: fx.Node) -> Value:
+    """Write the root of a sum of squares."""
+    if float(G.argument(node, 1, "ord", 2)) != 2:
+        raise ExportError(f"{name(node)}: norms but the Euclidean one cannot be written to TFLite")
+    x = w.whole(node.args[0])
+    axes = G.argument(node, 2, "dim")
+    axes = list(range(len(x.sizes))) if axes is None else axes
+    axes = [axes] if isinstance(axes, int) else list(axes)
+    squares = w.emit("MUL", [x, x], w.new(f"{name(node)}.squares", x))
+    keep = bool(G.argument(node, 3, "keepdim", False))
+    total = _reduced(w, node, "SUM", squares, axes, keep)
+    return w.emit("SQRT", [total], w.new(f"{name(node)}.root", total))
+
+
 def _matmul(w: Writer, node: fx.Node) -> Value:
     a, b = (w.floats(n) for n in node.args[:2])
     return write_matmul(w, node, a, b, None)
@@ -438,6 +452,7 @@ FLOAT: Mapping[Any, Write] = {
     aten.log_softmax.int: _log_softmax,
     aten.mean.dim: _reduce("MEAN"),
     aten.sum.dim_IntList: _reduce("SUM"),
+    aten.linalg_vector_norm.default: _vector_norm,
     aten.amax.default: _reduce("REDUCE_MAX"),
     aten.amin.default: _reduce("REDUCE_MIN"),
     aten.argmax.default: _arg_max("ARG_MAX"),
