@@ -135,6 +135,7 @@ _XNNPACK: dict[str, Binder] = {
     "global_average_pool": xnnpack.global_average_pool,
     "leaky_relu": xnnpack.leaky_relu,
     "linear": xnnpack.linear,
+    "matmul": xnnpack.matmul,
     "mean": xnnpack.mean,
     "mul": xnnpack.mul,
     "quantize": xnnpack.quantize,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import tflm
 from qtool.backends.tflite.conversion_record import ENTRY
-from qtool.backends.tflite.file import Model
+from qtool.backends.tflite.file import Model, Tensor
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, VerificationError
@@ -29,6 +29,8 @@ OPERATORS = frozenset(
 """Operators of TensorFlow Lite Micro (its op resolver), of those that qtool writes or reads."""
 
 _BORDERS = ("QUANTIZE", "DEQUANTIZE")
+_LEAST_SCALE = 2.0**-28
+"""Of inputs of LOGISTIC and TANH, whose kernels there shift by a negative number of bits below."""
 
 
 def check(model: Model) -> None:
@@ -44,11 +46,21 @@ def check(model: Model) -> None:
                 f"'{tensor.name}' ({op.name}) stays in float, which microcontrollers are not to "
                 f"compute; replace it in the model, or use {argument('--target', 'tflite')}"
             )
+        if op.name in ("LOGISTIC", "TANH") and _is_too_fine(model.tensors[op.inputs[0]]):
+            raise ExportError(
+                f"'{tensor.name}' ({op.name}) has an input whose scale is below 2**-28, which "
+                f"{tflm.TITLE} computes wrongly; are the weights trained? use "
+                f"{argument('--target', 'tflite')}"
+            )
         if op.name not in OPERATORS:
             raise ExportError(
                 f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "
                 f"the model, or use {argument('--target', 'tflite')}"
             )
+
+
+def _is_too_fine(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and bool(tensor.quantization.scale[0] < _LEAST_SCALE)
 
 
 def compare(file: TfliteFile, batch: Arrays) -> str:

@@ -126,6 +126,7 @@ TFLITE = Target(
             "left in float: not supported on this target yet",
         ),
     },
+    weight_only={"embedding": "rows are looked up as codes and then dequantized"},
     rewrites=("batch_norm_as_conv", "average_pool_as_conv"),
     file=FileForm(formats=("qdq", "tflite", "c-array"), passthrough_on_codes=frozenset({"pad"})),
     fixed_outputs={

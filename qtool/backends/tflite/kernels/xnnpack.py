@@ -85,6 +85,22 @@ def linear(
     return _scaled(sums, x, w, out, (weight.shape[0],), bounds)
 
 
+def matmul(
+    a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
+) -> Kernel:
+    """Return the product of two activations [..., M, K] @ [..., K, N], `b` with zero point 0."""
+    _check(a, b, out)
+    (scale, zero), limits = per_tensor(out, "output"), code_bounds(out, bounds)
+    (scale_a, _), (scale_b, _) = per_tensor(a, "first input"), per_tensor(b, "second input")
+    sums, by = accumulate.matmul_accumulator(a, b), f32(f32(scale_a * scale_b) / scale)
+
+    def kernel(x: Tensor, y: Tensor) -> Tensor:
+        scaled = torch.round(sums(x, y).to(torch.float32) * by).to(torch.float64)
+        return finish(scaled + zero, out, limits)
+
+    return kernel
+
+
 def add(
     a: QuantParams,
     b: QuantParams,

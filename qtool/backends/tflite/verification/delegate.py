@@ -35,7 +35,7 @@ def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exact
     samples = elements = identical = 0
     worst, wrong = 0.0, dict[str, None]()
     for batch in batches:
-        if results:
+        if program.float_nodes:
             observed = file.run_observed(batch, [*results, *compared])
             computed = _computed(program, observed)
             pairs = [(n, observed[n].numpy(), computed[n].numpy()) for n in compared]

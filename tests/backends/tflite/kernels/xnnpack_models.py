@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,14 @@ def _linear(draw: Draw) -> Drawn:
     return [x, *stored, out], Operator("FULLY_CONNECTED", (0, 1, 2), (3,), options, 12)
 
 
+def _product(draw: Draw) -> Drawn:
+    rows, inner, columns = (draw.size(1, 20) for _ in range(3))
+    a = draw.codes("a", (2, 3, rows, inner))
+    b = replace(draw.codes("b", (2, 3, inner, columns)), quantization=_quantization([0.1], [0]))
+    out = draw.codes("o", (2, 3, rows, columns), 0.1 * _scale(a) * 40 * draw.ratio(2.0))
+    return [a, b, out], Operator("BATCH_MATMUL", (0, 1), (2,), {}, 4)
+
+
 def _transposed(draw: Draw) -> Drawn:
     x, results = draw.codes("a", (1, 4, 5, draw.size(1, 17))), draw.size(1, 17)
     stored, scale = _layer(draw, x, (results, 2, 2, x.shape[3]), 0)
@@ -143,6 +152,7 @@ def _transposed(draw: Draw) -> Drawn:
 
 KINDS: Mapping[str, Callable[[Draw], Drawn]] = {
     "ADD": _binary("ADD"),
+    "BATCH_MATMUL": _product,
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": lambda draw: _conv(draw, depthwise=True),
     "FULLY_CONNECTED": _linear,
