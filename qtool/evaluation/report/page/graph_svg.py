@@ -38,7 +38,7 @@ class ModuleView:
 
     id: str
     name: str
-    nodes: int
+    contents: str
     drawing: Markup
 
 
@@ -72,7 +72,7 @@ def network_view(report: Report) -> NetworkView | None:
             graph.cost,
             draw_graph(graph),
             tuple(
-                ModuleView(links[m.title], m.title, _own_nodes(m), draw_graph(m))
+                ModuleView(links[m.title], m.title, _contents(m), draw_graph(m))
                 for m in graph.modules
             ),
             tuple((kind, text) for kind, text in LEGEND.items() if kind in present),
@@ -81,8 +81,10 @@ def network_view(report: Report) -> NetworkView | None:
         return NetworkView(str(error))
 
 
-def _own_nodes(graph: NetworkGraph) -> int:
-    return sum(box.kinds[0] != INPUT for box in graph.boxes)
+def _contents(graph: NetworkGraph) -> str:
+    """Return what a module has, as "42 nodes"; inputs count where there is nothing else."""
+    nodes = sum(box.kinds[0] != INPUT for box in graph.boxes)
+    return f"{nodes} nodes" if nodes else f"{len(graph.boxes)} inputs"
 
 
 def draw_graph(graph: NetworkGraph) -> Markup:

@@ -89,6 +89,16 @@ def test_a_large_network_shows_modules():
         assert f'id="{link}"' in page
 
 
+def test_a_module_of_inputs_counts_inputs():
+    report = made_up(500)
+    first, *rows = report.plan
+    states = tuple(f"past.{i}.key" for i in range(40))
+    view = network_view(replace(report, plan=(replace(first, inputs=states), *rows)))
+    contents = {module.name: module.contents for module in view.modules}
+    assert contents["past"] == "40 inputs"
+    assert "10 nodes" in contents.values()
+
+
 def test_every_box_leads_to_an_element():
     report = made_up(12)
     page = render_pages(report)["report.html"].decode()
