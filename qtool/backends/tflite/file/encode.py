@@ -23,6 +23,11 @@ _PREPEND = {
     "float32": "PrependFloat32Slot",
 }
 
+_SHARED = ("float32", "int64")
+"""Types of vectors that are stored once: scales and zero points, which are 0 for each channel."""
+Vectors = dict[tuple[str, bytes], int]
+"""Type and bytes of a vector -> where it is."""
+
 
 def encode(model: Mapping[str, Any], size: int) -> bytes:
     """Return the file of a table "Model".
@@ -32,14 +37,16 @@ def encode(model: Mapping[str, Any], size: int) -> bytes:
         size: expected size in bytes, for the builder.
     """
     builder = flatbuffers.Builder(size)
-    builder.Finish(_table(builder, "Model", model), IDENTIFIER)
+    builder.Finish(_table(builder, "Model", model, {}), IDENTIFIER)
     return bytes(builder.Output())
 
 
-def _table(builder: flatbuffers.Builder, name: str, values: Mapping[str, Any]) -> int:
+def _table(
+    builder: flatbuffers.Builder, name: str, values: Mapping[str, Any], known: Vectors
+) -> int:
     fields = TABLES.get(name, ())
     children = {
-        field[0]: _child(builder, field[1], values[field[0]], values)
+        field[0]: _child(builder, field[1], values[field[0]], values, known)
         for field in fields
         if field and field[1] not in _PREPEND and values.get(field[0]) is not None
     }
@@ -55,24 +62,36 @@ def _table(builder: flatbuffers.Builder, name: str, values: Mapping[str, Any]) -
     return int(builder.EndObject())
 
 
-def _child(builder: flatbuffers.Builder, kind: str, value: Any, values: Mapping[str, Any]) -> int:
+def _child(
+    builder: flatbuffers.Builder,
+    kind: str,
+    value: Any,
+    values: Mapping[str, Any],
+    known: Vectors,
+) -> int:
     """Write what a table refers to, and return where it is."""
     if kind == "string":
         return int(builder.CreateString(value))
     if kind == "union":
-        return _table(builder, _NAME_OF_OPTIONS[values["builtin_options_type"]], value)
+        return _table(builder, _NAME_OF_OPTIONS[values["builtin_options_type"]], value, known)
     if not kind.startswith("["):
-        return _table(builder, kind, value)
+        return _table(builder, kind, value, known)
     of = kind[1:-1]
     if of in TABLES:
-        offsets = [_table(builder, of, each) for each in value]
+        offsets = [_table(builder, of, each, known) for each in value]
         builder.StartVector(4, len(offsets), 4)
         for offset in reversed(offsets):
             builder.PrependUOffsetTRelative(offset)
         return int(builder.EndVector())
     if of == "uint8":
         return _aligned_bytes(builder, value)
-    return int(builder.CreateNumpyVector(np.ascontiguousarray(value, np.dtype(of))))
+    array = np.ascontiguousarray(value, np.dtype(of))
+    if of not in _SHARED:
+        return int(builder.CreateNumpyVector(array))
+    key = of, array.tobytes()
+    if key not in known:
+        known[key] = int(builder.CreateNumpyVector(array))
+    return known[key]
 
 
 def _aligned_bytes(builder: flatbuffers.Builder, data: Any) -> int:

@@ -35,6 +35,26 @@ def model() -> Model:
     return Model(tensors, operators, (0,), (3,), "text", {"note": b"{}"}, ("in",), ("out",))
 
 
+def test_equal_scales_and_zero_points_are_stored_once() -> None:
+    params = Quantization(np.full(500, 0.1, np.float32), np.zeros(500, np.int64), 0)
+    weight = np.zeros((500, 1), np.int8)
+
+    def size(count: int) -> int:
+        stored = (
+            Tensor(f"w{i}", "int8", (500, 1), data=weight, quantization=params)
+            for i in range(count)
+        )
+        file = to_bytes(Model(tuple(stored), (), (), ()))
+        assert all(
+            (t.quantization.scale == params.scale).all()
+            for t in from_bytes(file).tensors
+            if t.quantization
+        )
+        return len(file)
+
+    assert size(2) - size(1) < 500 * (1 + 4)
+
+
 def test_a_model_is_read_as_it_was_written(tmp_path: Path) -> None:
     save(model(), tmp_path / "model.tflite")
     read, written = load(tmp_path / "model.tflite"), model()
