@@ -78,8 +78,9 @@ def figures(report: Report) -> dict[str, Drawing]:
 
 def _speed(report: Report) -> Drawing | None:
     """Speed-up of each model at each batch size, with its interval and a line at 1."""
+    several = len(report.models) > 2
     rows = [
-        (f"{m.name}\n{t.what}", t.ratios[i], SERIES[i % len(SERIES)])
+        (f"{m.name}\n{t.what}" if several else t.what, t.ratios[i], SERIES[i % len(SERIES)])
         for t in report.latency
         for i, m in enumerate(report.models)
         if i
