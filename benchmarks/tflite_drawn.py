@@ -122,11 +122,16 @@ def mutated_files(count: int) -> None:
                 qtool.verify(path, samples=1, batch_size=1)
                 results["read and run"] += 1
             except QtoolError as error:
-                one_line = "Traceback" not in str(error)
-                results["refused in a sentence" if one_line else "traceback"] += 1
+                results[_refusal(str(error))] += 1
             except Exception as error:  # noqa: BLE001  # what is counted
                 results[f"{type(error).__name__}: {error}"] += 1
     print(f"mutated files: {dict(results)}")
+
+
+def _refusal(message: str) -> str:
+    if "Traceback" in message or "\n" in message:
+        return "more than a sentence"
+    return "LiteRT crashes, in a sentence" if "crashes on" in message else REFUSED
 
 
 def _mutated(data: bytes, generator: np.random.Generator, how: int) -> bytes:

@@ -15,6 +15,7 @@ import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.profiles import PROFILES
 from qtool.backends.tflite import litert, vela
+from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from qtool.core.errors import FileError, KernelError, PlanError, QtoolError, VerificationError
 from tests.planning.targets.converted import captured, converted, samples
 
@@ -145,6 +146,24 @@ def test_mutated_files_are_refused_in_a_sentence(files: dict[str, Path], tmp_pat
         refused += message is not None
         assert "Traceback" not in (message or "")
     assert refused > 0
+
+
+@needs_litert
+def test_verify_survives_a_crash_of_litert(tmp_path: Path) -> None:
+    """Its reference SOFTMAX aborts on a row whose exponentials sum to 512 and more."""
+    params = Quantization(np.array([0.1], np.float32), np.array([0]))
+    fixed = Quantization(np.array([1 / 256], np.float32), np.array([-128]))
+    tensors = tuple(
+        Tensor(n, "int8", (1, 600), quantization=q) for n, q in (("x", params), ("y", fixed))
+    )
+    softmax = Operator("SOFTMAX", (0,), (1,), {"beta": 1.0}, 2)
+    model = Model(tensors, (softmax,), (0,), (1,), input_names=("x",), output_names=("y",))
+    path, zeros = tmp_path / "model.tflite", np.zeros((1, 600), np.float32)
+    path.write_bytes(to_bytes(model))
+    with pytest.raises(VerificationError, match="LiteRT crashes on the model"):
+        qtool.verify(path, [zeros])
+    other = {"x": np.arange(600, dtype=np.float32)[None] - 300}
+    assert qtool.verify(path, [other]).exact  # it goes on in another process
 
 
 def refusal(path: Path) -> str | None:
