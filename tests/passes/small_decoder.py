@@ -75,8 +75,8 @@ def inputs(new: int = 3, past: int = 4, head: int = HEAD) -> tuple[Tensor, ...]:
     return torch.randn(1, new, WIDTH), ids, mask, cache[0], cache[1]
 
 
-def fused(*names: str, kind: str = "") -> tuple[Any, dict[str, int]]:
-    """The graph of a layer after these fusions, compared with the layer, and their counts."""
+def captured(kind: str = "") -> tuple[Layer, Any]:
+    """The layer, captured with dynamic numbers of texts, of new and of cached tokens."""
     torch.manual_seed(0)
     layer = Layer(kind).eval()
     sizes = {0: "batch", 1: "new"}
@@ -88,8 +88,13 @@ def fused(*names: str, kind: str = "") -> tuple[Any, dict[str, int]]:
         "past_key": cached,
         "past_value": cached,
     }
-    captured = capture_model(layer, inputs(head=layer.head), dynamic)
-    module = captured.graph.module
+    return layer, capture_model(layer, inputs(head=layer.head), dynamic)
+
+
+def fused(*names: str, kind: str = "") -> tuple[Any, dict[str, int]]:
+    """The graph of a layer after these fusions, compared with the layer, and their counts."""
+    layer, whole = captured(kind)
+    module = whole.graph.module
     counts = run_passes(module, [FOR_FILES[name] for name in names])
     for new, past in ((5, 2), (1, 6), (4, 0)):
         given = inputs(new, past, layer.head)

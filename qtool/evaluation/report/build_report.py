@@ -43,6 +43,9 @@ from qtool.verification import Coverage, Exactness, planned_coverage
 
 EXACT_SAMPLES = 64
 
+Arrays = list[np.ndarray[Any, Any]]
+"""A batch: an array per input."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -91,8 +94,9 @@ def build_report(
     coverages = [_coverage(store, i, f) for i, f in enumerate(opened)]
     if len(opened) > 1 and not opened[1].runs_here and isinstance(quantized, Quantized):
         coverages[1] = planned_coverage(quantized.plan)
-    batch = first.arrays(Feeder(files[0]))
-    exact = [None, *(_exactness(store, i, f, batch) for i, f in enumerate(opened[1:], 1))]
+    parts = first.parts(Feeder(files[0]))
+    exact = [None, *(_exactness(store, i, f, parts) for i, f in enumerate(opened[1:], 1))]
+    batch = first.joined(Feeder(files[0]), parts)
     latency, profile = _latencies(store, files, batch, options, bars)
     layers, note = _layers(store, quantized, first.batches, options, bars)
     if options.function is not None:
@@ -152,9 +156,9 @@ class _FirstSamples:
                 kept += self.batches[-1].size
             yield item
 
-    def arrays(self, feeder: Feeder) -> list[np.ndarray[Any, Any]]:
-        """Return the first samples as one batch, at least EXACT_SAMPLES if the data has them."""
-        parts: list[list[np.ndarray[Any, Any]]] = []
+    def parts(self, feeder: Feeder) -> list[Arrays]:
+        """Return the first batches of equal shapes, EXACT_SAMPLES or more if there are as many."""
+        parts: list[Arrays] = []
         for index, item in enumerate(self.items):
             arrays = feeder.arrays(item, index)
             if parts and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in parts[0]]:
@@ -163,6 +167,10 @@ class _FirstSamples:
             if not arrays[0].ndim or sum(len(p[0]) for p in parts) >= EXACT_SAMPLES:
                 break
         self.batches = [self._as_inputs(feeder, i, item) for i, item in enumerate(self.items)]
+        return parts
+
+    def joined(self, feeder: Feeder, parts: Sequence[Arrays]) -> Arrays:
+        """Return these batches as one, or the first if the batch size is fixed."""
         fixed = any(i.shape and isinstance(i.shape[0], int) for i in feeder.inputs)
         if fixed or not parts[0][0].ndim:
             return parts[0]
@@ -205,18 +213,30 @@ def _coverage(store: Store, index: int, file: ModelFile) -> Coverage:
 
 
 def _exactness(
-    store: Store, index: int, file: ModelFile, batch: Sequence[np.ndarray[Any, Any]]
+    store: Store, index: int, file: ModelFile, parts: Sequence[Arrays]
 ) -> Exactness | None:
-    """Return None if the file is not quantized or the integer engine lacks a kernel for it."""
+    """Return None if the file is not quantized or the integer engine lacks a kernel for it.
+
+    Batches stay as they are: with cached tokens, attention kernels take one text at a time.
+    """
     if not file.is_quantized:
         return None
     try:
-        head = [a[:EXACT_SAMPLES] if a.ndim else a for a in batch]
         return store.load_or_make(
-            f"exactness{index}", Exactness, lambda: file.compare_codes([head])
+            f"exactness{index}", Exactness, lambda: file.compare_codes(_heads(parts))
         )
     except KernelError:
         return None
+
+
+def _heads(parts: Sequence[Arrays]) -> Iterator[Arrays]:
+    """Yield EXACT_SAMPLES samples of batches."""
+    left = EXACT_SAMPLES
+    for part in parts:
+        yield [a[:left] if a.ndim else a for a in part]
+        left -= len(part[0]) if part[0].ndim else left
+        if left <= 0:
+            return
 
 
 def _latencies(

@@ -26,6 +26,7 @@ from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.page.write import write_report
 from qtool.evaluation.report.report import Report
 from tests.evaluation.onnx_files import linear_file
+from tests.passes import small_decoder
 
 
 def report_file(file, data, folder, options, **given):
@@ -226,6 +227,17 @@ def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
     if not facts.runs_here:
         assert facts.integer_mac_share == 1  # of the plan, not of the kernels of this machine
         assert dict(report.summary().rows)["integer"].endswith(f"(as planned for {target})")
+
+
+def test_texts_with_cached_tokens_stay_batches_of_their_own(tmp_path):
+    """Attention over a cache computes several new tokens of one text at a time."""
+    _, decoder = small_decoder.captured()
+    model = qtool.quantize(decoder, [small_decoder.inputs()], accuracy="fast")
+    quick = replace(QUICK, batch_sizes=(1,))
+    report = model.report([small_decoder.inputs()] * 2, tmp_path / "r", quick)
+    exactness = report.models[1].exactness
+    assert exactness.passed
+    assert exactness.samples == 2
 
 
 def test_inputs_are_matched_by_position(tmp_path):
