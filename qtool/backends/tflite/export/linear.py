@@ -30,6 +30,7 @@ PARTS = (8, 4, 2)
 MARGIN = 1.5  # values beyond the calibrated range are not clipped, as they are not in float
 _MAX_SHARE = 0.15  # of the MACs of a network: what parts may add
 _MAX_BIAS = 2.0**30
+_UNITS_PER_CODE = 16  # at least, or the begin of a part is off: of layers whose weights are zero
 
 
 def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
@@ -107,7 +108,7 @@ def _biases(
 ) -> list[np.ndarray[Any, Any]] | None:
     """Return the bias of each part: it subtracts the begin of the part's range.
 
-    None if one does not fit 32 bits.
+    None if one does not fit 32 bits, or the unit of a bias is coarse beside the step of a code.
     """
     assert weight.params is not None
     assert x.params is not None
@@ -115,6 +116,8 @@ def _biases(
     assert stored is not None
     unit = (x.params.scale.double() * weight.params.scale.double()).reshape(-1).numpy()
     step, zero = float(fine.scale), int(fine.zero_point)
+    if unit.max() > step / _UNITS_PER_CODE:
+        return None
     begins = [(least - zero) * step for least in range(0, fine.qtype.qmax, INT8.levels)]
     biases = [stored - np.round(begin / unit) for begin in begins]
     if max(float(np.abs(b).max()) for b in biases) >= _MAX_BIAS:

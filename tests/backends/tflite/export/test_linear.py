@@ -65,6 +65,17 @@ def test_values_beyond_the_calibrated_range_are_not_clipped(tmp_path: Path) -> N
     assert written.min() < low - 1e-3 or written.max() > high + 1e-3
 
 
+def test_a_layer_of_zeros_is_whole(tmp_path: Path) -> None:
+    """Its biases have units larger than the step of a part, so no part could begin in its place."""
+    model, path = network(), tmp_path / "m.tflite"
+    with torch.no_grad():
+        model[-1].weight.zero_()
+        model[-1].bias.zero_()
+    quantized = qtool.quantize(model, [100 * images(64)], target="tflite")
+    quantized.export(path, verify=litert.version() is not None, timing=0)
+    assert kinds(path).count("FULLY_CONNECTED") == 1
+
+
 def test_codes_at_the_interface_and_large_layers_are_whole(tmp_path: Path) -> None:
     model = qtool.quantize(network(), [images(64)], target="tflite")
     model.export(tmp_path / "codes.tflite", verify=False, interface="int8")
