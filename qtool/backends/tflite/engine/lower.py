@@ -10,6 +10,7 @@ import torch
 
 from qtool.backends.onnxruntime.integer_engine import Instruction, Program
 from qtool.backends.profiles import profile as profile_of
+from qtool.backends.tflite import litert
 from qtool.backends.tflite.engine.call import Call, is_codes, params_of
 from qtool.backends.tflite.engine.moves import CONCATENATION, MOVES
 from qtool.backends.tflite.engine.operators import DATA_INPUTS, OPERATORS
@@ -111,13 +112,20 @@ def _bind(call: Call, run: RunOperator | None) -> tuple[str, Any, Sequence[int]]
     if op.name == "DEQUANTIZE" and is_codes(call.input()):
         return "dequantize", call.bind("dequantize", call.params()), [0]
     if op.name == "ADD" and call.output.type == "float32" and not _is_fused(call):
-        return "sum", torch.add, present
+        unbounded = call.profile.name == litert.DELEGATE_PROFILE
+        return "sum", torch.add if unbounded else _finite_sum, present
     if codes and op.name in OPERATORS and not op.custom:
         positions = present if op.name == "CONCATENATION" else DATA_INPUTS.get(op.name, (0,))
         return "integer", OPERATORS[op.name](call), positions
     if codes:
         raise KernelError("there is no integer kernel of this operator in the engine")
     return "float", partial(_run_float, run, op), present
+
+
+def _finite_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the sum within the range of float32, which LiteRT's kernel does not leave."""
+    largest = torch.finfo(torch.float32).max
+    return torch.add(a, b).clamp(-largest, largest)
 
 
 def _is_fused(call: Call) -> bool:

@@ -18,6 +18,9 @@ from qtool.core.errors import KernelError
 GENERATOR = np.random.default_rng(0)
 
 
+needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+
+
 def codes(name: str, shape: tuple[int, ...], scale: float, zero: int) -> Tensor:
     params = Quantization(np.array([scale], np.float32), np.array([zero], np.int64))
     return Tensor(name, "int8", shape, quantization=params)
@@ -99,3 +102,24 @@ def test_what_the_engine_does_not_know_is_refused_by_name(model: Model, message:
     with pytest.raises(KernelError, match=message) as refusal:
         lower(model, "tflite")
     assert any(t.name in str(refusal.value) for t in model.tensors) or model.subgraphs > 1
+
+
+@needs_litert
+def test_float_sums_beyond_the_range_are_those_of_the_runtime(tmp_path: Path) -> None:
+    """LiteRT's kernel ends at the largest float, XNNPACK's at infinity."""
+    tensors = tuple(Tensor(n, "float32", (1, 4)) for n in "abo")
+    model = Model(
+        *(tensors, (Operator("ADD", (0, 1), (2,), {}, 1),), (0, 1), (2,)),
+        input_names=("a", "b"),
+        output_names=("o",),
+    )
+    save(model, tmp_path / "model.tflite")
+    file = TfliteFile(tmp_path / "model.tflite")
+    batch = [
+        np.array([[np.inf, 3e38, -3e38, np.nan]], np.float32),
+        np.full((1, 4), 3e38, np.float32),
+    ]
+    for program, default in ((file.program(), False), (file.default_program(), True)):
+        (expected,) = file.codes(batch, default=default)
+        (actual,) = file.engine_codes(program, batch)
+        assert np.array_equal(expected, actual, equal_nan=True)
