@@ -108,7 +108,7 @@ def _biases(
 ) -> list[np.ndarray[Any, Any]] | None:
     """Return the bias of each part: it subtracts the begin of the part's range.
 
-    None if one does not fit 32 bits, or the unit of a bias is coarse beside the step of a code.
+    None if one does not fit 32 bits, or the unit of a bias is coarse for the step of a code.
     """
     assert weight.params is not None
     assert x.params is not None
