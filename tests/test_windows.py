@@ -19,7 +19,9 @@ from tests.windows import like_windows
 
 
 @pytest.fixture(autouse=True)
-def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def windows(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Refuse what Windows refuses; without locks, processes next to it would remove its folders."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
     like_windows(monkeypatch)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,15 @@ def test_a_time_limit_ends_the_whole_group(tmp_path: Path) -> None:
     assert gone([int(n) for n in printed.read_text().split()])
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a Ctrl-C interrupts; a shell ignores it for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
     printed = tmp_path / "numbers"
 
