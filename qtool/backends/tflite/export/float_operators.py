@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from qtool.backends.tflite.export import float_layers, float_norms
+from qtool.backends.tflite.export import float_functions, float_layers, float_lookups, float_norms
 from qtool.backends.tflite.export.elementwise import aligned, last_axis, write_matmul
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
@@ -78,36 +78,6 @@ def _swapped(kind: str) -> Write:
         return _apply(w, node, kind, [b, a])
 
     return write
-
-
-def _clamp(w: Writer, node: fx.Node) -> Value:
-    low, high = G.argument(node, 1, "min"), G.argument(node, 2, "max")
-    x: Value = w.whole(node.args[0])
-    for kind, bound in (("MAXIMUM", low), ("MINIMUM", high)):
-        if bound is None:
-            continue
-        number = (
-            w.floats(bound)
-            if isinstance(bound, fx.Node) and G.is_tensor(bound)
-            else w.stored(Stored("bound", torch.tensor(float(w.number(bound)))), ())
-        )
-        x = w.emit(kind, [x, number], w.new(name(node), node, x.order))
-    return x
-
-
-def _hard_sigmoid(w: Writer, node: fx.Node) -> Value:
-    """relu6(x + 3) / 6"""
-    x = w.whole(node.args[0])
-    three, sixth = (w.stored(Stored("number", torch.tensor(v)), ()) for v in (3.0, 1 / 6))
-    moved = w.new(f"{name(node)}.moved", node, x.order)
-    w.emit("ADD", [x, three], moved, fused_activation_function=3)
-    return w.emit("MUL", [moved, sixth], w.new(name(node), node, x.order))
-
-
-def _silu(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    gate = w.emit("LOGISTIC", [x], w.new(f"{name(node)}.gate", node, x.order))
-    return w.emit("MUL", [x, gate], w.new(name(node), node, x.order))
 
 
 def _softmax(w: Writer, node: fx.Node) -> Value:
@@ -189,30 +159,6 @@ def _cast(w: Writer, node: fx.Node) -> Value | Stored:
     return w.emit("CAST", [x], result, **types)
 
 
-def _embedding(w: Writer, node: fx.Node) -> Value:
-    """Write GATHER of rows; those of codes are cast and multiplied by their scales."""
-    at = [0, 1] if node.target in (torch_ops.embedding, torch_ops.embedding_codes) else [1, 0]
-    ids, table = (w.argument(node.args[i]) for i in at)
-    assert isinstance(ids, Value)
-    assert isinstance(table, Stored)
-    ids = w.in_order(ids, identity(len(ids.sizes)))
-    if node.target is not torch_ops.embedding_codes:
-        rows = w.stored(Stored(table.name, table.real().detach()), identity(2))
-        return w.emit("GATHER", [rows, ids], w.new(name(node), node), 2, axis=0)
-    scale = w.argument(node.args[2])
-    assert isinstance(scale, Stored)
-    whole = w.new(name(node), node)
-    column = Stored(scale.name, scale.data.detach()[:, None])
-    codes = w.add(f"{name(node)}.rows", whole.sizes, whole.dynamic, whole.order, dtype="int8")
-    factor = w.add(f"{name(node)}.scale", (*whole.sizes[:-1], 1), whole.dynamic, whole.order)
-    real = w.add(f"{name(node)}.cast", whole.sizes, whole.dynamic, whole.order)
-    stored = w.stored(Stored(table.name, table.data.detach()), identity(2))
-    w.emit("GATHER", [stored, ids], codes, 2, axis=0)
-    w.emit("GATHER", [w.stored(column, identity(2)), ids], factor, 2, axis=0)
-    w.emit("CAST", [codes], real, in_data_type=9, out_data_type=0)
-    return w.emit("MUL", [real, factor], whole)
-
-
 def _whole_unary(kind: str) -> Write:
     """An operator on values that are no floats."""
 
@@ -224,36 +170,6 @@ def _whole_unary(kind: str) -> Write:
     return write
 
 
-def _index(w: Writer, node: fx.Node) -> Value:
-    """Write x[samples, columns] of a tensor [N, C] as GATHER; masks of attention have this form.
-
-    The samples have to be all of the batch, in order, and the columns constant.
-    """
-    indices: Any = node.args[1]
-    x = w.in_order(w.computed(node.args[0]), identity(G.rank(node.args[0])))  # type: ignore[arg-type]  # a node
-    chosen = [None if i is None else w.argument(i) for i in indices]
-    fits = len(chosen) == len(x.sizes) == 2
-    rows, columns = chosen if fits else (None, None)
-    if (
-        not isinstance(rows, Stored)
-        or not isinstance(columns, Stored)
-        or not rows.follows_batch
-        or rows.data.dim() != G.rank(node)
-        or G.shape(node)[0] != G.shape(node.args[0])[0]  # type: ignore[arg-type]  # a node
-    ):
-        raise ExportError(
-            f"{name(node)}: elements that are selected by tensors cannot be written to TFLite; "
-            "select them along one axis"
-        )
-    places = columns.data.flatten().tolist()
-    sizes = (x.sizes[0], len(places))
-    flat = w.add(f"{name(node)}.columns", sizes, x.dynamic, x.order, dtype=x.dtype)
-    w.emit("GATHER", [x, w.integers(places)], flat, 2, axis=1)
-    result = w.new(name(node), node)
-    w.reshape(flat, result)
-    return result
-
-
 def _bilinear(w: Writer, node: fx.Node) -> Value:
     x = w.in_order(w.floats(node.args[0]), channels_last(4))
     result = w.new(name(node), node, channels_last(4))
@@ -263,81 +179,12 @@ def _bilinear(w: Writer, node: fx.Node) -> Value:
     return w.emit("RESIZE_BILINEAR", [x, size], result, 3, **options)
 
 
-def _prelu(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    slope = w.argument(node.args[1])
-    assert isinstance(slope, Stored)
-    shape = [1] * len(x.sizes)
-    shape[1 if len(x.sizes) > 1 else 0] = slope.data.numel()
-    data = slope.real().detach().reshape(shape).permute(*x.order)[0]
-    index = w.builder.constant(slope.name, np.ascontiguousarray(data.numpy()))
-    return w.emit("PRELU", [x, index], w.new(name(node), node, x.order))
-
-
 def _power(w: Writer, node: fx.Node) -> Value:
     exponent = node.args[1]
     if exponent == 2:
         x = w.whole(node.args[0])
         return w.emit("MUL", [x, x], w.new(name(node), node, x.order))
     return _apply(w, node, "POW", [_operand(w, node, n) for n in node.args[:2]])
-
-
-def _number(w: Writer, value: float) -> Value:
-    return w.stored(Stored("number", torch.tensor(value)), ())
-
-
-def _elu(w: Writer, node: fx.Node) -> Value:
-    """max(x, 0) + alpha * (exp(min(x, 0)) - 1), since reference kernels have no ELU."""
-    x = w.whole(node.args[0])
-    alpha, scale, inner = (
-        float(G.argument(node, i, n, 1.0))
-        for i, n in ((1, "alpha"), (2, "scale"), (3, "input_scale"))
-    )
-
-    def part(kind: str, a: Value, b: Value | None, title: str) -> Value:
-        operands = [a] if b is None else [a, b]
-        return w.emit(kind, operands, w.new(f"{name(node)}.{title}", node, x.order))
-
-    zero = _number(w, 0.0)
-    positive = part("MAXIMUM", x, zero, "positive")
-    negative = part("MINIMUM", x, zero, "negative")
-    if inner != 1.0:
-        negative = part("MUL", negative, _number(w, inner), "inner")
-    raised = part("SUB", part("EXP", negative, None, "exp"), _number(w, 1.0), "expm1")
-    if alpha != 1.0:
-        raised = part("MUL", raised, _number(w, alpha), "alpha")
-    result = w.emit("ADD", [positive, raised], w.new(name(node), node, x.order))
-    return result if scale == 1.0 else part("MUL", result, _number(w, scale), "scale")
-
-
-def _ceil(w: Writer, node: fx.Node) -> Value:
-    """-floor(-x), since reference kernels have no CEIL."""
-    x = w.whole(node.args[0])
-    for i, kind in enumerate(("NEG", "FLOOR", "NEG")):
-        x = w.emit(kind, [x], w.new(f"{name(node)}.{i}", node, x.order))
-    return x
-
-
-def _expm1(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    raised = w.emit("EXP", [x], w.new(f"{name(node)}.exp", node, x.order))
-    return w.emit("SUB", [raised, _number(w, 1.0)], w.new(name(node), node, x.order))
-
-
-def _log1p(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    moved = w.emit("ADD", [x, _number(w, 1.0)], w.new(f"{name(node)}.moved", node, x.order))
-    return w.emit("LOG", [moved], w.new(name(node), node, x.order))
-
-
-def _reciprocal(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    return w.emit("DIV", [_number(w, 1.0), x], w.new(name(node), node, x.order))
-
-
-def _square(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    return w.emit("MUL", [x, x], w.new(name(node), node, x.order))
 
 
 def _as_is(w: Writer, node: fx.Node) -> Value:
@@ -373,27 +220,6 @@ def _cumsum(w: Writer, node: fx.Node) -> Value:
     return w.emit("CUMSUM", [x, axis], w.new(name(node), node, x.order))
 
 
-def _arg_max(kind: str) -> Write:
-    def write(w: Writer, node: fx.Node) -> Value:
-        x = w.floats(node.args[0])
-        axis, keep = G.argument(node, 1, "dim"), bool(G.argument(node, 2, "keepdim", False))
-        if axis is None:
-            raise ExportError(f"{name(node)}: {kind} over all axes cannot be written to TFLite")
-        x = w.in_order(x, identity(len(x.sizes)))
-        index = w.integers([int(axis) % len(x.sizes)])
-        result = w.new(name(node), node)
-        if not keep:
-            return w.emit(kind, [x, index], result, output_type=4)
-        sizes = [s for i, s in enumerate(x.sizes) if i != axis % len(x.sizes)]
-        moves = [s for i, s in enumerate(x.dynamic) if i != axis % len(x.sizes)]
-        flat = w.add(f"{name(node)}.flat", sizes, moves, identity(len(sizes)), dtype="int64")
-        w.emit(kind, [x, index], flat, output_type=4)
-        w.reshape(flat, result)
-        return result
-
-    return write
-
-
 FLOAT: Mapping[Any, Write] = {
     aten.add.Tensor: _binary("ADD"),
     aten.add.Scalar: _binary("ADD"),
@@ -418,12 +244,12 @@ FLOAT: Mapping[Any, Write] = {
     aten.sin.default: _unary("SIN"),
     aten.cos.default: _unary("COS"),
     aten.floor.default: _unary("FLOOR"),
-    aten.ceil.default: _ceil,
+    aten.ceil.default: float_functions.ceil,
     aten.round.default: _unary("ROUND"),
     aten.sigmoid.default: _unary("LOGISTIC"),
     aten.tanh.default: _unary("TANH"),
     aten.relu.default: _unary("RELU"),
-    aten.clamp.default: _clamp,
+    aten.clamp.default: float_functions.clamp,
     aten.leaky_relu.default: _unary(
         "LEAKY_RELU", alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01))
     ),
@@ -431,13 +257,13 @@ FLOAT: Mapping[Any, Write] = {
         "GELU", approximate=lambda n: G.argument(n, 1, "approximate", "none") == "tanh"
     ),
     aten.hardswish.default: _unary("HARD_SWISH"),
-    aten.hardsigmoid.default: _hard_sigmoid,
-    aten.silu.default: _silu,
-    aten.elu.default: _elu,
-    aten.expm1.default: _expm1,
-    aten.log1p.default: _log1p,
-    aten.reciprocal.default: _reciprocal,
-    aten.square.default: _square,
+    aten.hardsigmoid.default: float_functions.hard_sigmoid,
+    aten.silu.default: float_functions.silu,
+    aten.elu.default: float_functions.elu,
+    aten.expm1.default: float_functions.expm1,
+    aten.log1p.default: float_functions.log1p,
+    aten.reciprocal.default: float_functions.reciprocal,
+    aten.square.default: float_functions.square,
     aten.cumsum.default: _cumsum,
     aten.full_like.default: _full_like,
     aten.zeros_like.default: _full_like,
@@ -447,7 +273,7 @@ FLOAT: Mapping[Any, Write] = {
     aten.sum.default: _reduce("SUM"),
     aten.mean.default: _reduce("MEAN"),
     aten._softmax.default: _softmax,
-    aten.prelu.default: _prelu,
+    aten.prelu.default: float_functions.prelu,
     aten.softmax.int: _softmax,
     aten.log_softmax.int: _log_softmax,
     aten.mean.dim: _reduce("MEAN"),
@@ -455,8 +281,8 @@ FLOAT: Mapping[Any, Write] = {
     aten.linalg_vector_norm.default: _vector_norm,
     aten.amax.default: _reduce("REDUCE_MAX"),
     aten.amin.default: _reduce("REDUCE_MIN"),
-    aten.argmax.default: _arg_max("ARG_MAX"),
-    aten.argmin.default: _arg_max("ARG_MIN"),
+    aten.argmax.default: float_lookups.arg_max("ARG_MAX"),
+    aten.argmin.default: float_lookups.arg_max("ARG_MIN"),
     aten.layer_norm.default: float_norms.layer_norm,
     aten.rms_norm.default: float_norms.rms_norm,
     aten.group_norm.default: float_norms.group_norm,
@@ -469,9 +295,9 @@ FLOAT: Mapping[Any, Write] = {
     aten.where.ScalarSelf: _where,
     aten._to_copy.default: _cast,
     aten.to.dtype: _cast,
-    aten.embedding.default: _embedding,
-    torch_ops.embedding: _embedding,
-    torch_ops.embedding_codes: _embedding,
+    aten.embedding.default: float_lookups.embedding,
+    torch_ops.embedding: float_lookups.embedding,
+    torch_ops.embedding_codes: float_lookups.embedding,
     aten.upsample_bilinear2d.vec: _bilinear,
     torch_ops.conv: float_layers.conv,
     torch_ops.conv_transpose: float_layers.conv_transpose,
@@ -491,7 +317,7 @@ FLOAT: Mapping[Any, Write] = {
     aten.lt.Tensor: _binary("LESS"),
     aten.le.Scalar: _binary("LESS_EQUAL"),
     aten.le.Tensor: _binary("LESS_EQUAL"),
-    aten.index.Tensor: _index,
+    aten.index.Tensor: float_lookups.index,
     aten.__and__.Tensor: _binary("LOGICAL_AND"),
     aten.__or__.Tensor: _binary("LOGICAL_OR"),
     aten.bitwise_and.Tensor: _binary("LOGICAL_AND"),

@@ -1,0 +1,90 @@
+"""Rows, columns and places of values, looked up in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.values import Stored, Value, identity
+from qtool.backends.tflite.export.writer import Writer
+from qtool.core import graph as G
+from qtool.core.errors import ExportError
+from qtool.core.graph import torch_ops
+
+
+def embedding(w: Writer, node: fx.Node) -> Value:
+    """Write GATHER of rows; those of codes are cast and multiplied by their scales."""
+    at = [0, 1] if node.target in (torch_ops.embedding, torch_ops.embedding_codes) else [1, 0]
+    ids, table = (w.argument(node.args[i]) for i in at)
+    assert isinstance(ids, Value)
+    assert isinstance(table, Stored)
+    ids = w.in_order(ids, identity(len(ids.sizes)))
+    if node.target is not torch_ops.embedding_codes:
+        rows = w.stored(Stored(table.name, table.real().detach()), identity(2))
+        return w.emit("GATHER", [rows, ids], w.new(name(node), node), 2, axis=0)
+    scale = w.argument(node.args[2])
+    assert isinstance(scale, Stored)
+    whole = w.new(name(node), node)
+    column = Stored(scale.name, scale.data.detach()[:, None])
+    codes = w.add(f"{name(node)}.rows", whole.sizes, whole.dynamic, whole.order, dtype="int8")
+    factor = w.add(f"{name(node)}.scale", (*whole.sizes[:-1], 1), whole.dynamic, whole.order)
+    real = w.add(f"{name(node)}.cast", whole.sizes, whole.dynamic, whole.order)
+    stored = w.stored(Stored(table.name, table.data.detach()), identity(2))
+    w.emit("GATHER", [stored, ids], codes, 2, axis=0)
+    w.emit("GATHER", [w.stored(column, identity(2)), ids], factor, 2, axis=0)
+    w.emit("CAST", [codes], real, in_data_type=9, out_data_type=0)
+    return w.emit("MUL", [real, factor], whole)
+
+
+def index(w: Writer, node: fx.Node) -> Value:
+    """Write x[samples, columns] of a tensor [N, C] as GATHER; masks of attention have this form.
+
+    The samples have to be all of the batch, in order, and the columns constant.
+    """
+    indices: Any = node.args[1]
+    x = w.in_order(w.computed(node.args[0]), identity(G.rank(node.args[0])))  # type: ignore[arg-type]  # a node
+    chosen = [None if i is None else w.argument(i) for i in indices]
+    fits = len(chosen) == len(x.sizes) == 2
+    rows, columns = chosen if fits else (None, None)
+    if (
+        not isinstance(rows, Stored)
+        or not isinstance(columns, Stored)
+        or not rows.follows_batch
+        or rows.data.dim() != G.rank(node)
+        or G.shape(node)[0] != G.shape(node.args[0])[0]  # type: ignore[arg-type]  # a node
+    ):
+        raise ExportError(
+            f"{name(node)}: elements that are selected by tensors cannot be written to TFLite; "
+            "select them along one axis"
+        )
+    places = columns.data.flatten().tolist()
+    sizes = (x.sizes[0], len(places))
+    flat = w.add(f"{name(node)}.columns", sizes, x.dynamic, x.order, dtype=x.dtype)
+    w.emit("GATHER", [x, w.integers(places)], flat, 2, axis=1)
+    result = w.new(name(node), node)
+    w.reshape(flat, result)
+    return result
+
+
+def arg_max(kind: str) -> Callable[[Writer, fx.Node], Value]:
+    def write(w: Writer, node: fx.Node) -> Value:
+        x = w.floats(node.args[0])
+        axis, keep = G.argument(node, 1, "dim"), bool(G.argument(node, 2, "keepdim", False))
+        if axis is None:
+            raise ExportError(f"{name(node)}: {kind} over all axes cannot be written to TFLite")
+        x = w.in_order(x, identity(len(x.sizes)))
+        index = w.integers([int(axis) % len(x.sizes)])
+        result = w.new(name(node), node)
+        if not keep:
+            return w.emit(kind, [x, index], result, output_type=4)
+        sizes = [s for i, s in enumerate(x.sizes) if i != axis % len(x.sizes)]
+        moves = [s for i, s in enumerate(x.dynamic) if i != axis % len(x.sizes)]
+        flat = w.add(f"{name(node)}.flat", sizes, moves, identity(len(sizes)), dtype="int64")
+        w.emit(kind, [x, index], flat, output_type=4)
+        w.reshape(flat, result)
+        return result
+
+    return write
