@@ -102,13 +102,15 @@ def example_batch(calibration: Calibration, model: Model | Captured) -> Batch:
 
     They are samples of the calibration, or random ones in its ranges if it stores none.
     """
-    stored = calibration.kept_samples.batches(EXAMPLE_SAMPLES, EXAMPLE_SAMPLES, holdout=None)
-    tensors = stored[-1] if stored else _random_tensors(calibration)
+    # A grouped kernel takes several samples only for a prompt or a single token.
+    samples = 1 if getattr(model, "is_grouped", False) else EXAMPLE_SAMPLES
+    stored = calibration.kept_samples.batches(samples, samples, holdout=None)
+    tensors = stored[-1] if stored else _random_tensors(calibration, samples)
     named = {i.name: t for i, t in zip(calibration.inputs, tensors, strict=True)}
     return Batch((), nested_arguments(named, _arguments(model)))
 
 
-def _random_tensors(calibration: Calibration) -> list[torch.Tensor]:
+def _random_tensors(calibration: Calibration, samples: int) -> list[torch.Tensor]:
     """Return reproducible inputs in the calibrated ranges."""
     ranges: dict[str, tuple[float, float]] = {}
     for each in calibration.inputs:
@@ -118,7 +120,7 @@ def _random_tensors(calibration: Calibration) -> list[torch.Tensor]:
             low, high = observers.range_of(calibration.specs[each.name], statistic, UINT8, False)
             ranges[each.name] = (float(low), float(high))
     generator = np.random.default_rng(0)
-    arrays = random_inputs(calibration.inputs, EXAMPLE_SAMPLES, generator, ranges)
+    arrays = random_inputs(calibration.inputs, samples, generator, ranges)
     return [to_tensor(array) for array in arrays]
 
 

@@ -62,7 +62,7 @@ class Feeder:
         if missing := [n for n in names if n not in values]:
             raise DataError(
                 f"batch {index} lacks input '{missing[0]}': it gives {gives}; the model takes "
-                f"{', '.join(names)}"
+                f"{', '.join(names)}{_hint(missing[0])}"
             )
         Batch((), {n: values[n] for n in names}).check_finite(index)
         return [_checked(i, values[i.name], index) for i in self.inputs]
@@ -198,3 +198,13 @@ def random_inputs(
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
         yield generated.random_inputs(inputs, count, generator, ranges, next(calls))
+
+
+def _hint(missing: str) -> str:
+    """Return how to get an input that no data has."""
+    if missing.partition(".")[0] != "cross":
+        return ""
+    return (
+        "; the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`, "
+        "or `qtool evaluate`"
+    )

@@ -344,3 +344,11 @@ def test_a_product_of_batches_is_refused_in_a_sentence(tmp_path: Path) -> None:
     model = qtool.quantize(Pairs().eval(), [batch], target="tflite")
     with pytest.raises(ExportError, match="several sizes"):
         model.export(tmp_path / "model.tflite")
+
+
+def test_a_file_without_integers_is_refused(tmp_path: Path) -> None:
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    model = qtool.quantize(nn.Linear(8, 4).eval(), [x], target="tflite", mode="weight-only")
+    with pytest.raises(ExportError, match=r"would hold no integers.*use mode='static'"):
+        model.export(tmp_path / "model.tflite")
+    assert list(tmp_path.iterdir()) == []

@@ -25,6 +25,7 @@ from qtool.backends.tflite.export.values import (
 from qtool.backends.tflite.export.writer import Writer
 from qtool.backends.tflite.file import Model
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
@@ -106,6 +107,11 @@ def to_tflite(
             w.values[node] = Stored(G.name_of(node), G.tensor(module, node).detach().cpu())
         elif node.op == "call_function":
             write_call(w, node)
+    if plan.placed and all(t.quantization is None for t in w.builder.tensors):
+        raise ExportError(
+            "the file would hold no integers: qtool writes no TFLite layer with integer weights "
+            f"and float results; use {argument('--mode', 'static')}"
+        )
     outputs = [
         _output(w, node, name, layout)
         for node, name in zip(G.output_nodes(module.graph), graph.outputs, strict=True)
