@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import DAY, Real
 
 
 @click.command("bench", cls=Command)
-@click.argument("files", nargs=-1, required=True, type=sources.Path_)
-@sources.apply(
-    sources.data_or_random,
+@click.argument("files", nargs=-1, required=True, type=source_options.Path_)
+@source_options.apply(
+    source_options.data_or_random,
     options.batch_sizes,
     options.threads,
     click.option(

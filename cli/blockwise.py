@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
 
@@ -86,20 +86,20 @@ def convert_by_blocks(
 
 
 @click.command("blockwise", cls=Command)
-@sources.apply(
-    click.argument("folder", type=sources.Path_, callback=_weight_files),
-    sources.task,
-    sources.data,
-    sources.decoder,
+@source_options.apply(
+    click.argument("folder", type=source_options.Path_, callback=_weight_files),
+    source_options.task,
+    source_options.data,
+    source_options.decoder,
     options.output,
-    sources.batch_size,
+    source_options.batch_size,
     options.observer,
     options.target,
     options.recipe,
     options.mode,
     options.accuracy,
     options.recover,
-    sources.dynamic,
+    source_options.dynamic,
     click.option(
         "--block",
         default=256,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
 from qtool.core.summary import Summary
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 @click.command("calibrate", cls=Command)
-@sources.apply(
-    sources.model,
-    sources.weights,
-    sources.data_or_none,
+@source_options.apply(
+    source_options.model,
+    source_options.weights,
+    source_options.data_or_none,
     options.calibration_output,
-    sources.batch_size,
+    source_options.batch_size,
     options.observer,
     options.target,
     options.recipe,
     options.mode,
     options.accuracy,
     options.recover,
-    sources.dynamic,
+    source_options.dynamic,
     options.json_,
 )
 def command(

@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
 
 @click.command("compare", cls=Command)
-@click.argument("files", nargs=-1, required=True, type=sources.Path_)
-@sources.apply(
-    sources.data,
+@click.argument("files", nargs=-1, required=True, type=source_options.Path_)
+@source_options.apply(
+    source_options.data,
     options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
     options.eval_,
     options.minimize,
-    sources.batch_size,
+    source_options.batch_size,
     options.batch_sizes,
     options.threads,
     options.seconds,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
 from qtool.core import formats
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 @click.command("convert", cls=Command)
-@sources.apply(
-    sources.model,
-    sources.weights,
+@source_options.apply(
+    source_options.model,
+    source_options.weights,
     click.option(
         "--calibration",
         required=True,
-        type=sources.Path_,
+        type=source_options.Path_,
         help="File written by `qtool calibrate`.",
     ),
     options.output,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     options.mode,
     options.accuracy,
     options.recover,
-    sources.dynamic,
+    source_options.dynamic,
     options.min_coverage,
     options.min_sqnr,
     options.timing,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options
 from qtool.cli.command import Command
 
 
 @click.command("emulators", cls=Command)
 @click.argument("action", type=click.Choice(["list", "install"]), default="list")
-@sources.apply(
+@source_options.apply(
     click.option("--arm", is_flag=True, help="Also install what the ARM processors need."),
     click.option("--web", is_flag=True, help="Also install what WebAssembly needs."),
     options.json_,

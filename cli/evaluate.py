@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import parse_counts
 
@@ -18,15 +18,15 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 @click.command("evaluate", cls=Command)
-@click.argument("int8_file", type=sources.Path_)
-@sources.apply(
+@click.argument("int8_file", type=source_options.Path_)
+@source_options.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
-    sources.weights,
-    sources.data,
+    source_options.weights,
+    source_options.data,
     options.labels,
     options.eval_,
     options.minimize,
-    sources.batch_size,
+    source_options.batch_size,
     click.option(
         "--threads",
         default="1",
@@ -35,7 +35,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
         help="Number of threads to measure the latency with; `qtool bench` takes several.",
     ),
     options.seconds,
-    sources.dynamic,
+    source_options.dynamic,
     options.history,
     options.json_,
 )

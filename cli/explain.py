@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
 
 @click.command("explain", cls=Command)
-@click.argument("int8_file", type=sources.Path_)
-@sources.apply(
+@click.argument("int8_file", type=source_options.Path_)
+@source_options.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
-    sources.weights,
-    sources.data,
+    source_options.weights,
+    source_options.data,
     options.labels,
     click.option(
         "--sample",
@@ -26,7 +26,7 @@ from qtool.cli.command import Command
     click.option(
         "--max-samples",
         "most",
-        cls=sources.RenamedOption,
+        cls=source_options.RenamedOption,
         old_name="--most",
         default=100,
         show_default=True,
@@ -36,14 +36,14 @@ from qtool.cli.command import Command
     click.option(
         "--save-fixed",
         "mended",
-        cls=sources.RenamedOption,
+        cls=source_options.RenamedOption,
         old_name="--mended",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="Write a copy of INT8_FILE that keeps the layers found in float, which restores the "
         "predictions of all explained samples.",
     ),
-    sources.batch_size,
-    sources.dynamic,
+    source_options.batch_size,
+    source_options.dynamic,
     options.json_,
 )
 def command(

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options
 from qtool.cli.command import Command
 from qtool.cli.number_types import COUNT, Real
 
 
 @click.command("generate", cls=Command)
-@click.argument("file", type=sources.Path_)
+@click.argument("file", type=source_options.Path_)
 @click.argument("prompt")
-@sources.apply(
+@source_options.apply(
     click.option(
         "--model",
-        type=sources.ExistingPath,
+        type=source_options.ExistingPath,
         help="Folder of the float model, to count the tokens that it finds most likely, too.",
     ),
     click.option(
         "--tokenizer",
-        type=sources.ExistingPath,
+        type=source_options.ExistingPath,
         help="Folder with the tokenizer; by default FILE's.",
     ),
     click.option(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options
 from qtool.cli.command import Command
 
 
 @click.command("inspect", cls=Command)
-@click.argument("file", type=sources.Path_)
-@sources.apply(
+@click.argument("file", type=source_options.Path_)
+@source_options.apply(
     click.option(
         "--provenance",
         is_flag=True,

@@ -6,14 +6,14 @@ from functools import reduce
 from pathlib import Path
 
 import click
-from qtool.cli import options, sources
+from qtool.cli import options, source_options
 from qtool.cli.calibrate import show_file
 from qtool.cli.command import Command
 
 
 @click.command("merge", cls=Command)
-@click.argument("calibrations", nargs=-1, required=True, type=sources.Path_)
-@sources.apply(options.calibration_output, options.json_)
+@click.argument("calibrations", nargs=-1, required=True, type=source_options.Path_)
+@source_options.apply(options.calibration_output, options.json_)
 def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> None:
     """Merge CALIBRATIONS of one model that were made on different parts of the data.
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
-from qtool.cli.sources import F, Path_, RenamedOption, load_labels
+from qtool.cli.source_options import F, Path_, RenamedOption
+from qtool.cli.sources import load_labels
 
 from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS
 from qtool.core.text_files import read_toml_or_json

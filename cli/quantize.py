@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.blockwise import Data, convert_by_blocks
 from qtool.cli.command import Command
 from qtool.cli.convert import write
@@ -19,18 +19,18 @@ from qtool.core import formats
 
 
 @click.command("quantize", cls=Command)
-@sources.apply(
-    sources.model,
-    sources.weights,
-    sources.data_or_none,
+@source_options.apply(
+    source_options.model,
+    source_options.weights,
+    source_options.data_or_none,
     options.labels,
     click.option(
         "--eval-data",
         help="Measure accuracy on this data, in a form of --data; with --labels alone on --data.",
     ),
-    sources.decoder,
+    source_options.decoder,
     options.output,
-    sources.batch_size,
+    source_options.batch_size,
     options.observer,
     options.target,
     options.format_,
@@ -41,7 +41,7 @@ from qtool.core import formats
     options.mode,
     options.accuracy,
     options.recover,
-    sources.dynamic,
+    source_options.dynamic,
     options.min_coverage,
     options.min_sqnr,
     options.timing,
@@ -107,7 +107,7 @@ def command(
 
         kind = file_format(output_, format_)
         refused = {
-            f"--data {sources.NO_DATA}": data == sources.NO_DATA,
+            f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
             "--shape": shape is not None,
             "--weights": weights is not None,
             "--labels": labels is not None,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import COUNT, Real
 
@@ -15,21 +15,21 @@ from qtool.evaluation.options import ReportOptions
 
 @click.command("report", cls=Command)
 @click.argument("source", metavar="MODEL|FILE")
-@sources.apply(
-    sources.weights,
-    sources.data,
+@source_options.apply(
+    source_options.weights,
+    source_options.data,
     options.report_folder(True, "Folder for the report."),
     click.option("--model", help="Float model of FILE, in a form of MODEL or as a file."),
     click.option(
         "--calibration",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="With MODEL: a file written by `qtool calibrate`.",
     ),
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
     options.eval_,
     options.minimize,
-    sources.batch_size,
+    source_options.batch_size,
     options.batch_sizes,
     options.threads,
     options.seconds,
@@ -52,7 +52,7 @@ from qtool.evaluation.options import ReportOptions
     options.recipe,
     options.mode,
     options.accuracy,
-    sources.dynamic,
+    source_options.dynamic,
     options.max_drop,
     options.min_speedup,
     options.min_coverage,

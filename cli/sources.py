@@ -1,202 +1,18 @@
-"""Options for the model and the data of a command, and the loading of both.
-
-Options that say how to read a source (task, transform, tokenizer) are kept in click's context and
-looked up here, so that commands do not have to pass them on.
-"""
+"""Loading of the model and the data of a command, as its options say (`source_options`)."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import click
-from qtool.cli.number_types import COUNT, MOST, Real
+from qtool.cli.number_types import MOST
+from qtool.cli.source_options import NO_DATA, context_value
 
 from qtool.core.formats import quantity
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _Path(click.Path):
-    """A path without a NUL character: os.stat raises ValueError for one."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
-        if "\0" in os.fspath(value):
-            self.fail(f"{os.fspath(value)!r} holds a NUL character; no path has one.", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-Path_ = _Path(path_type=Path)
-ExistingPath = _Path(path_type=Path, exists=True)
-NO_DATA = "none"
-
-
-class RenamedOption(click.Option):
-    """An option with an old spelling that still works but is not listed in the help."""
-
-    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old_name = old_name
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        super().add_to_parser(parser, ctx)
-        names, self.opts = self.opts, [self.old_name]
-        super().add_to_parser(parser, ctx)
-        self.opts = names
-
-
-def _context_option(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
-    """Return an option whose value is stored in the context, not passed to the command."""
-
-    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        ctx.meta[f"{__name__}.{name}"] = value
-
-    return click.option(*spelled, expose_value=False, callback=store, **options)
-
-
-def _context_value(name: str) -> Any:
-    return click.get_current_context().meta.get(f"{__name__}.{name}")
-
-
-def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Combine several options into one decorator; the help lists them in this order."""
-
-    def decorate(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-model = click.argument("model")
-task = _context_option(
-    "task",
-    "--task",
-    help="Task of a transformers model folder: text-classification, feature-extraction, ...; by "
-    "default the one that its weights were saved for.",
-)
-cache = _context_option(
-    "cache",
-    "--cache",
-    type=click.Choice(["float", "int8"]),
-    default="float",
-    show_default=True,
-    help="Type of the KV cache with --task text-generation-with-past; int8 has one scale per "
-    "channel.",
-)
-attention = _context_option(
-    "attention",
-    "--attention",
-    type=click.Choice(["fused", "masked"]),
-    default="fused",
-    show_default=True,
-    help="Attention with --task text-generation-with-past: fused is one kernel per layer, for "
-    "texts padded on the right; masked is slower and takes any padding.",
-)
-logits = _context_option(
-    "logits",
-    "--logits",
-    type=click.Choice(["all", "last"]),
-    default="all",
-    show_default=True,
-    help="Tokens whose logits are returned with --task text-generation-with-past: generation needs "
-    "those of the last one only.",
-)
-decoder = apply(cache, attention, logits)
-weights = apply(
-    click.option(
-        "--weights",
-        type=Path_,
-        help="State dict of MODEL: .safetensors or .pt (loaded without running pickled code).",
-    ),
-    task,
-)
-_reading = apply(
-    _context_option(
-        "samples",
-        "--samples",
-        type=COUNT,
-        help="Use this many samples of --data: of files evenly spaced ones, of a function's "
-        "batches the first ones; by default all.",
-    ),
-    _context_option(
-        "transform",
-        "--transform",
-        metavar="NAME",
-        help="Image preprocessing: torchvision weights such as ResNet18_Weights.DEFAULT, timm, or "
-        "package.module:function; by default the one in MODEL's folder.",
-    ),
-    _context_option(
-        "processor",
-        "--processor",
-        type=Path_,
-        help="Folder with a tokenizer, image processor or feature extractor; by default MODEL.",
-    ),
-    _context_option(
-        "max_length", "--max-length", type=COUNT, help="Maximum text length in tokens."
-    ),
-    _context_option(
-        "padded",
-        "--pad-to-max-length",
-        is_flag=True,
-        help="Pad every text to --max-length; by default texts of one length form a batch.",
-    ),
-    _context_option(
-        "unreadable",
-        "--max-unreadable",
-        cls=RenamedOption,
-        old_name="--unreadable",
-        default=0.0,
-        show_default=True,
-        type=Real(0, 1),
-        help="Skip unreadable image and sound files, up to this share of the data (0 to 1).",
-    ),
-)
-data = apply(
-    click.option(
-        "--data",
-        required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
-        "package.module:function that returns an iterable of batches.",
-    ),
-    _reading,
-)
-data_or_none = apply(
-    click.option(
-        "--data",
-        required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
-        "package.module:function that returns an iterable of batches; or none: inputs are "
-        "generated from the statistics of MODEL's BatchNorm layers.",
-    ),
-    click.option(
-        "--shape",
-        metavar="SIZE,...",
-        help="Shape of one sample, such as 3,224,224; for --data none if MODEL does not define it.",
-    ),
-    _reading,
-)
-data_or_random = apply(
-    click.option("--data", help="Data as for `qtool quantize`; by default random inputs."),
-    _reading,
-)
-batch_size = click.option(
-    "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
-)
-dynamic = click.option(
-    "--dynamic",
-    multiple=True,
-    metavar="INPUT:DIM[=NAME]",
-    help="Dimension whose size varies at run time; by default dimension 0 of every input.",
-)
+_MODEL = f"{__name__}.model"
 
 
 def load_model(source: str, weights: Path | None, with_parts: bool = False) -> Any:
@@ -214,11 +30,11 @@ def load_model(source: str, weights: Path | None, with_parts: bool = False) -> A
     from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
     from qtool.frontends.load_model import load_model as load
 
-    attention = _context_value("attention") or "fused"
+    attention = context_value("attention") or "fused"
     with track_task("loading the model"):
-        model = load(source, weights, _context_value("task"), attention=attention)
+        model = load(source, weights, context_value("task"), attention=attention)
     if isinstance(model, EncoderDecoder) and not with_parts:
-        task = _context_value("task")
+        task = context_value("task")
         raise click.BadParameter(
             f"'{task}' makes two files; name one, {task}-encoder or {task}-decoder",
             param_hint="--task",
@@ -230,7 +46,7 @@ def load_model(source: str, weights: Path | None, with_parts: bool = False) -> A
 
 def _read_data_for(source: str, model: Any) -> None:
     """Let `load_data` read data for a model."""
-    click.get_current_context().meta[f"{__name__}.model"] = (source, model)
+    click.get_current_context().meta[_MODEL] = (source, model)
 
 
 def parts_of(model: Any, source: str, folder: str | None) -> Mapping[str, Any]:
@@ -251,7 +67,7 @@ def parts_of(model: Any, source: str, folder: str | None) -> Mapping[str, Any]:
     if folder is None:
         raise click.BadParameter(
             f"{source} becomes two files with this task; name a folder, or a part with "
-            f"--task {_context_value('task')}-encoder or -decoder",
+            f"--task {context_value('task')}-encoder or -decoder",
             param_hint="--output",
         )
     return model.parts
@@ -261,9 +77,9 @@ def _apply_decoder_options(model: Any) -> None:
     """Apply --logits, and refuse options of decoders for other models."""
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
-    last = _context_value("logits") == "last"
+    last = context_value("logits") == "last"
     if not isinstance(model, DecoderWithCache):
-        masked = _context_value("attention") == "masked"
+        masked = context_value("attention") == "masked"
         if option := "--logits" * last or "--attention" * masked:
             raise click.BadParameter("is for --task text-generation-with-past", param_hint=option)
         return
@@ -301,19 +117,19 @@ def empty_model(source: Path) -> Any:
     from qtool.frontends.huggingface.meta_init import load_without_weights
     from qtool.frontends.onnx import map_onnx
 
-    task, attention, cache = (_context_value(name) for name in ("task", "attention", "cache"))
+    task, attention, cache = (context_value(name) for name in ("task", "attention", "cache"))
     if is_onnx := source.suffix == ".onnx":
         model: Any = map_onnx(source)
     else:
         model = load_without_weights(source, task, attention or "fused", cache or "float")
     _apply_decoder_options(model)
-    click.get_current_context().meta[f"{__name__}.model"] = (str(source), model)
+    _read_data_for(str(source), model)
     return None if is_onnx else model
 
 
 def chosen_samples() -> int | None:
     """Return the value of --samples."""
-    count: int | None = _context_value("samples")
+    count: int | None = context_value("samples")
     return count
 
 
@@ -333,17 +149,17 @@ def load_data(
     """
     from qtool.frontends.data.load_data import load_data as load
 
-    name, model = _context_value("model") or (None, None)
+    name, model = click.get_current_context().meta.get(_MODEL, (None, None))
     inside = labels is not None and not Path(labels).is_file()
     batches = load(
         source,
         batch_size,
         model=model,
-        folder=_context_value("processor") or (name if name and Path(name).is_dir() else None),
-        transform=_context_value("transform"),
-        max_length=_context_value("max_length"),
-        padded=bool(_context_value("padded")),
-        unreadable=_context_value("unreadable") or 0.0,
+        folder=context_value("processor") or (name if name and Path(name).is_dir() else None),
+        transform=context_value("transform"),
+        max_length=context_value("max_length"),
+        padded=bool(context_value("padded")),
+        unreadable=context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
         samples=None if whole else chosen_samples(),
     )
@@ -401,7 +217,7 @@ def load_inputs(
 
 def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:
     """Return the batches for the KV cache that --cache selects."""
-    if _context_value("cache") != "int8":
+    if context_value("cache") != "int8":
         return batches
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 

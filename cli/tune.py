@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import name_types, options, output, sources
+from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import Real
 
@@ -14,10 +14,10 @@ CHOICES = ("static", "dynamic", "int8-weights")
 
 
 @click.command("tune", cls=Command)
-@sources.apply(
-    sources.model,
-    sources.weights,
-    sources.data,
+@source_options.apply(
+    source_options.model,
+    source_options.weights,
+    source_options.data,
     click.option(
         "--eval-data",
         required=True,
@@ -93,28 +93,30 @@ CHOICES = ("static", "dynamic", "int8-weights")
     options.recover,
     click.option(
         "--archive",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="Folder for the state of the search; the same command resumes from it.",
     ),
     click.option(
         "--front",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="Folder for all models of the Pareto front; the remaining evaluations explore it.",
     ),
     click.option(
         "--page",
-        type=sources.Path_,
+        type=source_options.Path_,
         help="Write an .html page with the Pareto front, the choice for each layer and all "
         "evaluations.",
     ),
     click.option(
-        "--save-recipe", type=sources.Path_, help="Write the best recipe to a .toml or .json file."
+        "--save-recipe",
+        type=source_options.Path_,
+        help="Write the best recipe to a .toml or .json file.",
     ),
-    sources.batch_size,
+    source_options.batch_size,
     options.observer,
     options.target,
     options.recipe,
-    sources.dynamic,
+    source_options.dynamic,
     options.history,
     options.json_,
 )

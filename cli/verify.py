@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, sources
+from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import DAY, Real
 
@@ -16,10 +16,10 @@ SAMPLES = 256
 
 
 @click.command("verify", cls=Command)
-@click.argument("int8_file", type=sources.Path_)
-@sources.apply(
-    sources.data_or_random,
-    sources.batch_size,
+@click.argument("int8_file", type=source_options.Path_)
+@source_options.apply(
+    source_options.data_or_random,
+    source_options.batch_size,
     options.cpu,
     click.option(
         "--timeout",

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 from qtool.cli.command import Command
 from qtool.cli.config_file import parameters_of
-from qtool.cli.sources import Path_
+from qtool.cli.source_options import Path_
 
 from tests.cli.conftest import ROOT, Cli, commands
 

@@ -1,0 +1,198 @@
+"""Options that name the model and the data of a command, and say how to read them.
+
+Those on reading (task, transform, tokenizer) are kept in click's context, where `sources` looks
+them up, so that commands do not have to pass them on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from qtool.cli.number_types import COUNT, Real
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Path(click.Path):
+    """A path without a NUL character: os.stat raises ValueError for one."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        if "\0" in os.fspath(value):
+            self.fail(f"{os.fspath(value)!r} holds a NUL character; no path has one.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+Path_ = _Path(path_type=Path)
+ExistingPath = _Path(path_type=Path, exists=True)
+NO_DATA = "none"
+
+
+class RenamedOption(click.Option):
+    """An option with an old spelling that still works but is not listed in the help."""
+
+    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.old_name = old_name
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(parser, ctx)
+        names, self.opts = self.opts, [self.old_name]
+        super().add_to_parser(parser, ctx)
+        self.opts = names
+
+
+def _context_option(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
+    """Return an option whose value is stored in the context, not passed to the command."""
+
+    def store(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.meta[f"{__name__}.{name}"] = value
+
+    return click.option(*spelled, expose_value=False, callback=store, **options)
+
+
+def context_value(name: str) -> Any:
+    """Return the value of an option on reading; None if the command has no such option."""
+    return click.get_current_context().meta.get(f"{__name__}.{name}")
+
+
+def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Combine several options into one decorator; the help lists them in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+model = click.argument("model")
+task = _context_option(
+    "task",
+    "--task",
+    help="Task of a transformers model folder: text-classification, feature-extraction, ...; by "
+    "default the one that its weights were saved for.",
+)
+cache = _context_option(
+    "cache",
+    "--cache",
+    type=click.Choice(["float", "int8"]),
+    default="float",
+    show_default=True,
+    help="Type of the KV cache with --task text-generation-with-past; int8 has one scale per "
+    "channel.",
+)
+attention = _context_option(
+    "attention",
+    "--attention",
+    type=click.Choice(["fused", "masked"]),
+    default="fused",
+    show_default=True,
+    help="Attention with --task text-generation-with-past: fused is one kernel per layer, for "
+    "texts padded on the right; masked is slower and takes any padding.",
+)
+logits = _context_option(
+    "logits",
+    "--logits",
+    type=click.Choice(["all", "last"]),
+    default="all",
+    show_default=True,
+    help="Tokens whose logits are returned with --task text-generation-with-past: generation needs "
+    "those of the last one only.",
+)
+decoder = apply(cache, attention, logits)
+weights = apply(
+    click.option(
+        "--weights",
+        type=Path_,
+        help="State dict of MODEL: .safetensors or .pt (loaded without running pickled code).",
+    ),
+    task,
+)
+_reading = apply(
+    _context_option(
+        "samples",
+        "--samples",
+        type=COUNT,
+        help="Use this many samples of --data: of files evenly spaced ones, of a function's "
+        "batches the first ones; by default all.",
+    ),
+    _context_option(
+        "transform",
+        "--transform",
+        metavar="NAME",
+        help="Image preprocessing: torchvision weights such as ResNet18_Weights.DEFAULT, timm, or "
+        "package.module:function; by default the one in MODEL's folder.",
+    ),
+    _context_option(
+        "processor",
+        "--processor",
+        type=Path_,
+        help="Folder with a tokenizer, image processor or feature extractor; by default MODEL.",
+    ),
+    _context_option(
+        "max_length", "--max-length", type=COUNT, help="Maximum text length in tokens."
+    ),
+    _context_option(
+        "padded",
+        "--pad-to-max-length",
+        is_flag=True,
+        help="Pad every text to --max-length; by default texts of one length form a batch.",
+    ),
+    _context_option(
+        "unreadable",
+        "--max-unreadable",
+        cls=RenamedOption,
+        old_name="--unreadable",
+        default=0.0,
+        show_default=True,
+        type=Real(0, 1),
+        help="Skip unreadable image and sound files, up to this share of the data (0 to 1).",
+    ),
+)
+data = apply(
+    click.option(
+        "--data",
+        required=True,
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
+        "package.module:function that returns an iterable of batches.",
+    ),
+    _reading,
+)
+data_or_none = apply(
+    click.option(
+        "--data",
+        required=True,
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
+        "package.module:function that returns an iterable of batches; or none: inputs are "
+        "generated from the statistics of MODEL's BatchNorm layers.",
+    ),
+    click.option(
+        "--shape",
+        metavar="SIZE,...",
+        help="Shape of one sample, such as 3,224,224; for --data none if MODEL does not define it.",
+    ),
+    _reading,
+)
+data_or_random = apply(
+    click.option("--data", help="Data as for `qtool quantize`; by default random inputs."),
+    _reading,
+)
+batch_size = click.option(
+    "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
+)
+dynamic = click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="INPUT:DIM[=NAME]",
+    help="Dimension whose size varies at run time; by default dimension 0 of every input.",
+)
