@@ -19,7 +19,7 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
-from qtool.core.graph.random_inputs import random_inputs
+from qtool.core.graph.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.first_batch import broadcast_first_batch
@@ -102,8 +102,8 @@ def example_batch(calibration: Calibration, model: Model | Captured) -> Batch:
 
     They are samples of the calibration, or random ones in its ranges if it stores none.
     """
-    # A grouped kernel takes several samples only for a prompt or a single token.
-    samples = 1 if getattr(model, "is_grouped", False) else EXAMPLE_SAMPLES
+    # A kernel with a cache may take several samples only for a prompt or a single token.
+    samples = 1 if any(map(is_cache, calibration.inputs)) else EXAMPLE_SAMPLES
     stored = calibration.kept_samples.batches(samples, samples, holdout=None)
     tensors = stored[-1] if stored else _random_tensors(calibration, samples)
     named = {i.name: t for i, t in zip(calibration.inputs, tensors, strict=True)}

@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
+from qtool.core.errors import DataError
 from qtool.core.formats import part, percent, quantity
 from qtool.core.profile_titles import describe_profile
 from qtool.core.records import to_json
+from qtool.core.types import Array
+
+
+@dataclass
+class CodeCounts:
+    """Identical output values of the integer engine and a runtime, batch by batch.
+
+    Attributes: see `Exactness`.
+    """
+
+    samples: int = 0
+    elements: int = 0
+    identical: int = 0
+    worst: float = 0.0
+
+    def add_samples(self, batch: Sequence[Array]) -> None:
+        """Count the samples of a batch."""
+        self.samples += len(batch[0]) if batch and batch[0].ndim else 1
+
+    def add_output(self, expected: Array, actual: Array, difference: float) -> bool:
+        """Count the values of an output; return whether all are identical.
+
+        Args:
+            expected, actual: of the runtime and of the engine; NaN equals NaN, and nothing is equal
+                in arrays of different shapes.
+            difference: the largest one, in codes.
+        """
+        same = 0
+        if expected.shape == actual.shape:
+            equal = expected == actual
+            if expected.dtype.kind == actual.dtype.kind == "f":
+                equal |= np.isnan(expected) & np.isnan(actual)
+            same = int(equal.sum())
+        self.elements += expected.size
+        self.identical += same
+        self.worst = max(self.worst, difference)
+        return same == expected.size == actual.size
+
+    def figures(self) -> tuple[int, int, int, float]:
+        """Return samples, elements, identical values and the largest difference.
+
+        Raises:
+            DataError: there was no sample.
+        """
+        if not self.samples:
+            raise DataError("the data is empty, so nothing was compared; give at least one sample")
+        return self.samples, self.elements, self.identical, self.worst
 
 
 @dataclass(frozen=True)

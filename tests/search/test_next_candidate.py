@@ -62,8 +62,8 @@ def test_where_nothing_keeps_the_goal_the_nearest_is_best() -> None:
     *tried, best = _searched(goals)
     assert best == COUNT - 1
     assert len(tried) <= COUNT
-    (told,) = goals.describe_misses(seen_at(best).trial)
-    assert told == "SQNR is 60.0 dB, goal is 90 dB"
+    (text,) = goals.describe_misses(seen_at(best).trial)
+    assert text == "SQNR is 60.0 dB, goal is 90 dB"
 
 
 def test_what_is_in_float_for_nothing_is_put_back(model: CostModel) -> None:  # noqa: F811  # as above
@@ -95,7 +95,7 @@ def test_the_interval_decides_and_not_the_sample() -> None:
     lucky = replace(found, score=replace(found.score, drop=0.0, low=-0.02, high=0.02))
     goals = TuneGoals(max_drop=0.01)
     assert not goals.is_met(lucky)
-    (told,) = goals.describe_misses(lucky)
+    (text,) = goals.describe_misses(lucky)
     assert (
-        "100 samples cannot rule out a loss of 2 points; goal is a loss of at most 1 points" in told
+        "100 samples cannot rule out a loss of 2 points; goal is a loss of at most 1 points" in text
     )

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
+from qtool.api.conversion_inputs import example_batch
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
@@ -159,6 +160,7 @@ def test_calibrate_and_convert_with_a_cache(mode: str, tmp_path: Path) -> None:
     batch = decoder.with_cached_prefix(ids, torch.ones_like(ids), 4)
     steps = {"static": [], "dynamic": ["smooth-quant"], "weight-only": ["gptq"]}[mode]
     calibration = qtool.calibrate(decoder, [batch], mode=mode, dynamic=DYNAMIC, recover=steps)
+    assert example_batch(calibration, decoder).size == 1  # what every kernel with a cache takes
     path = tmp_path / "model.onnx"
     qtool.convert(decoder, calibration).export(path, timing=0)
     without_data = qtool.verify(path, samples=4, batch_size=2)

@@ -94,12 +94,42 @@ class Program:
         values = self.values(*inputs)
         return {self.labels.get(name, name): t for name, t in values.items()}
 
-    def values(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return every tensor of a run by its name in the file: codes where it is quantized."""
-        return self._run(inputs, keep=True)
+    def values(
+        self, *inputs: torch.Tensor, float_results: Mapping[str, torch.Tensor] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return every tensor of a run by its name in the file: codes where it is quantized.
+
+        Args:
+            inputs: of the program.
+            float_results: results of its float instructions, which do not run then.
+        """
+        return self._run(inputs, keep=True, float_results=float_results)
 
     @torch.inference_mode()
-    def _run(self, inputs: Sequence[torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+    def wrong_kernels(self, values: Mapping[str, torch.Tensor]) -> list[str]:
+        """Return the kernels that give other results than a runtime for the runtime's own inputs.
+
+        Args:
+            values: tensors of the runtime by their names in the file; a kernel runs if its inputs
+                and its output are among them.
+        """
+        known, wrong = {**self.constants, **values}, []
+        for kernel in self.instructions:
+            computed = kernel.output in values and all(n in known for n in kernel.inputs)
+            if kernel.kind == "float" or not computed:
+                continue
+            result = kernel.kernel(*(known[n] for n in kernel.inputs))
+            if not _same(result, values[kernel.output]):
+                wrong.append(self.labels.get(kernel.output, kernel.output))
+        return wrong
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        inputs: Sequence[torch.Tensor],
+        keep: bool,
+        float_results: Mapping[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
         if len(inputs) != len(self.inputs):
             raise DataError(
                 f"the program takes {len(self.inputs)} inputs, not {len(inputs)}: "
@@ -108,6 +138,9 @@ class Program:
         values = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
         last = {} if keep else self._last_use()
         for i, instruction in enumerate(self.instructions):
+            if float_results is not None and instruction.kind == "float":
+                values |= {n: float_results[n] for n in instruction.outputs if n in float_results}
+                continue
             arguments = [values[n] for n in instruction.inputs]
             output = instruction.output
             if instruction.kind == "quantize" and arguments[0].dtype == self._dtype(output):
@@ -135,3 +168,10 @@ class Program:
             if name not in needed:
                 unused.setdefault(i, []).append(name)
         return unused
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are identical; NaN equals NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -16,8 +16,7 @@ from qtool.backends.onnxruntime.session import session
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.session import run
 from qtool.core.atomic import scratch_folder
-from qtool.core.errors import DataError
-from qtool.verification.exactness import Exactness
+from qtool.verification.exactness import CodeCounts, Exactness
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
@@ -42,27 +41,21 @@ def compare_codes(
         exported.load()  # before the engine: an error of the runtime comes first
     program = exported.program(profile)
     inexact = program.influenced_by_float
-    samples = elements = identical = 0
-    worst, first, wrong = 0.0, None, dict[str, None]()
+    counts, first, wrong = CodeCounts(), None, dict[str, None]()
     for batch in batches:
         expected = exported.run(batch)
         actual = file_outputs(program, program(*map(torch.from_numpy, batch)))
-        before = elements - identical
+        differing = []
         for name, a, b in zip(program.outputs, expected, actual, strict=True):
-            same = (a == b) | (np.isnan(a) & np.isnan(b))
-            elements, identical = elements + a.size, identical + int(same.sum())
-            worst = max(worst, _largest_difference(program, a, b))
-            if not same.all() and name not in inexact:
-                wrong[program.labels.get(name, name)] = None
-        samples += len(batch[0]) if batch and batch[0].ndim else 1
-        if elements - identical > before:
+            if not counts.add_output(a, b, _largest_difference(program, a, b)):
+                differing.append(name)
+        counts.add_samples(batch)
+        wrong |= {program.labels.get(n, n): None for n in differing if n not in inexact}
+        if differing:
             values = _runtime_values(exported.path, program, batch)
             first = first or _first_difference(program, values, batch)
-            wrong |= dict.fromkeys(_wrong_kernels(program, values))
-    if not samples:
-        raise DataError("the data is empty, so nothing was compared; give at least one sample")
-    counts = (samples, elements, identical, worst, first, program.float_nodes)
-    return Exactness(*counts, tuple(wrong), program.profile)
+            wrong |= dict.fromkeys(program.wrong_kernels(values))
+    return Exactness(*counts.figures(), first, program.float_nodes, tuple(wrong), program.profile)
 
 
 def file_outputs(program: Program, outputs: Sequence[torch.Tensor]) -> list[np.ndarray[Any, Any]]:
@@ -116,18 +109,3 @@ def _first_difference(
         if name in values and not torch.equal(values[name], engine[label]):
             return label
     return None
-
-
-def _wrong_kernels(program: Program, values: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the integer kernels that give other codes than the runtime for the same inputs."""
-    known = {**program.constants, **values}
-    wrong = []
-    for kernel in program.instructions:
-        integer = kernel.kind in ("integer", "move", "quantize") and kernel.output in values
-        if not integer or not all(name in known for name in kernel.inputs):
-            continue
-        with torch.inference_mode():
-            codes = kernel.kernel(*(known[name] for name in kernel.inputs))
-        if not torch.equal(codes, values[kernel.output]):
-            wrong.append(program.labels.get(kernel.output, kernel.output))
-    return wrong

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.core.errors import DataError
-from qtool.verification.exactness import Exactness
-
-Arrays = Sequence[np.ndarray[Any, Any]]
+from qtool.verification.exactness import CodeCounts, Exactness
 
 TRACED = 4
 """Samples of a batch on which every tensor is compared; outputs are compared on all."""
@@ -37,26 +35,18 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
         VerificationError: LiteRT refuses the file.
     """
     program = file.program()
-    samples = elements = identical = 0
-    worst, wrong = 0.0, dict[str, None]()
+    counts, wrong = CodeCounts(), dict[str, None]()
     for batch in batches:
         traced = file.trace([a[:TRACED] if a.ndim else a for a in batch])
-        wrong |= dict.fromkeys(wrong_kernels(program, traced))
+        wrong |= dict.fromkeys(program.wrong_kernels(traced))
         few = batch if not program.float_nodes else [a[:TRACED] if a.ndim else a for a in batch]
         expected = file.codes(few)
         actual = _engine_outputs(program, file, few, traced)
         for a, b in zip(expected, actual, strict=True):
-            same = (a == b) | (np.isnan(a) & np.isnan(b)) if a.shape == b.shape else np.zeros(1)
-            elements, identical = elements + a.size, identical + int(same.sum())
-            worst = max(worst, difference(a, b))
-        samples += len(few[0]) if few and few[0].ndim else 1
-    if not samples:
-        raise DataError("the data is empty, so nothing was compared; give at least one sample")
+            counts.add_output(a, b, difference(a, b))
+        counts.add_samples(few)
     return Exactness(
-        samples,
-        elements,
-        identical,
-        worst,
+        *counts.figures(),
         next(iter(wrong), None),
         program.float_nodes,
         tuple(wrong),
@@ -65,41 +55,14 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
     )
 
 
-def wrong_kernels(program: Program, values: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the kernels that give other values than LiteRT for the same inputs."""
-    known, wrong = {**program.constants, **values}, []
-    for kernel in program.instructions:
-        computed = kernel.output in values and all(n in known for n in kernel.inputs)
-        if kernel.kind == "float" or not computed:
-            continue
-        with torch.inference_mode():
-            result = kernel.kernel(*(known[n] for n in kernel.inputs))
-        if not _same(result, values[kernel.output]):
-            wrong.append(program.labels.get(kernel.output, kernel.output))
-    return wrong
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
 def _engine_outputs(
     program: Program, file: TfliteFile, batch: Arrays, traced: Mapping[str, torch.Tensor]
 ) -> list[np.ndarray[Any, Any]]:
     """Return the outputs of the program; with float operators, LiteRT's results of these."""
     if not program.float_nodes:
         return file.engine_codes(program, batch)
-    arrays = file.arrays(batch)
-    values = dict(program.constants)
-    values |= {n: torch.from_numpy(a) for n, a in zip(program.inputs, arrays, strict=True)}
-    with torch.inference_mode():
-        for step in program.instructions:
-            if step.kind == "float":
-                values |= {n: traced[n] for n in step.outputs if n in traced}
-            else:
-                values[step.output] = step.kernel(*(values[n] for n in step.inputs))
+    inputs = map(torch.from_numpy, file.arrays(batch))
+    values = program.values(*inputs, float_results=traced)
     return [values[n].numpy() for n in program.outputs]
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-import torch
+from collections.abc import Iterable
 
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification.codes import difference
-from qtool.verification.exactness import Exactness
+from qtool.verification.exactness import CodeCounts, Exactness
 
 
 def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactness:
@@ -27,33 +24,28 @@ def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exact
         batches: inputs in the layout of the network.
 
     Raises:
+        DataError: there is no sample.
         KernelError: the engine has no kernel of an operator.
         VerificationError: LiteRT refuses the file.
     """
     program = file.default_program()
     results, compared = _borders(program)
-    samples = elements = identical = 0
-    worst, wrong = 0.0, dict[str, None]()
+    counts, wrong = CodeCounts(), dict[str, None]()
     for batch in batches:
         if program.float_nodes:
             observed = file.run_observed(batch, [*results, *compared])
-            computed = _computed(program, observed)
+            inputs = (observed[n] for n in program.inputs)
+            computed = program.values(*inputs, float_results=observed)
             pairs = [(n, observed[n].numpy(), computed[n].numpy()) for n in compared]
         else:
             codes = file.codes(batch, default=True), file.engine_codes(program, batch)
             pairs = list(zip(program.outputs, *codes, strict=True))
         for name, a, b in pairs:
-            same = int((a == b).sum()) if a.shape == b.shape else 0
-            elements, identical = elements + a.size, identical + same
-            worst = max(worst, difference(a, b))
-            if same < a.size:
+            if not counts.add_output(a, b, difference(a, b)):
                 wrong[program.labels.get(name, name)] = None
-        samples += len(batch[0]) if batch and batch[0].ndim else 1
+        counts.add_samples(batch)
     return Exactness(
-        samples,
-        elements,
-        identical,
-        worst,
+        *counts.figures(),
         next(iter(wrong), None),
         program.float_nodes,
         profile=program.profile,
@@ -71,17 +63,3 @@ def _borders(program: Program) -> tuple[list[str], list[str]]:
     ends = reads[True].union(program.outputs)
     results = [n for n, made in is_float.items() if made and n in reads[False]]
     return results, [n for n, made in is_float.items() if not made and n in ends]
-
-
-def _computed(program: Program, observed: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Return the values of all kernels, on the observed inputs and results of float operators."""
-    values = {**program.constants, **{n: observed[n] for n in program.inputs}}
-    with torch.inference_mode():
-        for step in program.instructions:
-            if step.kind == "float":
-                values |= {n: observed[n] for n in step.outputs if n in observed}
-                continue
-            made: Any = step.kernel(*(values[n] for n in step.inputs))
-            parts = made if len(step.outputs) > 1 else (made,)
-            values |= dict(zip(step.outputs, parts, strict=True))
-    return values
