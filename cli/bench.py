@@ -16,6 +16,7 @@ from qtool.cli.number_types import DAY, Real
     source_options.data_or_random,
     options.batch_sizes,
     options.threads,
+    options.runtime,
     click.option(
         "--seconds",
         default=10.0,
@@ -37,6 +38,7 @@ def command(
     data: str | None,
     batch_sizes: tuple[int, ...],
     threads: tuple[int, ...],
+    runtime: str,
     seconds: float,
     precision: float,
     as_json: bool,
@@ -57,6 +59,7 @@ def command(
         None if data is None else sources.load_data(data, max(batch_sizes)),
         batch_sizes=batch_sizes,
         threads=threads,
+        runtime=runtime,
         seconds=seconds,
         precision=precision,
         bars=output.progress,

@@ -27,7 +27,7 @@ GROUPS = {
     "Precision": "target mode accuracy recover observer recipe choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
-    "Measurement": "evaluate minimize batch_sizes threads seconds timing precision budget "
+    "Measurement": "evaluate minimize batch_sizes threads runtime seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "

@@ -57,6 +57,7 @@ class Name(click.ParamType):
         return text
 
 
+RUNTIME = Name("runtime", option_names.RUNTIMES, open=False)
 OBSERVER = Name("observer", option_names.OBSERVERS, parameter=True)
 TARGET = Name("target", option_names.TARGETS, option_names.FORMER_TARGETS)
 FORMAT = Name("format", option_names.FORMATS)

@@ -12,7 +12,7 @@ from qtool.cli.number_types import DAY, Real, parse_counts
 from qtool.cli.source_options import F, Path_, RenamedOption
 from qtool.cli.sources import load_labels
 
-from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS
+from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS, NATIVE
 from qtool.core.text_files import read_toml_or_json
 from qtool.evaluation.options import Goals, ReportOptions
 
@@ -45,6 +45,14 @@ def _recipe_file(ctx: click.Context, param: click.Parameter, value: Path | None)
 # --- models, data, conversion ------------------------------------------------------------------
 
 
+runtime = click.option(
+    "--runtime",
+    type=name_types.RUNTIME,
+    default=NATIVE,
+    show_default=True,
+    help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
+    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators install --web` installs it.",
+)
 observer = click.option(
     "--observer",
     type=name_types.OBSERVER,

@@ -15,6 +15,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
+from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
@@ -78,6 +79,7 @@ def evaluate(
     where: str = "the evaluation function",
     lower_is_better: Sequence[str] = (),
     threads: int = 1,
+    runtime: str = NATIVE,
     seconds: float = 2.0,
     dynamic: DynamicSizes | None = None,
     progress: Progress = lambda x: x,
@@ -98,6 +100,8 @@ def evaluate(
             classes] scores.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: of the latency measurement, on the first batch.
+        runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
+            onnxruntime-web's WebAssembly in node, on one thread.
         dynamic: see `capture_model`.
         progress: wraps the iterable of batches, for a progress bar.
 
@@ -125,6 +129,7 @@ def evaluate(
             lower_is_better=lower_is_better,
             timed=next(by_input_name(captured.graph, [first])),
             threads=threads,
+            runtime=runtime,
             seconds=seconds,
         )
 

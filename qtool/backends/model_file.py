@@ -16,6 +16,7 @@ import torch
 
 from qtool.backends.export import MakeExport
 from qtool.backends.onnx.file_info import FileInfo
+from qtool.backends.session import OtherRuntime
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Progress
@@ -222,6 +223,7 @@ class FileFormat:
             result has `get_inputs`, `get_outputs` and `run`, as those of ONNX Runtime.
         write_float: writes a canonical graph in float: (graph, path, name of the target).
         export: writes and checks a quantized model.
+        other_runtimes: others that run files of this format.
     """
 
     names: tuple[str, ...]
@@ -231,3 +233,4 @@ class FileFormat:
     session: Callable[[str | Path, int], Any]
     write_float: Callable[[FloatGraph, str | Path, str], Path]
     export: MakeExport
+    other_runtimes: tuple[OtherRuntime, ...] = ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +24,31 @@ class Session(Protocol):
 
     def run(self, names: None, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         """Return all outputs."""
+
+
+@runtime_checkable
+class TimedSession(Session, Protocol):
+    """A session in another process, which measures there how long it runs."""
+
+    def seconds(self, feed: Mapping[str, Any], times: int) -> float:
+        """Return the CPU time of some runs, in seconds."""
+
+
+@dataclass(frozen=True)
+class OtherRuntime:
+    """A runtime besides the one that a format of files has on this machine.
+
+    Attributes:
+        name: as users name it.
+        title: returns its name with its version.
+        session: opens a file there, with a number of threads (0 lets the runtime choose). Raises
+            VerificationError if it is not installed or refuses the file, OptionError if it cannot
+            run that many threads.
+    """
+
+    name: str
+    title: Callable[[], str]
+    session: Callable[[str | Path, int], Session]
 
 
 def feeds(model: Session, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:

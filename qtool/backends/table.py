@@ -8,8 +8,9 @@ from typing import Any
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.tflite.model_file import TFLITE
-from qtool.core.errors import FileError
+from qtool.core.errors import FileError, OptionError
 from qtool.core.graph import FloatGraph
+from qtool.core.option_names import NATIVE, unknown_name
 from qtool.core.paths import is_file
 from qtool.planning.targets import DEFAULT
 
@@ -39,14 +40,33 @@ def open_file(path: str | Path) -> ModelFile:
     return next(f for f in FORMATS if f.fits(path)).open(path)
 
 
-def open_model(path: str | Path, threads: int = 0) -> Any:
-    """Open a file in the runtime of its format; see `FileFormat.session`.
+def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any:
+    """Open a file in a runtime; see `FileFormat.session`.
+
+    Args:
+        path: the file.
+        threads: number of threads; 0 lets the runtime choose.
+        runtime: NATIVE for that of the file's format on this machine, or the name of another one.
 
     Raises:
         FileError: not a model.
+        OptionError: the runtime does not run files of this format.
         VerificationError: the runtime refuses the file, or is not installed.
     """
-    return next(f for f in FORMATS if f.fits(path)).session(path, threads)
+    used = next(f for f in FORMATS if f.fits(path))
+    if runtime == NATIVE:
+        return used.session(path, threads)
+    others = {r.name: r for r in used.other_runtimes}
+    if runtime not in others:
+        sentence = unknown_name("runtime", runtime, (NATIVE, *others))
+        raise OptionError(f"{Path(path).name}: {sentence}")
+    return others[runtime].session(path, threads)
+
+
+def runtime_title(name: str) -> str:
+    """Return a runtime with its version; "" for NATIVE, which depends on the file."""
+    others = (runtime for used in FORMATS for runtime in used.other_runtimes)
+    return next((runtime.title() for runtime in others if runtime.name == name), "")
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

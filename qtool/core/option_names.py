@@ -28,6 +28,9 @@ MODEL_SUFFIXES = (".onnx",)
 """Suffixes that the files of models are written with, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
 C_SUFFIXES = (".cc", ".cpp", ".c")
+NATIVE = "onnxruntime"
+RUNTIMES = (NATIVE, "node")
+"""Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.table import open_file, quantization_warnings
+from qtool.backends.table import open_file, quantization_warnings, runtime_title
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, share, size, table
+from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Summary
 from qtool.core.types import Progress
@@ -73,6 +74,7 @@ class Evaluation:
         timings: of a decoder with a KV cache one for the prompt and one for a step; the last one
             is that of `latency_ms` and `speedup`.
         warnings: sentences on results that are hardly meant.
+        runtime: where the files ran, with its version; "" for that of their format.
     """
 
     samples: int
@@ -88,6 +90,7 @@ class Evaluation:
     tokens: int = 0
     timings: tuple[Timing, ...] = ()
     warnings: tuple[str, ...] = ()
+    runtime: str = ""
 
     def to_json(self) -> dict[str, Any]:
         fields: dict[str, Any] = to_json(self)
@@ -106,7 +109,9 @@ class Evaluation:
             integer_row(own.integer_mac_share, own.integer_weight_mac_share),
         ]
         warnings = tuple(f"warning: {warning}" for warning in self.warnings)
-        return Summary(title, "compared with its float model", tuple(rows), warnings=warnings)
+        place = f" in {self.runtime}" if self.runtime else ""
+        text = f"compared with its float model{place}"
+        return Summary(title, text, tuple(rows), warnings=warnings)
 
     def __str__(self) -> str:
         return str(self.summary())
@@ -136,6 +141,7 @@ def evaluate_files(
     lower_is_better: Sequence[str] = (),
     timed: Any = None,
     threads: int = 1,
+    runtime: str = NATIVE,
     seconds: float = 2.0,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
@@ -150,6 +156,7 @@ def evaluate_files(
         function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
         timed: a batch to time; by default the first.
         threads, seconds: of each latency, which rank 0 measures.
+        runtime: see `open_model`.
 
     Raises:
         DataError: no data, data that does not fit, or labels or a function that cannot be used.
@@ -163,18 +170,22 @@ def evaluate_files(
         raise DataError("the evaluation data is empty; give at least one batch")
     own = None
     if first is not None:
-        own = measure_outputs(files, itertools.chain([first], stream), progress=progress)
+        stream = itertools.chain([first], stream)
+        own = measure_outputs(files, stream, runtime=runtime, progress=progress)
     share = None if labels is None else np.asarray(labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:
         return from_json(Evaluation, json.loads(ranks.broadcast(None)))
-    user = () if function is None else user_metrics(function, files, where, lower_is_better)
+    user: tuple[Metric, ...] = ()
+    if function is not None:
+        user = user_metrics(function, files, where, lower_is_better, runtime)
     accuracy = summarize(measured, numbers, user)
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     timings = [
-        phase.time(files, threads=threads, seconds=seconds) for phase in phases(float_file, arrays)
+        phase.time(files, threads=threads, runtime=runtime, seconds=seconds)
+        for phase in phases(float_file, arrays)
     ]
-    evaluation = _evaluation(files, accuracy, timings)
+    evaluation = replace(_evaluation(files, accuracy, timings), runtime=runtime_title(runtime))
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())
     return evaluation
 

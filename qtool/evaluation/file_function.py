@@ -11,6 +11,7 @@ import torch
 from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.data import Batch, to_batch
+from qtool.core.option_names import NATIVE
 from qtool.evaluation.model_inputs import Feeder
 
 
@@ -20,9 +21,9 @@ class FileFunction:
     Takes tensors by position or by name, and returns a tensor or a tuple of tensors.
     """
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, runtime: str = NATIVE) -> None:
         self.file = file
-        self.session = open_model(file)
+        self.session = open_model(file, runtime=runtime)
         self.feeder = Feeder(file)
         self.calls = itertools.count()
 

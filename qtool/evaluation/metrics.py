@@ -13,6 +13,7 @@ import numpy as np
 
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
+from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.evaluation.file_function import FileFunction
 
@@ -257,6 +258,7 @@ def user_metrics(
     files: Sequence[Path],
     where: str,
     lower_is_better: Sequence[str] = (),
+    runtime: str = NATIVE,
 ) -> tuple[Metric, ...]:
     """Evaluate the user's function on each model.
 
@@ -265,11 +267,12 @@ def user_metrics(
             number, an array with one number per sample, or a dict of these by name.
         where: name of the function in errors.
         lower_is_better: names of metrics that are errors or losses.
+        runtime: see `open_model`.
 
     Raises:
         DataError: the function raises, returns NaN or a non-number, or other names per model.
     """
-    results = [call_metrics(function, file, where) for file in files]
+    results = [call_metrics(function, file, where, runtime) for file in files]
     names = list(results[0])
     if different := next(
         (set(names) ^ set(other) for other in results if set(other) != set(names)), None
@@ -285,14 +288,16 @@ def user_metrics(
     )
 
 
-def call_metrics(function: Callable[[Any], Any], file: Path, where: str) -> dict[str, Array]:
+def call_metrics(
+    function: Callable[[Any], Any], file: Path, where: str, runtime: str = NATIVE
+) -> dict[str, Array]:
     """Return the metrics of the user's function on one file: a number or [samples], by name.
 
     Raises:
         DataError: as for `user_metrics`.
     """
     try:
-        result = function(FileFunction(file))
+        result = function(FileFunction(file, runtime))
     except (Exception, SystemExit) as error:
         raise DataError(f"{where} failed on {file.name}: {describe(error)}") from error
     if not isinstance(result, Mapping):

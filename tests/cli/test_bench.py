@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from qtool.backends.onnxruntime_web.node_process import PROCESS
 from tests.cli.conftest import Cli
 from tests.evaluation.onnx_files import linear_file
 
@@ -45,3 +46,22 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
     linear_file(cli.folder / "two.onnx", np.eye(3), size=2)
     assert "does not accept batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")
     assert "no such file" in cli.refuses("bench", "no.onnx")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "sentence"),
+    [
+        ("browser", "unknown runtime 'browser'; there are: onnxruntime, node"),
+        ("node", "onnxruntime-web is not installed: `qtool emulators install --web` installs"),
+    ],
+)
+def test_a_runtime_that_is_not_here(
+    runtime: str, sentence: str, cli: Cli, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = cli.folder / "programs"
+    programs.mkdir()
+    (programs / "node").touch(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
+    PROCESS.close()
+    assert sentence in cli.refuses("bench", *files, "--runtime", runtime)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qtool.algorithms.registry import STEPS
+from qtool.backends.table import FORMATS
 from qtool.core import option_names
 from qtool.core.option_names import unknown_name
 from qtool.observers import OBSERVERS
@@ -22,6 +23,8 @@ def test_the_tables_are_those_of_the_registries() -> None:
     assert set(MODES) == set(option_names.MODES)
     assert tuple(ACCURACIES) == option_names.ACCURACIES
     assert tuple(CHOICES) == option_names.CHOICES
+    others = {r.name for used in FORMATS for r in used.other_runtimes}
+    assert {option_names.NATIVE, *others} == set(option_names.RUNTIMES)
     assert {s.name for s in STEPS} - {"solve"} == set(option_names.STEPS)
 
 

@@ -53,7 +53,7 @@ def test_lower_is_better_turns_the_drop():
 
 @pytest.fixture
 def no_files(monkeypatch, tmp_path):
-    monkeypatch.setattr(metrics, "FileFunction", lambda file: file)
+    monkeypatch.setattr(metrics, "FileFunction", lambda file, *_: file)
     return [tmp_path / "float.onnx", tmp_path / "int8.onnx"]
 
 

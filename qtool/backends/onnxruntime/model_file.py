@@ -28,6 +28,7 @@ from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import session
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.backends.onnxruntime_web.runtime import NODE
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.core import value_names
 from qtool.core.argument_names import argument
@@ -262,4 +263,5 @@ ONNX = FileFormat(
     lambda path, threads: session(path, threads=threads),
     write_float,
     OnnxExport,
+    (NODE,),
 )

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qtool.backends.table import open_file
+from qtool.backends.table import open_file, runtime_title
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
+from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
@@ -45,6 +46,7 @@ class Bench:
         files: in the order of every timing; ratios are first file / each.
         timings: one for each batch size and number of threads.
         precision: requested half-width of the ratios' intervals, relative to the median.
+        runtime: where the files ran, with its version; "" for that of their format.
     """
 
     JSON_PROPERTIES: ClassVar = ("precise",)
@@ -53,6 +55,7 @@ class Bench:
     machine: Machine
     timings: tuple[Timing, ...]
     precision: float
+    runtime: str = ""
 
     @property
     def precise(self) -> bool:
@@ -69,7 +72,8 @@ class Bench:
         """Return the fastest file of each timing."""
         rows = tuple((timing.what, self._fastest(timing)) for timing in self.timings)
         count = quantity(len(self.files), "file")
-        return Summary(title or count, f"on {self.machine.cpu}", rows)
+        place = f"in {self.runtime}, on" if self.runtime else "on"
+        return Summary(title or count, f"{place} {self.machine.cpu}", rows)
 
     def _fastest(self, timing: Timing) -> str:
         names = [Path(file).name for file in self.files]
@@ -133,6 +137,7 @@ def bench(
     *,
     batch_sizes: Sequence[int] = ReportOptions.batch_sizes,
     threads: Sequence[int] = ReportOptions.threads,
+    runtime: str = NATIVE,
     seconds: float = 10.0,
     precision: float = 0.01,
     bars: ProgressBars = no_bars,
@@ -143,16 +148,18 @@ def bench(
         files: models with the same inputs; the first is the reference.
         data: batches; the first one is used, cut or repeated. By default random inputs.
         batch_sizes, threads: every pair of them is timed.
+        runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
+            onnxruntime-web's WebAssembly in node, on one thread.
         seconds: maximum per pair.
         precision: a pair ends when every ratio's 95 % interval is within this of its median.
         bars: returns a progress bar for a title and a length.
 
     Raises:
-        OptionError: a number is NaN, infinite or out of its range.
+        OptionError: a number is NaN, infinite or out of its range, or the runtime is unknown.
         DataError: files with different inputs, no data, data that does not fit, or a batch size
             that a file does not accept.
         FileError: not an ONNX file.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or the runtime is not installed.
     """
     _check_numbers(batch_sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
@@ -172,10 +179,11 @@ def bench(
                 f"{argument('--batch-sizes')}"
             )
         timings += [
-            phase.time(paths, threads=count, seconds=seconds, precision=precision)
+            phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
             for phase in phases(paths[0], inputs)
         ]
-    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision)
+    ran = runtime_title(runtime)
+    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision, ran)
 
 
 def _check_numbers(

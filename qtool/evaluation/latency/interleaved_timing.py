@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.backends.session import feeds
+from qtool.backends.session import Session, TimedSession, feeds
 from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.formats import quantity
+from qtool.core.option_names import NATIVE
 
 WARM_UP = 3
 MIN_ROUNDS = 15
@@ -135,6 +136,7 @@ def time_files(
     inputs: Sequence[np.ndarray[Any, Any]],
     *,
     threads: int = 1,
+    runtime: str = NATIVE,
     seconds: float = 2.0,
     precision: float | None = None,
     least_rounds: int = MIN_ROUNDS,
@@ -148,6 +150,7 @@ def time_files(
     predecessor. A ratio compares two runs of one round, which cancels other load.
 
     Args:
+        runtime: see `open_model`. One in another process measures its CPU time itself.
         seconds: duration of the measurement; with `precision`, the maximum.
         precision: stop when the interval of every ratio is within this of its median (0.01: 1 %
             either way).
@@ -163,7 +166,7 @@ def time_files(
     def current() -> Timing:
         return _timing(np.array(times), batch, threads, time.perf_counter() - start)
 
-    for row in _rounds(files, inputs, threads, clock or clock_for(threads), in_a_row):
+    for row in _rounds(files, inputs, threads, clock or clock_for(threads), in_a_row, runtime):
         times.append(row)
         enough = len(times) >= least_rounds
         if enough and time.perf_counter() - start >= seconds:
@@ -195,27 +198,40 @@ def _rounds(
     threads: int,
     clock: Clock,
     in_a_row: int = 1,
+    runtime: str = NATIVE,
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
-    sessions = [open_model(f, threads) for f in files]
-    fed = [feeds(s, list(inputs)) for s in sessions]
+    sessions = [open_model(f, threads, runtime) for f in files]
+    runs = [_timed(s, feeds(s, list(inputs)), clock) for s in sessions]
     try:
-        for model, feed in zip(sessions, fed, strict=True):
-            for _ in range(WARM_UP):
-                model.run(None, feed)
+        for run in runs:
+            run(WARM_UP)
+    except VerificationError:
+        raise  # names its runtime
     except Exception as error:
         raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
     first = 0
     while True:
-        row = [0.0] * len(sessions)
-        for k in range(len(sessions)):
-            i = (first + k) % len(sessions)
-            start = clock()
-            for _ in range(in_a_row):
-                sessions[i].run(None, fed[i])
-            row[i] = (clock() - start) / in_a_row
+        row = [0.0] * len(runs)
+        for k in range(len(runs)):
+            i = (first + k) % len(runs)
+            row[i] = runs[i](in_a_row) / in_a_row
         yield row
         first += 1
+
+
+def _timed(model: Session, feed: Mapping[str, Any], clock: Clock) -> Callable[[int], float]:
+    """Return a function that runs a model some times and returns the seconds of all runs."""
+    if isinstance(model, TimedSession):
+        return lambda times: model.seconds(feed, times)
+
+    def run(times: int) -> float:
+        start = clock()
+        for _ in range(times):
+            model.run(None, feed)
+        return clock() - start
+
+    return run
 
 
 def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:

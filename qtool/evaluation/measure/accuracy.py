@@ -20,6 +20,7 @@ from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.option_names import NATIVE
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
@@ -130,6 +131,7 @@ def measure_outputs(
     files: Sequence[Path],
     data: Iterable[Any],
     *,
+    runtime: str = NATIVE,
     store: Store | None = None,
     progress: Progress = lambda x: x,
 ) -> SampleStatistics:
@@ -137,13 +139,14 @@ def measure_outputs(
 
     Args:
         files: models with the same inputs and outputs; the first is the reference.
+        runtime: see `open_model`.
         store: for intermediate results, from which an interrupted run resumes if the data is the
             same.
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
-    sessions = [open_model(f) for f in files]
+    sessions = [open_model(f, runtime=runtime) for f in files]
     feeder, reader = Feeder(files[0]), None
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()

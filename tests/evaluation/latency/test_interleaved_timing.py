@@ -89,13 +89,28 @@ def test_order_rotates(monkeypatch, tmp_path):
         def run(self, outputs, feed):
             order.append(self.name)
 
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda f, threads: Session(f))
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda f, *_: Session(f))
     monkeypatch.setattr(interleaved_timing, "feeds", lambda s, i: {})
     rounds = interleaved_timing._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
     warm = 3 * interleaved_timing.WARM_UP
     assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
     assert order[warm:] == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
     assert next(rounds) == [1, 1, 1]  # by the clock that is given
+
+
+def test_a_session_in_another_process_measures_itself(monkeypatch):
+    class Elsewhere:
+        def get_inputs(self):
+            return []
+
+        get_outputs = run = get_inputs
+
+        def seconds(self, feed, times):
+            return 0.25 * times
+
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Elsewhere())
+    rounds = interleaved_timing._rounds(["a", "b"], [], 1, pytest.fail, 4, "node")
+    assert next(rounds) == [0.25, 0.25]
 
 
 def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
@@ -108,7 +123,7 @@ def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
         def run(self, _, feed):
             ran.append(self.path)
 
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda path, threads: Session(path))
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda path, *_: Session(path))
     monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
     ticks = itertools.count()  # each look at the clock is a second later
     found = time_files(

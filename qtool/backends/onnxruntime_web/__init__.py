@@ -1,0 +1,1 @@
+"""onnxruntime-web: ONNX Runtime in WebAssembly, here in node, on one thread."""

@@ -1,0 +1,9 @@
+"""onnxruntime-web as a runtime of ONNX files: WebAssembly, which browsers run, in node."""
+
+from __future__ import annotations
+
+from qtool.backends.onnxruntime_web.node_process import version
+from qtool.backends.onnxruntime_web.session import WebSession
+from qtool.backends.session import OtherRuntime
+
+NODE = OtherRuntime("node", lambda: f"onnxruntime-web {version()} in node", WebSession)

@@ -1,0 +1,121 @@
+"""Files in onnxruntime-web next to ONNX Runtime, where `qtool emulators install --web` ran."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import qtool
+from qtool.backends.onnxruntime_web.node_process import PROCESS
+from qtool.backends.onnxruntime_web.session import WebSession
+from qtool.backends.session import TimedSession, feeds, run
+from qtool.backends.table import open_model, runtime_title
+from qtool.core.errors import OptionError, VerificationError
+from tests.backends.onnxruntime.emulation.networks import by_qtool
+from tests.evaluation.onnx_files import linear_file
+
+WHY = qtool.emulators().cpus["wasm"]
+in_node = pytest.mark.skipif(bool(WHY), reason=f"{WHY}: see `qtool emulators`")
+
+DTYPES = ("float32", "float64", "int64", "uint64", "int32", "uint32", "int8", "uint8", "bool")
+
+
+def identity_file(path: Path, types: Sequence[str]) -> Path:
+    """A file that returns its inputs, one of each type; the last axis has any size."""
+    nodes, sides = [], ([], [])
+    for name in types:
+        nodes.append(helper.make_node("Identity", [name], [f"{name}_out"]))
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(name))
+        for side, end in zip(sides, ("", "_out"), strict=True):
+            side.append(helper.make_tensor_value_info(name + end, kind, None))
+    graph = helper.make_graph(nodes, "identity", *sides)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
+    return path
+
+
+@in_node
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4)])
+def test_arrays_come_back_as_they_were_sent(shape: tuple[int, ...], tmp_path: Path) -> None:
+    session = WebSession(identity_file(tmp_path / "identity.onnx", DTYPES))
+    generator = np.random.default_rng(0)
+    arrays = [generator.integers(0, 2, shape).astype(name) for name in DTYPES]
+    for made, sent in zip(run(session, arrays), arrays, strict=True):
+        assert made.dtype == sent.dtype
+        np.testing.assert_array_equal(made, sent)
+
+
+@in_node
+def test_integer_kernels_give_the_same_bits(tmp_path: Path) -> None:
+    file = by_qtool(tmp_path / "net.onnx", "onnxruntime")
+    native, web = open_model(file), open_model(file, runtime="node")
+    assert runtime_title("node").startswith("onnxruntime-web ")
+    (image,) = native.get_inputs()
+    shape = [s if isinstance(s, int) else 4 for s in image.shape]
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for made, expected in zip(run(web, [x]), run(native, [x]), strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
+@in_node
+def test_it_measures_its_own_time(tmp_path: Path) -> None:
+    session = open_model(linear_file(tmp_path / "a.onnx", np.eye(3)), 1, "node")
+    assert isinstance(session, TimedSession)
+    feed = feeds(session, [np.ones((2, 3), np.float32)])
+    assert session.seconds(feed, 0) < session.seconds(feed, 1000)
+    assert not isinstance(open_model(tmp_path / "a.onnx"), TimedSession)
+
+
+@in_node
+def test_what_onnxruntime_web_refuses_is_said(tmp_path: Path) -> None:
+    file = linear_file(tmp_path / "a.onnx", np.eye(3))
+    with pytest.raises(VerificationError, match=r"onnxruntime-web [\d.]+.*: .*[Dd]imension"):
+        run(WebSession(file), [np.ones((2, 4), np.float32)])
+    with pytest.raises(OptionError, match="runs on one thread here"):
+        WebSession(file, threads=2)
+
+
+@in_node
+def test_a_process_that_ended_is_started_again(tmp_path: Path) -> None:
+    file = linear_file(tmp_path / "a.onnx", np.eye(3))
+    x = np.ones((1, 3), np.float32)
+    old = WebSession(file)
+    PROCESS.close()
+    with pytest.raises(VerificationError, match="onnxruntime-web"):
+        run(old, [x])
+    np.testing.assert_array_equal(run(WebSession(file), [x])[0], x)
+
+
+@in_node
+def test_the_memory_of_a_session_is_freed(tmp_path: Path) -> None:
+    file = linear_file(tmp_path / "a.onnx", np.eye(3))
+    session = WebSession(file)
+    number = session._id
+    del session
+    gc.collect()
+    assert number in PROCESS._unused
+    WebSession(file)
+    with pytest.raises(VerificationError):
+        PROCESS.call("run", [np.ones((1, 3), np.float32)], id=number)
+
+
+@pytest.mark.parametrize(("node", "missing"), [(True, "onnxruntime-web is"), (False, "node is")])
+def test_what_is_missing_is_named_with_its_remedy(
+    node: bool, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if node:
+        (programs / "node").touch(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path / "cache"))
+    PROCESS.close()
+    with pytest.raises(VerificationError, match=f"{missing} not installed.*emulators install"):
+        WebSession(linear_file(tmp_path / "a.onnx", np.eye(3)))
