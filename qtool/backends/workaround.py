@@ -23,7 +23,7 @@ class Workaround:
         fixed_in: first version without it; "" while there is none.
         upstream: address of the report or of the change that made it; "" where none is known.
         reproduction: test that fails once the defect is fixed, `file::function` below
-            tests/upstream; "" where the package is not installed for tests.
+            tests/upstream.
     """
 
     key: str

@@ -1,7 +1,8 @@
 """Workaround for OpenVINO: a maximum or minimum along axes that is quantized.
 
 Runtime: OpenVINO, seen in 2026.4, operators ReduceMax and ReduceMin before QuantizeLinear.
-Defect: the FakeQuantize is fused into the kernel of the reduction, which then returns other codes.
+Defect: the FakeQuantize is fused into the kernel of the reduction, which keeps its results in the
+type of the codes before it quantizes them: rounded to integers, negative ones to 0.
 Rewrite: a reshape between the two. The reduction keeps its dimensions and a Squeeze drops them, or
 it drops them and an Unsqueeze restores them. A reshape that changes nothing would be removed before
 the fusion.
@@ -30,7 +31,9 @@ def isolate_reduce_extremes(model: ir.Model) -> None:
 REDUCE_EXTREMES = Workaround(
     key="reduce-extremes",
     package="openvino",
-    reason="a FakeQuantize fused into ReduceMax or ReduceMin gives other codes",
+    reason="a FakeQuantize fused into ReduceMax or ReduceMin makes it round to unsigned integers",
     rewrite=isolate_reduce_extremes,
     seen_in="2026.4",
+    upstream="https://github.com/openvinotoolkit/openvino/pull/24704",
+    reproduction="test_openvino.py::test_quantized_extreme_is_rounded_to_an_unsigned_integer",
 )

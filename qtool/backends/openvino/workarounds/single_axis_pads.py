@@ -55,4 +55,6 @@ SINGLE_AXIS_PADS = Workaround(
     reason="the dequantization behind a pad of one axis loses its zero point",
     rewrite=widen_single_axis_pads,
     seen_in="2026.4",
+    upstream="https://github.com/openvinotoolkit/openvino/pull/5316",
+    reproduction="test_openvino.py::test_pad_of_one_axis_is_off_by_the_zero_point",
 )

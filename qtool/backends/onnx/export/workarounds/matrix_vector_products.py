@@ -42,5 +42,6 @@ MATRIX_VECTOR_PRODUCTS = Workaround(
     reason="FusedMatMul ignores the transpose of a matrix where the other operand is a vector",
     rewrite=expand_matrix_vector_products,
     seen_in="1.31.1",
+    upstream="https://github.com/microsoft/onnxruntime/pull/3352",
     reproduction="test_onnxruntime.py::test_transposed_tensor_times_vector_is_another_product",
 )
