@@ -33,6 +33,8 @@ FORMS: dict[str, dict[str, Any]] = {
         "mode": "weight-only-int4",
         "recipe": [{"op": "linear", "block": 128}],
     },
+    "int2, blocks of 64": {"mode": "weight-only-int2", "recipe": [{"op": "linear", "block": 64}]},
+    "int2, blocks of 128": {"mode": "weight-only-int2", "recipe": [{"op": "linear", "block": 128}]},
     "dynamic": {"mode": "dynamic", "recover": []},
 }
 

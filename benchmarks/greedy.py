@@ -30,6 +30,7 @@ from qtool.frontends.load_model import load_model
 
 FORMS: dict[str, dict[str, Any]] = {
     "int4": {"mode": "weight-only-int4", "recipe": [HEAD]},
+    "int2": {"mode": "weight-only-int2", "recipe": [{"op": "linear", "block": 32}, HEAD]},
     "int8": {
         "mode": "weight-only-int4",
         "recipe": [{"op": "linear", "as": "int8-weights", "block": 32}],

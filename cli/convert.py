@@ -188,6 +188,7 @@ MODES = {
     "dynamic": "8-bit weights, activations quantized at run time",
     "weight-only": "8-bit weights, float activations",
     "weight-only-int4": "4-bit weights, float activations",
+    "weight-only-int2": "2-bit weights, float activations",
 }
 
 

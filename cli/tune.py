@@ -72,7 +72,7 @@ CHOICES = ("static", "dynamic", "int8-weights")
         show_default=True,
         type=name_types.CHOICES,
         help="Schemes the search may choose from: static, static-16, dynamic, int8-weights, "
-        "int4-weights; float is always allowed.",
+        "int4-weights, int2-weights; float is always allowed.",
     ),
     click.option(
         "--group",

@@ -72,7 +72,7 @@ def calibrate(
             "laplace"; options as "percentile:99.99".
         recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
-        mode: "static", "dynamic", "weight-only" or "weight-only-int4": the scheme of everything
+        mode: "static", "dynamic", "weight-only" or this with -int4 or -int2: scheme of everything
             that no rule of the recipe selects.
         accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy in the
             conversion; calibration keeps the samples they need.
@@ -192,7 +192,7 @@ def quantize(
             "laplace"; options as "percentile:99.99".
         recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
             file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
-        mode: "static", "dynamic", "weight-only" or "weight-only-int4": the scheme of everything
+        mode: "static", "dynamic", "weight-only" or this with -int4 or -int2: scheme of everything
             that no rule of the recipe selects.
         accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy.
         recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...

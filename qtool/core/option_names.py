@@ -34,11 +34,14 @@ RUNTIMES = (NATIVE, "node")
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")
-MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
+MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
 ACCURACIES = ("fast", "balanced", "best")
 STEPS = tuple(FORMER_NAMES.values())
 FORMER_STEPS = tuple(FORMER_NAMES)
-CHOICES = ("static", "static-16", "dynamic", "int8-weights", "int4-weights", "float")
+CHOICES = (
+    *("static", "static-16", "dynamic", "int8-weights", "int4-weights", "int2-weights"),
+    "float",
+)
 
 _SIMILAR = 0.6  # of 1, for a suggestion
 

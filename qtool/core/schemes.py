@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from qtool.core.types import INT4, INT8, INT8_NARROW, INT16, UINT4, UINT8, UINT16, QType
+from qtool.core.types import (
+    INT2,
+    INT4,
+    INT8,
+    INT8_NARROW,
+    INT16,
+    UINT2,
+    UINT4,
+    UINT8,
+    UINT16,
+    QType,
+)
 
 
 class When(Enum):
@@ -91,6 +102,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "dynamic": Scheme(When.DYNAMIC),
         "int8-weights": Scheme(When.NEVER),
         "int4-weights": Scheme(When.NEVER, weights=UINT4, scales=32),
+        "int2-weights": Scheme(When.NEVER, weights=UINT2, scales=32),
     }
 )
 """Schemes with a name: values of `as` in a recipe."""
@@ -99,7 +111,14 @@ ACTIVATIONS: Mapping[str, QType] = MappingProxyType(
     {t.name: t for t in (UINT8, INT8, UINT16, INT16)}
 )
 WEIGHTS: Mapping[str, QType] = MappingProxyType(
-    {"int8": INT8_NARROW, "int4": INT4, "uint4": UINT4, "uint8": UINT8}
+    {
+        "int8": INT8_NARROW,
+        "int4": INT4,
+        "int2": INT2,
+        "uint8": UINT8,
+        "uint4": UINT4,
+        "uint2": UINT2,
+    }
 )
 """Types of weights by their names in recipes; signed ones are symmetric."""
 

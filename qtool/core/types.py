@@ -66,9 +66,11 @@ class QType:
 
 UINT8 = QType("uint8", 0, 255, torch.uint8)
 UINT4 = QType("uint4", 0, 15, torch.uint8)  # held in bytes, packed in files
+UINT2 = QType("uint2", 0, 3, torch.uint8)  # likewise
 INT8 = QType("int8", -128, 127, torch.int8)
 INT8_NARROW = QType("int8_narrow", -127, 127, torch.int8)  # symmetric weights
 INT4 = QType("int4", -8, 7, torch.int8)  # in the bytes of int8 kernels, too
+INT2 = QType("int2", -2, 1, torch.int8)
 UINT16 = QType("uint16", 0, 2**16 - 1, torch.uint16)
 INT16 = QType("int16", -(2**15), 2**15 - 1, torch.int16)
 INT32 = QType("int32", -(2**31), 2**31 - 1, torch.int32)

@@ -17,7 +17,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError, QtoolError, VerificationError
-from qtool.core.graph import torch_ops
+from qtool.core.packed_codes import unpack
 from qtool.core.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
 from qtool.frontends.captured_model import Captured
 from qtool.planning.fake_quantize import quant_points
@@ -111,7 +111,7 @@ def _params(point: Point, plan: QuantPlan, stored: StoredParameters) -> QuantPar
         if qtype.signed:
             zero = torch.zeros(scale.shape, dtype=torch.int64)
         else:
-            bits = torch_ops.unpack(zero.to(torch.uint8), scale.shape[1], qtype.bits)
+            bits = unpack(zero.to(torch.uint8), scale.shape[1], qtype.bits)
             zero = bits.to(torch.int64)
         if spec.block is None:  # a scale for each channel, repeated
             return QuantParams(qtype, scale[:, 0], zero[:, 0], spec.axis)
@@ -131,7 +131,7 @@ def _take_weights(model: Quantized, stored: StoredParameters) -> None:
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
         if codes.dim() == 3 and tensor.dim() == 2:
             bits, half = params.qtype.bits, 2 ** (params.qtype.bits - 1)
-            codes = torch_ops.unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
+            codes = unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
             codes = codes - (half if params.qtype.signed else 0)
             codes = codes.to(params.qtype.torch_dtype)
         elif _is_transposed(model.plan, point):

@@ -32,6 +32,7 @@ CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "dynamic": {"scheme": "dynamic"},
         "int8-weights": {"scheme": "int8-weights"},
         "int4-weights": {"scheme": "int4-weights"},
+        "int2-weights": {"scheme": "int2-weights"},
         "float": {"scheme": "float"},
     }
 )

@@ -1,4 +1,4 @@
-"""4-bit weights: in the int8 kernels, alone in blocks, and alone per channel."""
+"""Weights of 4 and 2 bits: in the int8 kernels, alone in blocks, and alone per channel."""
 
 from __future__ import annotations
 
@@ -91,6 +91,17 @@ ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         (5, 1, 8),
         "MatMulNBits",
     ),
+    "2 bits in blocks of 64": ({"as": "int2-weights", "block": 64}, (5, 1, 16), "MatMulNBits"),
+    "2 bits in signed blocks": (
+        {"as": "int2-weights", "weights": "int2"},
+        (5, 1, 8),
+        "MatMulNBits",
+    ),
+    "2 bits, a zero point for each channel": (
+        {"as": "int2-weights", "block": "channel"},
+        (5, 1, 8),
+        "MatMulNBits",
+    ),
     "bytes in blocks": ({"as": "int8-weights", "block": 16}, (5, 1, 16), "MatMulNBits"),
     "bytes with zero points": (
         {"as": "int8-weights", "weights": "uint8", "block": 32},
@@ -127,6 +138,10 @@ REFUSED = {
         {"op": "conv", "weights": "uint4"},
         'onnxruntime has no kernel for uint4 weights (rule 1: op = "conv", weights = "uint4")',
     ),
+    "2 bits in blocks that run in float": (
+        {"op": "linear", "as": "int2-weights", "block": 16},
+        "onnxruntime has no kernel for weights only, uint2 weights, a scale for each 16 weights (",
+    ),
     "a convolution": (
         {"op": "conv", "as": "int4-weights"},
         'only linear layers support that (rule 1: op = "conv", as = "int4-weights")',
@@ -137,6 +152,6 @@ REFUSED = {
 @pytest.mark.parametrize(("rule", "reason"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_no_kernel_takes_stays_in_float_and_says_so(rule: dict[str, Any], reason: str) -> None:
     plan = captured("residual_concat").plan(recipe=[rule])
-    found = {d.reason for d in plan.nodes if d.op == "conv"}
+    found = {d.reason for d in plan.nodes if d.op == rule["op"]}
     assert len(found) == 1
     assert reason in found.pop()

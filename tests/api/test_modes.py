@@ -21,6 +21,7 @@ from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import FUSES_PRODUCTS
 from qtool.core.data import Batch
 from qtool.core.graph import torch_ops
+from qtool.core.packed_codes import pack, unpack
 from qtool.core.types import UINT4, UINT8
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import capture_model
@@ -53,6 +54,7 @@ KERNELS = {
     "dynamic": {"MatMulIntegerToFloat": 3, "DynamicQuantizeMatMul": 1},
     "weight-only": {"MatMulNBits": 4} if FUSES_PRODUCTS else {"Gemm": 3, "MatMul": 1},
     "weight-only-int4": {"MatMulNBits": 4},
+    "weight-only-int2": {"MatMulNBits": 4},
 }
 every = pytest.mark.parametrize("mode", list(KERNELS))
 
@@ -201,13 +203,14 @@ def test_int4_codes_mean_what_the_simulation_says(layer: str) -> None:
     assert len(params.scale.unique()) > 1  # a wrong block would show
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_packing_is_reversible(count: int) -> None:
-    codes = torch.arange(3 * count).reshape(3, count).to(torch.uint8) % 16
-    packed = torch_ops.pack_4bit(codes)
-    assert packed.shape == (3, -(-count // 2))
-    assert torch.equal(torch_ops.unpack_4bit(packed, count), codes)
-    assert packed[0, 0] & 15 == codes[0, 0]  # the first in the low half
+def test_packing_is_reversible(count: int, bits: int) -> None:
+    codes = (torch.arange(3 * count).reshape(3, count) % 2**bits).to(torch.uint8)
+    packed = pack(codes, bits)
+    assert packed.shape == (3, -(-count * bits // 8))
+    assert torch.equal(unpack(packed, count, bits), codes)
+    assert packed[0, 0] & (2**bits - 1) == codes[0, 0]  # the first in the low bits
 
 
 def test_int8_weights_stand_in_the_file_as_codes_of_the_parameters() -> None:

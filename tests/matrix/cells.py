@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.matrix.kinds import SAMPLES, Kind
 
-MODES = ("static", "dynamic", "weight-only", "weight-only-int4")
+MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
 COMMANDS = (
     "calibrate",
     "convert",
@@ -28,6 +28,7 @@ _SCHEMES = {
     "dynamic": "dynamic",
     "weight-only": "int8-weights",
     "weight-only-int4": "int4-weights",
+    "weight-only-int2": "int2-weights",
 }
 
 NO_FILE = ("verify", "inspect", "evaluate", "report", "compare", "bench", "explain")
@@ -44,7 +45,7 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("*", "detector", "dynamic", _NO_LAYER),
     ("*", "detector", "weight-only*", _NO_LAYER),
     ("*", "tflite", "dynamic", _NO_LAYER),
-    ("*", "tflite", "weight-only-int4", _NO_LAYER),
+    ("*", "tflite", "weight-only-int?", _NO_LAYER),
     ("calibrate", "tflite", "weight-only", "there is nothing to calibrate: .*`qtool quantize`"),
     ("*", "tflite", "weight-only", "no TFLite layer with integer weights .*; use --mode static"),
     ("compare", "encoder-decoder", "*", "the encoder computes it, .*`qtool report FILE --model"),

@@ -206,7 +206,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a choice misspelled": (
         f"{T} --choices static,fp16",
-        "Invalid value for '--choices': unknown choice ... int8-weights, int4-weights, float",
+        "Invalid value for '--choices': unknown choice ... int4-weights, int2-weights, float",
     ),
     "no evaluations": (
         f"{T} --evaluations 0",

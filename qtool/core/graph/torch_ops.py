@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
+from qtool.core.packed_codes import unpack
 from qtool.core.types import UINT8, storage_qtype
 
 _lib = torch.library.Library("qtool", "DEF")
@@ -182,22 +183,6 @@ def _gemm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> t
     return F.linear(x, weight.t(), bias)
 
 
-def pack_4bit(codes: torch.Tensor) -> torch.Tensor:
-    """Pack codes 0..15 two per byte along the last dimension, the first in the low half."""
-    codes = F.pad(codes, (0, codes.shape[-1] % 2))
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
-
-
-def unpack_4bit(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the first `count` codes of each row of `pack_4bit`."""
-    return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :count]
-
-
-def unpack(packed: torch.Tensor, count: int, bits: int) -> torch.Tensor:
-    """Return the first `count` codes of each row of bytes with codes of 4 or 8 bits."""
-    return unpack_4bit(packed, count) if bits == 4 else packed[..., :count]
-
-
 def _from_blocks(
     packed: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor | None, bits: int
 ) -> torch.Tensor:
@@ -323,8 +308,8 @@ linear_nbits = define(
     _linear_nbits,
     fake=_rows,
 )
-"""MatMulNBits: `packed` is [out, blocks, bytes], 4-bit codes and zero points two per byte; without
-zero points they are in the middle of the range. Scales are [out, blocks]."""
+"""MatMulNBits: `packed` is [out, blocks, bytes], codes and zero points as of `core.packed_codes`;
+without zero points they are in the middle of the range. Scales are [out, blocks]."""
 
 embedding_nbits = define(
     "embedding_nbits(Tensor ids, Tensor packed, Tensor scale, Tensor? zero_point, int bits)"

@@ -35,6 +35,7 @@ KINDS = {
     "dynamic": "dynamic int8",
     "weight-only": "8-bit weights",
     "weight-only-int4": "4-bit weights",
+    "weight-only-int2": "2-bit weights",
 }
 """Mode -> what a file of it is called next to float."""
 

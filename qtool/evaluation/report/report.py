@@ -48,8 +48,8 @@ class ModelFacts:
         exactness: None if the file was not compared with the integer engine.
         verdict: None for the reference.
         target: what the file was made for; None if qtool did not make it.
-        mode: of its recipe ("static", "dynamic", "weight-only", "weight-only-int4"): weights alone
-            are quantized for size and the time of a decoder's step; None if qtool did not make it.
+        mode: of its recipe, one of `MODES`; of those that begin with "weight-only" weights alone
+            are quantized, for size and the time of a decoder's step; None if qtool did not make it.
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
         deployment: memory, and operators on accelerators, of a file for microcontrollers.

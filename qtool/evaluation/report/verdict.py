@@ -16,7 +16,7 @@ from qtool.verification import Exactness
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
-SIZE_MODES = ("weight-only", "weight-only-int4")
+SIZE_MODES = ("weight-only", "weight-only-int4", "weight-only-int2")
 """Modes that make a file smaller, and no operator faster by itself."""
 
 

@@ -38,6 +38,7 @@ MODES: Mapping[str, str] = MappingProxyType(
         "dynamic": "dynamic",
         "weight-only": "int8-weights",
         "weight-only-int4": "int4-weights",
+        "weight-only-int2": "int2-weights",
     }
 )
 """Mode -> the scheme of every node that no rule selects."""

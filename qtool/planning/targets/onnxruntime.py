@@ -13,7 +13,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.schemes import Scales, Scheme, When
-from qtool.core.types import INT4, INT8_NARROW, UINT4, UINT8
+from qtool.core.types import INT2, INT4, INT8_NARROW, UINT2, UINT4, UINT8
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -33,6 +33,11 @@ _LINEAR = (
         Scheme(When.NEVER, weights=t, scales=scales)  # MatMulNBits
         for t in (INT8_NARROW, UINT4, INT4, UINT8)
         for scales in (32, 16, 64, 128, 256, Scales.CHANNEL)
+    ),
+    *(
+        Scheme(When.NEVER, weights=t, scales=scales)  # the same; in float with blocks of 16 and 256
+        for t in (UINT2, INT2)
+        for scales in (32, 64, 128, Scales.CHANNEL)
     ),
 )
 

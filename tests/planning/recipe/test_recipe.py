@@ -54,7 +54,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "unknown weights": (
         [{"op": "conv", "weights": "int3"}],
-        r"weights = \"int3\".*int4, uint4",
+        r"weights = \"int3\".*uint4, uint2",
     ),
     "unknown activations": (
         [{"op": "conv", "activations": "fp8"}],

@@ -2,8 +2,8 @@
 
 Each is written in the form that ONNX Runtime has a kernel for: dynamic quantization as
 DynamicQuantizeLinear and MatMulInteger; int8 weights as Gemm on a dequantized weight stored as
-[in, out] (the only order that the runtime turns into MatMulNBits); weights in blocks and 4-bit
-weights as MatMulNBits.
+[in, out] (the only order that the runtime turns into MatMulNBits); weights in blocks and those
+of fewer bits as MatMulNBits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import recurrent, row_of
+from qtool.core.packed_codes import pack
 from qtool.core.schemes import BLOCK_SIZES
 from qtool.core.types import INT8, INT8_NARROW, QuantParams
 from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
@@ -25,6 +26,7 @@ from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
 MAX_BLOCK = 128  # a scale per channel is repeated for each block of this length
+MIN_BLOCK_2_BITS = 32  # the runtime computes with shorter ones in float, slowly
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
@@ -173,6 +175,13 @@ def _write_codes(
     ]
 
 
+def _channel_block(inputs: int, bits: int) -> int:
+    """Return the length of the blocks for which the scale of a channel is repeated."""
+    least = MIN_BLOCK_2_BITS if bits == 2 else 0
+    sizes = (b for b in BLOCK_SIZES if least <= b <= MAX_BLOCK)
+    return next((b for b in sizes if b >= inputs), MAX_BLOCK)
+
+
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node | None]:
@@ -183,8 +192,7 @@ def _write_blocks(
     shifted by that. It supports some block sizes only: a scale for each channel is repeated.
     """
     bits, inputs = params.qtype.bits, codes.shape[-1]
-    block = params.block or next((b for b in BLOCK_SIZES if b >= inputs), MAX_BLOCK)
-    block = min(block, max(MAX_BLOCK, params.block or 0))
+    block = params.block or _channel_block(inputs, bits)
     half = 2 ** (bits - 1) if params.qtype.signed else 0
     shape = (len(codes), -(-inputs // block))
     scale, zero = (
@@ -196,16 +204,12 @@ def _write_blocks(
         G.add_tensor(
             module,
             head,
-            _packed(filled, bits).unflatten(-1, (shape[1], -1)).contiguous(),
+            pack(filled, bits).unflatten(-1, (shape[1], -1)).contiguous(),
             value_names.codes(point),
         ),
         G.add_tensor(module, head, scale.contiguous(), value_names.scale(point)),
     ]
     if params.qtype.signed:
         return [*tensors, None]
-    zeros = _packed(zero.to(torch.uint8), bits).contiguous()
+    zeros = pack(zero.to(torch.uint8), bits)
     return [*tensors, G.add_tensor(module, head, zeros, value_names.zero_point(point))]
-
-
-def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    return torch_ops.pack_4bit(codes) if bits == 4 else codes

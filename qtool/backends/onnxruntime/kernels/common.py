@@ -45,3 +45,10 @@ def to_float(codes: Tensor, params: QuantParams) -> Tensor:
     scale, zero = scalar32(params, "input")
     values = codes.to(torch.float32)
     return (values.sub_(zero) if zero else values).mul_(scale)
+
+
+def add_halves(sums: Tensor) -> Tensor:
+    """Add the two halves of the first dimension, a power of two long, until one sum is left."""
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]

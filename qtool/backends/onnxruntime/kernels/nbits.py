@@ -1,15 +1,17 @@
-"""Products with weights in blocks of 4 or 8 bits, as ONNX Runtime computes them on int8 inputs.
+"""Products with weights in blocks of few bits, as ONNX Runtime computes them on int8 inputs.
 
 Each row of inputs is rounded to int8, with a scale for each block. The products of 128 neighbours
 are added to 16 sums in integers; these, times both scales, to 16 sums in float32, which are folded
 at the end. Zero points are a second product, with the sums of the blocks of inputs. Which products
 are added to which sum, and the order of folding, decide the last bits; both are those of the
-kernels for AVX512-VNNI.
+kernels for AVX512-VNNI. Weights of 2 bits have an order of their own (two_bits.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -17,10 +19,15 @@ from torch.nn import functional as F
 
 from qtool.backends.kernels.fma import multiply_add
 from qtool.backends.kernels.params import Kernel
+from qtool.backends.onnxruntime.kernels.common import add_halves
+from qtool.backends.onnxruntime.kernels.two_bits import Products, two_bit_products
 from qtool.core.errors import KernelError
+from qtool.core.packed_codes import unpack
 
-BLOCKS = (16, 32, 64, 128, 256)
-"""Block lengths that the runtime has kernels for."""
+BLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType(
+    {2: (32, 64, 128), 4: (16, 32, 64, 128, 256), 8: (16, 32, 64, 128, 256)}
+)
+"""Bits of the weights -> block lengths that the runtime has kernels on int8 inputs for."""
 
 _STEP, _LANES = 128, 16
 _AT_ONCE = 1 << 19
@@ -36,23 +43,22 @@ def matmul_nbits(
         codes: uint8 [out, blocks, block], not packed.
         scale, zero_point: [out, blocks].
         inputs: the number of input features; the last block may be padded.
-        bits: 4 or 8.
+        bits: of the weights, a key of BLOCKS.
         bias: float32 [out].
     """
     outputs, _, block = codes.shape
-    if block not in BLOCKS:
-        raise KernelError(f"blocks of {block} have no integer kernel; use one of {BLOCKS}")
-    flat = codes.flatten(1)
-    steps = [_Step.of(flat, each, block) for each in _steps(flat.shape[1], block)]
+    if block not in BLOCKS[bits]:
+        raise KernelError(
+            f"{bits}-bit weights in blocks of {block} have no integer kernel; "
+            f"use one of {BLOCKS[bits]}"
+        )
+    multiply = two_bit_products(codes, scale) if bits == 2 else _products(codes, scale, bits)
     offsets = (-scale * zero_point.to(torch.float32)).t().contiguous()
     rows_at_once = max(2, _AT_ONCE // (_LANES * outputs) // 2 * 2)
 
     def rows(x: Tensor) -> Tensor:
-        codes, scales, sums = _round(x, block)
-        total = torch.zeros(_LANES, len(x), outputs)
-        for step in steps:
-            total = step.add(codes, scales, scale, total)
-        products = _fold(total, bits, block)
+        rounded, scales, sums = _round(x, block)
+        products = multiply(rounded, scales)
         products = products if bias is None else products + bias
         offset_sums = torch.zeros_like(products)
         for column, offset in zip(sums.unbind(1), offsets, strict=True):
@@ -73,22 +79,37 @@ def gather_nbits(packed: Tensor, bits: int, block: int) -> Kernel:
     Blocks lie along the last axis.
     """
 
-    def unpacked(packed: Tensor) -> Tensor:
-        return torch.stack([packed & 15, packed >> 4], -1).flatten(-2) if bits == 4 else packed
-
     def run(indices: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
         at = indices.to(torch.int64)
         at = torch.where(at < 0, at + len(packed), at)  # counted from the end
-        codes, scales = unpacked(packed[at]).to(torch.int32), scale[at]
+        codes, scales = (
+            unpack(packed[at], packed.shape[-1] * 8 // bits, bits).to(torch.int32),
+            scale[at],
+        )
         zeros = torch.full(scales.shape, 2 ** (bits - 1))
         if zero_point is not None:
-            zeros = unpacked(zero_point[at])[..., : scales.shape[-1]].to(torch.int32)
+            zeros = unpack(zero_point[at], scales.shape[-1], bits).to(torch.int32)
         zeros, scales = (
             t.repeat_interleave(block, -1)[..., : codes.shape[-1]] for t in (zeros, scales)
         )
         return (codes - zeros).to(torch.float32) * scales
 
     return run
+
+
+def _products(codes: Tensor, scale: Tensor, bits: int) -> Products:
+    """Bind the products of codes [rows, in] and scales [rows, blocks]: [rows, out]."""
+    outputs, _, block = codes.shape
+    flat = codes.flatten(1)
+    steps = [_Step.of(flat, each, block) for each in _steps(flat.shape[1], block)]
+
+    def multiply(x: Tensor, scales: Tensor) -> Tensor:
+        total = torch.zeros(_LANES, len(x), outputs)
+        for step in steps:
+            total = step.add(x, scales, scale, total)
+        return _fold(total, bits, block)
+
+    return multiply
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,18 +182,12 @@ def _fold(total: Tensor, bits: int, block: int) -> Tensor:
     in_pairs = block > 32 and (bits, block) != (8, 64)
     total = _halve(total) if block <= 32 and len(total) == _LANES else total
     fours = total.shape[2] // 4 * 4
-    folded = _by_halves(total)
+    folded = add_halves(total)
     if not in_pairs:
         folded[:, :fours] = _in_turn(total[..., :fours])
     elif len(folded) % 2:
         folded[-1, :fours] = _in_turn(total[:, -1, :fours])
     return folded
-
-
-def _by_halves(total: Tensor) -> Tensor:
-    while len(total) > 1:
-        total = _halve(total)
-    return total[0]
 
 
 def _halve(total: Tensor) -> Tensor:
@@ -182,4 +197,4 @@ def _halve(total: Tensor) -> Tensor:
 def _in_turn(total: Tensor) -> Tensor:
     """Add each four one after the other, then the fours by halves."""
     fours = total.unflatten(0, (-1, 4)).unbind(1)
-    return _by_halves(((fours[0] + fours[1]) + fours[2]) + fours[3])
+    return add_halves(((fours[0] + fours[1]) + fours[2]) + fours[3])

@@ -12,6 +12,7 @@ from qtool import QuantizedModel
 from qtool.api.conversion import quantize
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.core.packed_codes import unpack
 from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 
 INPUTS, OUTPUTS = 40, 24  # 40 is no multiple of a block of 32
@@ -60,7 +61,7 @@ def test_4_bit_codes_are_packed_in_whole_blocks() -> None:
     assert params.block == 32
     packed = stored["0.weight.codes"]
     assert packed.shape == (OUTPUTS, 2, 16)
-    codes = torch_ops.unpack_4bit(packed.flatten(1), 64)
+    codes = unpack(packed.flatten(1), 64, 4)
     weight = quantized.module.get_parameter("0.weight").detach()
     expected = params.quantize(weight).to(torch.int64) - params.qtype.qmin
     assert torch.equal(codes[:, :INPUTS].to(torch.int64), expected)

@@ -10,7 +10,7 @@ from qtool.backends.kernels import fma
 from qtool.backends.onnxruntime.kernels import nbits
 from qtool.backends.profiles import profile
 from qtool.core.errors import KernelError
-from qtool.core.graph.torch_ops import pack_4bit
+from qtool.core.packed_codes import pack
 from tests.backends.kernels.ort_session import MS, Model
 from tests.backends.onnxruntime.kernels.oracle import VNNI, assert_same, tensor
 
@@ -35,13 +35,12 @@ def drawn(bits: int, block: int, outputs: int, inputs: int) -> tuple[np.ndarray,
 
 
 def packed(codes: np.ndarray, bits: int) -> np.ndarray:
-    return pack_4bit(tensor(codes)).numpy() if bits == 4 else codes
+    return pack(tensor(codes), bits).numpy()
 
 
 @VNNI
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize("block", nbits.BLOCKS)
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("bits", "block"), [(b, n) for b in nbits.BLOCKS for n in nbits.BLOCKS[b]])
 def test_matmul_nbits(bits: int, block: int, sizes: tuple[int, int, int]) -> None:
     rows, inputs, outputs = sizes
     codes, scale, zero = drawn(bits, block, outputs, inputs)
@@ -79,13 +78,13 @@ def test_a_torch_that_rounds_twice_gives_the_same(monkeypatch: pytest.MonkeyPatc
 
 def test_other_blocks_have_no_kernel() -> None:
     codes, scale, zero = (torch.ones(2, 2, 48), torch.ones(2, 2), torch.ones(2, 2))
-    with pytest.raises(KernelError, match="blocks of 48 have no integer kernel"):
+    with pytest.raises(KernelError, match="4-bit weights in blocks of 48 have no integer kernel"):
         BIND("matmul_nbits", codes, scale, zero, 96, 4, None)
 
 
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("axis", [1, 2])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_gather_nbits(bits: int, axis: int, zeros: bool) -> None:
     codes, scale, zero = drawn(bits, 32, 6, 96)
     m, ids = Model(), np.array([[0, 5, -1], [-6, 2, 2]])
