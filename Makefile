@@ -59,9 +59,9 @@ test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
-matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode, and all families of decoders
+matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode, all families of decoders, the tutorials
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "matrix or not matrix" tests/matrix
-	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix tests/frontends
+	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix --ignore tests/matrix
 
 floors: ## Run examples and tests with the oldest versions that qtool works with, on Python 3.10
 	@.ci/lane floors

@@ -111,6 +111,7 @@ def sqnr(model: nn.Module, run: Any, data: Iterable[Any]) -> float:
     return float(10 * np.log10(power / noise))
 
 
+@pytest.mark.matrix
 def test_the_estimate_is_that_of_memory_and_of_new_texts(texts: Any, tmp_path: Path) -> None:
     model, data, new = texts
     how: dict[str, Any] = {

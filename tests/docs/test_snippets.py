@@ -31,7 +31,12 @@ from tests.docs.snippets import (
 NEEDS = {"docs/tutorial-detector.md": "pycocotools", "docs/tutorial-sentences.md": "transformers"}
 """What pages need that is no part of every installation."""
 
-RUN = [p for p in PAGES if any(b.language in ("python", "sh", "toml") for b in blocks(p))]
+RUN = [
+    pytest.param(p, marks=pytest.mark.matrix) if p.startswith("docs/tutorial-") else p
+    for p in PAGES
+    if any(b.language in ("python", "sh", "toml") for b in blocks(p))
+]
+"""Pages with something to run; `make matrix` runs the tutorials, which convert whole networks."""
 
 
 @pytest.fixture
