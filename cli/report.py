@@ -110,7 +110,7 @@ def command(
 
 
 def _file_or_model(source: str, weights: Path | None) -> Any:
-    from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX
+    from qtool.core.option_names import MODEL_FORMATS
 
-    is_file = source.endswith((*MODEL_SUFFIXES, TFLITE_SUFFIX))
+    is_file = source.endswith(tuple(MODEL_FORMATS))
     return Path(source) if is_file else sources.load_model(source, weights)

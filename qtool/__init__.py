@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from qtool.api.conversion import calibrate, convert, quantize
     from qtool.api.evaluation import evaluate, verify
     from qtool.api.extensions import (
+        register_format,
         register_observer,
         register_operator,
         register_pass,
+        register_runtime,
         register_target,
     )
     from qtool.api.generation import generate
@@ -67,7 +69,8 @@ _HOMES = {
     "algorithms.registry": "register_step",
     "api.conversion": "calibrate convert quantize",
     "api.evaluation": "evaluate verify",
-    "api.extensions": "register_observer register_operator register_pass register_target",
+    "api.extensions": "register_format register_observer register_operator register_pass "
+    "register_runtime register_target",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
     "api.quantized_model": "QuantizedModel",
@@ -154,9 +157,11 @@ __all__ = [
     "load_onnx",
     "quantize",
     "quantize_by_blocks",
+    "register_format",
     "register_observer",
     "register_operator",
     "register_pass",
+    "register_runtime",
     "register_step",
     "register_target",
     "report",

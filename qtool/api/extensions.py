@@ -1,4 +1,4 @@
-"""Extensions: your own operators, observers, passes and targets.
+"""Extensions: your own operators, observers, passes, targets, runtimes and formats of files.
 
 Each takes one call before a model is captured. Extensions appear in plans, files, audits and
 reports like built-in parts. A second one of the same name is refused.
@@ -11,7 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from qtool import observers, passes
+from qtool.backends import runtimes, table
+from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.operators import Body, register_custom_operator
+from qtool.backends.runtime import Runtime
 from qtool.core import ops
 from qtool.core.errors import CalibrationError, PassError, PlanError
 from qtool.observers import Observer, Option
@@ -108,7 +111,37 @@ def register_target(target: Target) -> None:
         )
     if unknown := sorted(set(target.rewrites) - passes.FOR_TARGETS.keys()):
         raise PlanError(f"{where} uses the unknown pass '{unknown[0]}'; register it first")
+    if target.runtime is not None and target.runtime not in runtimes.RUNTIMES:
+        raise PlanError(f"{where} has the unknown runtime '{target.runtime}'; register it first")
+    if unknown := sorted(set(target.file.formats) - {n for f in table.FORMATS for n in f.names}):
+        raise PlanError(f"{where} has the unknown format '{unknown[0]}'; register it first")
     targets.register(target)
+
+
+def register_runtime(runtime: Runtime) -> None:
+    """Add a runtime of ONNX files: files of targets that name it are verified in it.
+
+    Args:
+        runtime: see `qtool.backends.runtime.Runtime`.
+
+    Raises:
+        PlanError: its name is taken.
+    """
+    runtimes.register(runtime)
+
+
+def register_format(format: FileFormat) -> None:  # noqa: A002  # as `export` calls it
+    """Add a format of files, with what writes, opens, runs and checks them.
+
+    A path with its suffix is written in it, and every command reads its files.
+
+    Args:
+        format: see `qtool.backends.model_file.FileFormat`.
+
+    Raises:
+        PlanError: one of its names, or its suffix, is taken.
+    """
+    table.register(format)
 
 
 def register_pass(

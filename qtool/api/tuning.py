@@ -15,16 +15,13 @@ from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation import by_input_name
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
-from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.table import open_file
-from qtool.backends.tflite import litert, microcontroller
-from qtool.backends.tflite.file import TFLITE
+from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.table import format_of, open_file
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
-from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError, ExportError, PlanError
+from qtool.core.errors import DataError, ExportError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
@@ -105,7 +102,7 @@ def tune(
         dynamic: see `capture_model`.
         archive: folder that stores all measurements, so that the same search resumes from it.
             Measurements of another model or other data are refused.
-        format: of the files that are tried, "qdq" or "tflite"; by default that of the target.
+        format: of the files that are tried, as "qdq" or "tflite"; by default that of the target.
         progress: wraps the batches of the calibration, for a progress bar.
 
     Raises:
@@ -120,7 +117,7 @@ def tune(
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=True)
     kind = _tried_format(target, format)
-    _check_measurable(target, kind)
+    format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)
     first = next(batches(data), None)
     if first is None:
@@ -219,36 +216,11 @@ def _tried_format(target: str, wanted: str | None) -> str:
     Raises:
         ExportError: the target does not have the format.
     """
-    formats = _formats(target)
-    kind = wanted or (TFLITE if TFLITE in formats else formats[0])
+    formats = targets.target(target).file.formats
+    own = (name for name in formats if format_of(name) is not ONNX)
+    kind = wanted or next(own, formats[0])
     check_format(target, kind)
     return kind
-
-
-def _check_measurable(target: str, kind: str) -> None:
-    """Check that the time of files of a target can be measured here.
-
-    Raises:
-        PlanError: it cannot.
-        VerificationError: LiteRT, which would run them, is not installed.
-    """
-    if kind == TFLITE:
-        if target == microcontroller.TARGET:
-            raise PlanError(
-                "a search measures time, and a microcontroller has another than this machine; "
-                f"use {argument('--target', 'tflite')}"
-            )
-        litert.require()
-    elif not runs_here(targets.target(target)):
-        other = f", or write a .{TFLITE} file" if TFLITE in _formats(target) else ""
-        raise PlanError(
-            f"a search measures time, and files for {target} do not run in ONNX Runtime here; "
-            f"choose its target{other}"
-        )
-
-
-def _formats(target: str) -> tuple[str, ...]:
-    return targets.target(target).file.formats
 
 
 def _float_file(captured: Captured, folder: Path, suffix: str, target: str) -> Path:

@@ -20,6 +20,7 @@ from qtool.backends.session import OtherRuntime
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Progress
+from qtool.planning.targets import Target
 from qtool.verification import Coverage, Exactness, FileCheck
 
 OTHER = "(runtime)"
@@ -223,6 +224,8 @@ class FileFormat:
             result has `get_inputs`, `get_outputs` and `run`, as those of ONNX Runtime.
         write_float: writes a canonical graph in float: (graph, path, name of the target).
         export: writes and checks a quantized model.
+        check_measurable: checks that the time of files for a target can be measured on this
+            machine; raises PlanError or VerificationError with a sentence if it cannot.
         other_runtimes: others that run files of this format.
     """
 
@@ -233,4 +236,5 @@ class FileFormat:
     session: Callable[[str | Path, int], Any]
     write_float: Callable[[FloatGraph, str | Path, str], Path]
     export: MakeExport
+    check_measurable: Callable[[Target], None]
     other_runtimes: tuple[OtherRuntime, ...] = ()

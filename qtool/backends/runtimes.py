@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qtool.backends.onnxruntime.cpu import machine_profile, runs_here
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.openvino.runtime import OPENVINO
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
 from qtool.core.argument_names import argument
+from qtool.core.errors import PlanError
 from qtool.planning.targets import Target
 
-RUNTIMES: Mapping[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+RUNTIMES: dict[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
+
+
+def register(new: Runtime) -> None:
+    """Add a runtime of ONNX files, which targets may name.
+
+    Raises:
+        PlanError: the name is taken.
+    """
+    if new.name in RUNTIMES:
+        raise PlanError(f"runtime '{new.name}' is registered already; choose another name")
+    RUNTIMES[new.name] = new
 
 
 def runtime(name: str | None) -> Runtime | None:

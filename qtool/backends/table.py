@@ -8,14 +8,35 @@ from typing import Any
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.tflite.model_file import TFLITE
-from qtool.core.errors import FileError, OptionError
+from qtool.core.errors import FileError, OptionError, PlanError
 from qtool.core.graph import FloatGraph
-from qtool.core.option_names import NATIVE, unknown_name
+from qtool.core.option_names import (
+    C_SUFFIXES,
+    MODEL_FORMATS,
+    NATIVE,
+    add_format,
+    unknown_name,
+)
 from qtool.core.paths import is_file
 from qtool.planning.targets import DEFAULT
 
-FORMATS: tuple[FileFormat, ...] = (TFLITE, ONNX)
+FORMATS: list[FileFormat] = [TFLITE, ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
+
+
+def register(new: FileFormat) -> None:
+    """Add a format, before all others.
+
+    Raises:
+        PlanError: one of its names, or its suffix, is taken.
+    """
+    names = [name for f in FORMATS for name in f.names]
+    if taken := next((name for name in new.names if name in names), None):
+        raise PlanError(f"format '{taken}' is registered already; choose another name")
+    if new.suffix in (*MODEL_FORMATS, *C_SUFFIXES):
+        raise PlanError(f"files of another format end in '{new.suffix}'; choose another suffix")
+    FORMATS.insert(0, new)
+    add_format(new.names, new.suffix)
 
 
 def format_of(name: str) -> FileFormat:

@@ -23,11 +23,19 @@ TARGETS = (
     "qnn",
 )
 FORMER_TARGETS = ("onnxruntime-x86", "onnxruntime-x86-novnni")
-FORMATS = ("qdq", "qoperator", "tflite", "c-array")
 MODEL_SUFFIXES = (".onnx",)
-"""Suffixes that the files of models are written with, the usual one first."""
+"""Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
 C_SUFFIXES = (".cc", ".cpp", ".c")
+FORMATS: dict[str, tuple[str, ...]] = {
+    "qdq": MODEL_SUFFIXES,
+    "qoperator": MODEL_SUFFIXES,
+    "tflite": (TFLITE_SUFFIX,),
+    "c-array": C_SUFFIXES,
+}
+"""Format -> the suffixes of its files, the usual one first; `add_format` adds one."""
+MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
+"""Suffix of files that can be read -> the format that is written by default."""
 NATIVE = "onnxruntime"
 RUNTIMES = (NATIVE, "node")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
@@ -48,16 +56,18 @@ _SIMILAR = 0.6  # of 1, for a suggestion
 
 def file_format(path: str | Path, requested: str) -> str:
     """Return the format of a file to write: "qdq", the default, is "tflite" for a .tflite file."""
-    is_tflite = requested == "qdq" and Path(path).suffix.lower() == TFLITE_SUFFIX
-    return "tflite" if is_tflite else requested
+    return MODEL_FORMATS.get(Path(path).suffix.lower(), "qdq") if requested == "qdq" else requested
 
 
 def suffixes_of(requested: str) -> tuple[str, ...]:
     """Return the suffixes that a file may have when a format is requested."""
-    if requested == "c-array":
-        return C_SUFFIXES
-    others = {"qdq": (*MODEL_SUFFIXES, TFLITE_SUFFIX), "tflite": (TFLITE_SUFFIX,)}
-    return others.get(requested, MODEL_SUFFIXES)
+    return tuple(MODEL_FORMATS) if requested == "qdq" else FORMATS.get(requested, MODEL_SUFFIXES)
+
+
+def add_format(names: Iterable[str], suffix: str) -> None:
+    """Add the formats of a kind of files; the first is the default for files with the suffix."""
+    FORMATS.update(dict.fromkeys(names, (suffix,)))
+    MODEL_FORMATS[suffix] = next(iter(names))
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:

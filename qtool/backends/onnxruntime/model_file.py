@@ -32,9 +32,10 @@ from qtool.backends.onnxruntime_web.runtime import NODE
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.core import value_names
 from qtool.core.argument_names import argument
-from qtool.core.errors import FileError, KernelError, VerificationError
+from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
+from qtool.core.option_names import MODEL_FORMATS
 from qtool.core.types import Array, Progress
-from qtool.planning.targets import TARGETS
+from qtool.planning.targets import TARGETS, Target
 from qtool.verification import Coverage, Exactness, FileCheck
 
 _QUANTIZED = (
@@ -255,6 +256,22 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
     return list(parameters.values())
 
 
+def check_measurable(target: Target) -> None:
+    """Check that ONNX Runtime has the kernels of a target on this machine.
+
+    Raises:
+        PlanError: it has not.
+    """
+    if runs_here(target):
+        return
+    others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
+    other = "".join(f", or write a {s} file" for s in others if s != OnnxFile.suffix)
+    raise PlanError(
+        f"a search measures time, and files for {target.name} do not run in ONNX Runtime here; "
+        f"choose its target{other}"
+    )
+
+
 ONNX = FileFormat(
     ("qdq", "qoperator"),
     OnnxFile.suffix,
@@ -263,5 +280,6 @@ ONNX = FileFormat(
     lambda path, threads: session(path, threads=threads),
     write_float,
     OnnxExport,
+    check_measurable,
     (NODE,),
 )

@@ -22,9 +22,11 @@ from qtool.backends.tflite.verification import (
     describe_file,
     tflite_coverage,
 )
-from qtool.core.errors import KernelError, VerificationError
+from qtool.core.argument_names import argument
+from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.types import Array, Progress
+from qtool.planning.targets import Target
 from qtool.verification import Coverage, Exactness, FileCheck
 
 
@@ -122,6 +124,21 @@ class TfliteModelFile:
         return measure_deployment(self.file)
 
 
+def check_measurable(target: Target) -> None:
+    """Check that LiteRT can time files of a target on this machine.
+
+    Raises:
+        PlanError: they are for microcontrollers.
+        VerificationError: LiteRT is not installed.
+    """
+    if target.name == microcontroller.TARGET:
+        raise PlanError(
+            "a search measures time, and a microcontroller has another than this machine; "
+            f"use {argument('--target', 'tflite')}"
+        )
+    litert.require()
+
+
 TFLITE = FileFormat(
     FORMATS,
     TfliteModelFile.suffix,
@@ -130,4 +147,5 @@ TFLITE = FileFormat(
     LitertSession,
     write_float,
     TfliteExport,
+    check_measurable,
 )

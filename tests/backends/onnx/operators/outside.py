@@ -13,6 +13,9 @@ from onnxscript.values import Opset
 from torch import nn
 
 from qtool.backends.onnx.operators import CUSTOM_FORMS, WRITERS
+from qtool.backends.runtimes import RUNTIMES
+from qtool.backends.table import FORMATS
+from qtool.core import option_names
 from qtool.core.ops import OPS
 from qtool.observers import OBSERVERS
 from qtool.passes import CANONICAL, FOR_TARGETS
@@ -71,6 +74,7 @@ class GateNetwork(nn.Module):
 def restored() -> Iterator[None]:
     """What is registered inside is gone afterwards."""
     tables: list[Any] = [OPS, WRITERS, CUSTOM_FORMS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
+    tables += [RUNTIMES, FORMATS, option_names.FORMATS, option_names.MODEL_FORMATS]
     before = [t.copy() for t in tables]
     try:
         yield
