@@ -40,15 +40,20 @@ class OtherRuntime:
 
     Attributes:
         name: as users name it.
-        title: returns its name with its version.
+        title: what runs the files, as its makers write it, and where.
+        version: returns the installed version, None if it is not installed.
         session: opens a file there, with a number of threads (0 lets the runtime choose). Raises
             VerificationError if it is not installed or refuses the file, OptionError if it cannot
             run that many threads.
     """
 
     name: str
-    title: Callable[[], str]
+    title: str
+    version: Callable[[], str | None]
     session: Callable[[str | Path, int], Session]
+
+    def __str__(self) -> str:
+        return f"{self.title}, version {self.version()}"
 
 
 def feeds(model: Session, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:

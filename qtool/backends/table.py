@@ -7,6 +7,7 @@ from typing import Any
 
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.session import OtherRuntime
 from qtool.backends.tflite.model_file import TFLITE
 from qtool.core.errors import FileError, OptionError, PlanError
 from qtool.core.graph import FloatGraph
@@ -77,17 +78,22 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any
     used = next(f for f in FORMATS if f.fits(path))
     if runtime == NATIVE:
         return used.session(path, threads)
-    others = {r.name: r for r in used.other_runtimes}
-    if runtime not in others:
-        sentence = unknown_name("runtime", runtime, (NATIVE, *others))
+    names = [r.name for r in used.other_runtimes]
+    if runtime not in names:
+        sentence = unknown_name("runtime", runtime, (NATIVE, *names))
         raise OptionError(f"{Path(path).name}: {sentence}")
-    return others[runtime].session(path, threads)
+    return used.other_runtimes[names.index(runtime)].session(path, threads)
 
 
 def runtime_title(name: str) -> str:
     """Return a runtime with its version; "" for NATIVE, which depends on the file."""
+    return "" if name == NATIVE else str(other_runtime(name))
+
+
+def other_runtime(name: str) -> OtherRuntime:
+    """Return a runtime besides NATIVE by its name."""
     others = (runtime for used in FORMATS for runtime in used.other_runtimes)
-    return next((runtime.title() for runtime in others if runtime.name == name), "")
+    return next(runtime for runtime in others if runtime.name == name)
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

@@ -16,6 +16,7 @@ TARGETS = (
     "onnxruntime",
     "onnxruntime-x86-vnni",
     "onnxruntime-arm",
+    "onnxruntime-web",
     "openvino",
     "tensorrt",
     "tflite",

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
+from qtool.backends.onnx.export.workarounds import TRANSPOSED_WEIGHTS
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save
@@ -64,6 +65,9 @@ class OnnxExport:
 
     def _write(self) -> onnx.ModelProto:
         form, used = self._target.file, runtime(self._target.runtime)
+        workarounds = [] if used is None else [*used.workarounds]
+        if not form.transposed_weights:
+            workarounds.append(TRANSPOSED_WEIGHTS)
         return to_onnx(
             lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
             self.simulation.graph,
@@ -71,7 +75,7 @@ class OnnxExport:
             form.ir_version,
             self._metadata,
             form.contrib,
-            () if used is None else used.workarounds,
+            workarounds,
         )
 
     @contextmanager

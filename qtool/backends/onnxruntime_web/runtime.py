@@ -6,4 +6,4 @@ from qtool.backends.onnxruntime_web.node_process import version
 from qtool.backends.onnxruntime_web.session import WebSession
 from qtool.backends.session import OtherRuntime
 
-NODE = OtherRuntime("node", lambda: f"onnxruntime-web {version()} in node", WebSession)
+NODE = OtherRuntime("node", "onnxruntime-web in node", version, WebSession)

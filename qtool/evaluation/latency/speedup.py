@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.table import write_float
+from qtool.backends.table import other_runtime, runtime_title, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.graph import FloatGraph
+from qtool.core.option_names import NATIVE
 from qtool.core.records import to_json
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -52,6 +53,7 @@ class Speedup:
             not run with one.
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
         mode: of the recipe, a key of `KINDS`.
+        runtime: where the files ran, with its version; "" for that of their format.
     """
 
     JSON_PROPERTIES: ClassVar = ("ratio",)
@@ -59,6 +61,7 @@ class Speedup:
     timings: tuple[Timing, ...]
     costly: tuple[NodeTime, ...] = ()
     mode: str = "static"
+    runtime: str = ""
 
     @property
     def timing(self) -> Timing:
@@ -94,16 +97,18 @@ class Speedup:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, figures) for a summary, those that count first."""
-        return speed_rows(self.timings)
+        place = f", in {self.runtime}" if self.runtime else ""
+        return [(label, f"{figures}{place}") for label, figures in speed_rows(self.timings)]
 
     def warning(self) -> str | None:
         """Return a warning if the quantized model is slower, else None."""
         if not self.slower:
             return None
         kind = KINDS.get(self.mode, self.mode)
-        head = f"{kind} is slower than float here ({self.ratio:.2f}x, {self.timing.what})"
+        where = f"in {self.runtime}" if self.runtime else "here"
+        head = f"{kind} is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.mode.startswith("weight-only"):
-            head = f"a step is slower than float here ({self.ratio:.2f}x, {self.timing.what})"
+            head = f"a step is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.costly:
             head += "; layers that lose most:"
         advice = "`qtool tune` chooses the layers to leave in float"
@@ -123,6 +128,8 @@ def measure_speedup(
 ) -> Speedup | None:
     """Time an exported file against its float model; None if its target does not run here.
 
+    The files of a target whose speed counts in another runtime are timed there.
+
     Args:
         seconds: duration of each timing, at least MIN_ROUNDS rounds; sessions and the profile take
             additional time.
@@ -131,30 +138,31 @@ def measure_speedup(
         VerificationError: ONNX Runtime refuses one of the files.
     """
     chosen, mode = target(quantized.plan.target), quantized.plan.recipe.mode
-    if not runs_here(chosen):
+    place = chosen.timed_in or NATIVE
+    if not runs_here(chosen) or (place != NATIVE and other_runtime(place).version() is None):
         return None
     inputs = _one_sample(quantized.reference, quantized)
     with scratch_folder() as folder:
         plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
         try:
-            timings, profiled = _time(files, inputs, seconds)
+            timings, profiled = _time(files, inputs, seconds, place)
         except VerificationError:  # one input may hold the number of rows of another
-            timings, profiled = _time(files, quantized.sample.arrays(), seconds)
-        speedup = Speedup(timings, (), mode)
-        if not speedup.slower:
+            timings, profiled = _time(files, quantized.sample.arrays(), seconds, place)
+        speedup = Speedup(timings, (), mode, runtime_title(place))
+        if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
         nodes = profile_nodes(files, profiled, runs=RUNS)
     return Speedup(timings, _losses(nodes, quantized), mode)
 
 
 def _time(
-    files: Sequence[Path], inputs: Sequence[Array], seconds: float
+    files: Sequence[Path], inputs: Sequence[Array], seconds: float, place: str
 ) -> tuple[tuple[Timing, ...], Sequence[Array]]:
     """Return a timing for each phase, and the inputs of the last one."""
     each = phases(files[0], inputs)
-    timings = (p.time(files, seconds=seconds, least_rounds=MIN_ROUNDS) for p in each)
-    return tuple(timings), each[-1].inputs
+    options = {"runtime": place, "seconds": seconds, "least_rounds": MIN_ROUNDS}
+    return tuple(p.time(files, **options) for p in each), each[-1].inputs
 
 
 def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]:

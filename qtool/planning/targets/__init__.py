@@ -6,6 +6,7 @@ from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME
 from qtool.planning.targets.onnxruntime_arm import ONNXRUNTIME_ARM
 from qtool.planning.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
+from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
 from qtool.planning.targets.openvino import OPENVINO
 from qtool.planning.targets.qnn import QNN
 from qtool.planning.targets.tensorrt import TENSORRT
@@ -24,7 +25,7 @@ __all__ = [
     "target",
 ]
 
-_CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM)
+_CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
 _ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME.name

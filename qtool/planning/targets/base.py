@@ -84,6 +84,7 @@ class FileForm:
         implicit_fusions: Keys of operators that the runtime fuses whatever the plan says: into
             integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
             The exporter blocks a fusion that the plan does not want with an identity behind them.
+        transposed_weights: Linear layers read their weight transposed, as [out, in].
         fusions: Names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
     """
@@ -95,6 +96,7 @@ class FileForm:
     passthrough_on_codes: frozenset[str] = frozenset()
     implicit_fusions: frozenset[str] = frozenset()
     fusions: tuple[str, ...] = ()
+    transposed_weights: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,8 @@ class Target:
         profile: The numerics profile whose codes the target computes; None where there is none.
         runtime: The name of the runtime (see backends/table.py) that verification runs on
             this machine; None where it runs elsewhere and the file is run as written.
+        timed_in: Name of the other runtime (backends/table.py) whose speed counts; "" for
+            that of the file's format.
     """
 
     name: str
@@ -144,6 +148,7 @@ class Target:
     machines: frozenset[str] = frozenset()
     profile: str | None = None
     runtime: str | None = None
+    timed_in: str = ""
 
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""

@@ -27,6 +27,7 @@ FACTS = {  # activation, symmetric, integer bias, own operators, judged on this 
     "onnxruntime": ("uint8", False, True, True, True),
     "onnxruntime-x86-vnni": ("uint8", False, True, True, True),
     "onnxruntime-arm": ("int8", False, True, True, False),
+    "onnxruntime-web": ("uint8", False, True, True, True),
     "openvino": ("uint8", False, False, False, False),
     "tensorrt": ("int8", True, False, False, False),
     "tflite": ("int8", False, True, False, False),
@@ -113,8 +114,9 @@ def test_verification_says_what_was_not_looked_at(name: str, tmp_path: Path) -> 
     assert (found.parity.optimised is not None) is known
     assert (f"as planned for {name}, not audited on this machine" in found.details()) is not known
     assert ("cannot be compared on this machine" in found.details()) is not here
-    assert found.coverage.share == 1.0
-    assert found.to_json()["coverage"]["integer_mac_share"] == 1.0
+    share = found.coverage.share
+    assert (share == 1.0) is (name != "onnxruntime-web")  # convolutions with few terms are float
+    assert found.to_json()["coverage"]["integer_mac_share"] == share
 
 
 def test_a_calibration_is_for_one_target() -> None:

@@ -50,7 +50,12 @@ def check_correctness(
     """
     chosen = target(model.plan.target)
     integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
-    types = Expected(chosen.types.bias is not None, chosen.types.symmetric, chosen.saturation_limit)
+    types = Expected(
+        chosen.types.bias is not None,
+        chosen.types.symmetric,
+        chosen.saturation_limit,
+        chosen.file.transposed_weights,
+    )
     check_well_formed(file.file)
     check_structure(file.qdq, integer, types)
     used, _ = find_runtime(chosen)

@@ -27,7 +27,7 @@ from qtool.backends.onnx.reading import (
 from qtool.core.errors import VerificationError
 from qtool.planning.targets.saturation import largest_pair_sums
 
-_AXIS = {"Conv": 0, "Gemm": 0}  # of the output channels in the weight; Gemm is written with transB
+_LAYERS = ("Conv", "Gemm")
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,13 @@ class Expected:
         integer_bias: biases are int32 codes.
         symmetric: activations have zero point 0.
         saturation_limit: see `Target`.
+        transposed_weights: see `FileForm`; without it either order is right.
     """
 
     integer_bias: bool = True
     symmetric: bool = False
     saturation_limit: int | None = None
+    transposed_weights: bool = True
 
 
 def check_structure(
@@ -67,7 +69,7 @@ def check_structure(
             for index in (1, 2):  # codes [directions, in, out]
                 codes = np.swapaxes(_constant(node, index), 1, 2)
                 _check_pairs(node, codes, 1, expected.saturation_limit)
-        if node.name in integer_nodes and node.op_type in _AXIS:
+        if node.name in integer_nodes and node.op_type in _LAYERS:
             _check_layer(node, expected)
 
 
@@ -99,7 +101,8 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
 def _check_layer(node: ir.Node, expected: Expected) -> None:
     x, weight = _dequantized(node, 0, "input"), _dequantized(node, 1, "weight")
     codes, scale = _constant(weight, 0), _constant(weight, 1)
-    axis = _AXIS[node.op_type]
+    plain = node.op_type == "Gemm" and not attributes_of(node).get("transB", 0)
+    axis = int(plain)  # of the output channels in the weight
     if codes is None or scale is None or codes.dtype != np.int8:
         kind = "not stored" if codes is None else f"{codes.dtype}, not int8"
         raise VerificationError(f"{node.name}: its weight is {kind}")
@@ -108,7 +111,7 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
         raise VerificationError(
             f"{node.name}: weight scales along axis {along}, output channels on axis {axis}"
         )
-    if node.op_type == "Gemm" and attributes_of(node).get("transB", 0) != 1:
+    if plain and expected.transposed_weights:
         raise VerificationError(f"{node.name}: Gemm without transB, its channel axis is not 0")
     if expected.saturation_limit is not None:
         _check_pairs(node, codes, axis, expected.saturation_limit)
