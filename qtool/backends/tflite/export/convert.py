@@ -50,7 +50,7 @@ _IMAGES = frozenset(
 _DISCONTINUOUS = frozenset(
     [
         *("ARG_MAX", "ARG_MIN", "CAST", "CEIL", "EQUAL", "FLOOR", "GREATER", "GREATER_EQUAL"),
-        *("LESS", "LESS_EQUAL", "NOT_EQUAL", "ROUND"),
+        *("LESS", "LESS_EQUAL", "NOT_EQUAL"),
     ]
 )
 """Operators whose results jump when the last bit of an input changes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import torch
 from torch import fx
@@ -83,6 +85,24 @@ def ceil(w: Writer, node: fx.Node) -> Value:
     for i, kind in enumerate(("NEG", "FLOOR", "NEG")):
         x = w.emit(kind, [x], w.new(f"{name(node)}.{i}", node, x.order))
     return x
+
+
+def round_to_even(w: Writer, node: fx.Node) -> Value:
+    """m + max(-floor(1/2 - y), 0) + min(floor(y + 1/2), 0), m = 2 floor(x/2 + 1/2), y = x - m.
+
+    m is the even number next to x, where halves stay. Reference kernels have no ROUND.
+    """
+    x, count = w.whole(node.args[0]), itertools.count()
+    half, two, zero = (_number(w, v) for v in (0.5, 2.0, 0.0))
+
+    def part(kind: str, *inputs: Value) -> Value:
+        return w.emit(kind, list(inputs), w.new(f"{name(node)}.{next(count)}", node, x.order))
+
+    even = part("MUL", part("FLOOR", part("ADD", part("MUL", x, half), half)), two)
+    rest = part("SUB", x, even)
+    up = part("MAXIMUM", part("NEG", part("FLOOR", part("SUB", half, rest))), zero)
+    down = part("MINIMUM", part("FLOOR", part("ADD", rest, half)), zero)
+    return w.emit("ADD", [part("ADD", even, up), down], w.new(name(node), node, x.order))
 
 
 def expm1(w: Writer, node: fx.Node) -> Value:

@@ -245,7 +245,7 @@ FLOAT: Mapping[Any, Write] = {
     aten.cos.default: _unary("COS"),
     aten.floor.default: _unary("FLOOR"),
     aten.ceil.default: float_functions.ceil,
-    aten.round.default: _unary("ROUND"),
+    aten.round.default: float_functions.round_to_even,
     aten.sigmoid.default: _unary("LOGISTIC"),
     aten.tanh.default: _unary("TANH"),
     aten.relu.default: _unary("RELU"),
