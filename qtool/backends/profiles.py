@@ -30,6 +30,7 @@ from qtool.backends.tflite.kernels import concat as tflite_concat
 from qtool.backends.tflite.kernels import conv as tflite_conv
 from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
 from qtool.backends.tflite.kernels import lookup_tables as tflite_table
+from qtool.backends.tflite.kernels import micro as tflite_micro
 from qtool.backends.tflite.kernels import pool as tflite_pool
 from qtool.backends.tflite.kernels import quantize as tflite_quantize
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
@@ -127,6 +128,12 @@ _TFLITE: dict[str, Binder] = {
 }
 
 _TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
+_TFLITE_MICRO: dict[str, Binder] = {
+    **_TFLITE,
+    "sigmoid": tflite_micro.logistic,
+    "silu": tflite_micro.silu,
+    "tanh": tflite_micro.tanh,
+}
 _XNNPACK: dict[str, Binder] = {
     **_TFLITE_2,
     "add": xnnpack.add,
@@ -225,6 +232,7 @@ PROFILES: dict[str, Profile] = {
     for p in (
         Profile("tflite", _TFLITE, "tflite", signed=True),
         Profile("tflite-2", _TFLITE_2, "tflite", signed=True),
+        Profile("tflite-micro", _TFLITE_MICRO, "tflite", signed=True),
         Profile("xnnpack", _XNNPACK, "tflite", signed=True),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME),
         _onnxruntime("onnxruntime-avx2", _AVX2, saturates=True),

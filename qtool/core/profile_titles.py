@@ -9,6 +9,7 @@ _RUNTIME = "ONNX Runtime on"
 PROFILE_TITLES: Mapping[str, str] = {
     "tflite": "reference kernels of LiteRT",
     "tflite-2": "reference kernels of newer LiteRT",
+    "tflite-micro": "reference kernels of TensorFlow Lite Micro",
     "xnnpack": "LiteRT with XNNPACK",
     "onnxruntime-x64": f"{_RUNTIME} x86-64 with VNNI",
     "onnxruntime-avx2": f"{_RUNTIME} x86-64 without VNNI (AVX2)",

@@ -13,13 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.tflite import litert, microcontroller, tflm
+from qtool.backends.tflite import litert, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import (
-    Model,
-    Operator,
-    Quantization,
-    Tensor,
     load,
     to_bytes,
 )
@@ -141,34 +137,6 @@ def test_microcontrollers_take_no_float(tmp_path: Path) -> None:
     model = qtool.quantize(network.eval(), [images(8)], target="tflite-micro")
     with pytest.raises(ExportError, match=r"'exp' \(EXP\) stays in float"):
         model.export(tmp_path / "model.tflite")
-
-
-@pytest.mark.parametrize("kind", ["LOGISTIC", "TANH"])
-@pytest.mark.parametrize("exponent", [-28, -29])
-def test_scales_that_a_microcontroller_cannot_compute_with_are_refused(
-    kind: str, exponent: int, tmp_path: Path
-) -> None:
-    """Below 2**-28 the kernels of TensorFlow Lite Micro shift by a negative number."""
-    out = (1 / 256, -128) if kind == "LOGISTIC" else (1 / 128, 0)
-    params = [
-        Quantization(np.array([scale], np.float32), np.array([zero]))
-        for scale, zero in ((2.0**exponent, 3), out)
-    ]
-    tensors = tuple(
-        Tensor(n, "int8", (1, 256), quantization=p) for n, p in zip("xy", params, strict=True)
-    )
-    operators = (Operator(kind, (0,), (1,), {}, 2),)
-    model = Model(tensors, operators, (0,), (1,), input_names=("x",), output_names=("y",))
-    if exponent < -28:
-        with pytest.raises(ExportError, match="below 2\\*\\*-28"):
-            microcontroller.check(model)
-        return
-    microcontroller.check(model)
-    if tflm.version() is not None:
-        (tmp_path / "model.tflite").write_bytes(to_bytes(model))
-        file, codes = TfliteFile(tmp_path / "model.tflite"), np.arange(-128, 128, dtype=np.int8)
-        (expected,) = file.engine_codes(file.program(tflm.PROFILE), [codes[None]])
-        assert (tflm.run(file.path, [codes[None]])[0] == expected).all()
 
 
 def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
+from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.profiles import profile
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import tflm
 from qtool.backends.tflite.conversion_record import ENTRY
+from qtool.backends.tflite.engine.call import params_of
 from qtool.backends.tflite.file import Model, Tensor
+from qtool.backends.tflite.kernels.micro import LEAST_SCALE
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, VerificationError
@@ -29,8 +35,8 @@ OPERATORS = frozenset(
 """Operators of TensorFlow Lite Micro (its op resolver), of those that qtool writes or reads."""
 
 _BORDERS = ("QUANTIZE", "DEQUANTIZE")
-_LEAST_SCALE = 2.0**-28
-"""Of inputs of LOGISTIC and TANH, whose kernels there shift by a negative number of bits below."""
+_SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
+"""Operators whose kernels there are others than LiteRT's -> keys of their kernels."""
 
 
 def check(model: Model) -> None:
@@ -46,12 +52,8 @@ def check(model: Model) -> None:
                 f"'{tensor.name}' ({op.name}) stays in float, which microcontrollers are not to "
                 f"compute; replace it in the model, or use {argument('--target', 'tflite')}"
             )
-        if op.name in ("LOGISTIC", "TANH") and _is_too_fine(model.tensors[op.inputs[0]]):
-            raise ExportError(
-                f"'{tensor.name}' ({op.name}) has an input whose scale is below 2**-28, which "
-                f"{tflm.TITLE} computes wrongly; are the weights trained? use "
-                f"{argument('--target', 'tflite')}"
-            )
+        if op.name in _SATURATING:
+            _check_input_scale(op.name, model.tensors[op.inputs[0]], tensor)
         if op.name not in OPERATORS:
             raise ExportError(
                 f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "
@@ -59,8 +61,30 @@ def check(model: Model) -> None:
             )
 
 
-def _is_too_fine(tensor: Tensor) -> bool:
-    return tensor.quantization is not None and bool(tensor.quantization.scale[0] < _LEAST_SCALE)
+def _check_input_scale(kind: str, source: Tensor, tensor: Tensor) -> None:
+    """Check that TensorFlow Lite Micro computes LOGISTIC or TANH within one code of LiteRT.
+
+    Raises:
+        ExportError: the scale of its input is too small, or so large that results saturate early.
+    """
+    if source.quantization is None or source.type != "int8":
+        return
+    scale, wrong = float(source.quantization.scale[0]), ""
+    if scale < LEAST_SCALE:
+        wrong = "below 2**-28"
+    else:
+        x, out = params_of(source), params_of(tensor)
+        results = [
+            profile(name).bind(_SATURATING[kind], x, out)(all_codes(x)).to(torch.int64)
+            for name in (tflm.PROFILE, "tflite")
+        ]
+        if (worst := int((results[0] - results[1]).abs().max())) > 1:
+            wrong = f"{scale:.3g}, where results saturate early, {worst} codes off"
+    if wrong:
+        raise ExportError(
+            f"'{tensor.name}' ({kind}) has an input whose scale is {wrong}, which {tflm.TITLE} "
+            f"computes wrongly; are the weights trained? use {argument('--target', 'tflite')}"
+        )
 
 
 def compare(file: TfliteFile, batch: Arrays) -> str:

@@ -21,7 +21,7 @@ from qtool.core.versions import version_of
 
 PACKAGE = "tflite-micro"
 TITLE = "TensorFlow Lite Micro"
-PROFILE = "tflite"
+PROFILE = "tflite-micro"
 """The numerics profile of its reference kernels."""
 
 _RUNNER = subprocess_runner.SubprocessRunner(__name__, TITLE)

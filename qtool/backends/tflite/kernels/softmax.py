@@ -100,15 +100,20 @@ def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
     return rows
 
 
-def exp_on_negative(a: Tensor) -> Tensor:
-    """Return exp of Q5.26 numbers <= 0 as Q0.31: a polynomial, and a factor per higher bit."""
-    quarter = 1 << 24
+def exp_on_negative(a: Tensor, fraction: int = 26) -> Tensor:
+    """Return exp of numbers <= 0 as Q0.31: a polynomial, and a factor per higher bit.
+
+    Args:
+        a: Q5.26, or other numbers above -2**(31 - fraction).
+        fraction: number of fractional bits.
+    """
+    quarter = 1 << (fraction - 2)
     within = (a & (quarter - 1)) - quarter
-    result = _exp_on_quarter(within << 5)
+    result = _exp_on_quarter(within << (31 - fraction))
     remainder = within - a
     for bit, factor in enumerate(_EXP_OF_POWERS):
         scaled = fp.saturating_rounding_doubling_high_mul(result, torch.tensor(factor))
-        result = torch.where((remainder & (1 << (24 + bit))) != 0, scaled, result)
+        result = torch.where((remainder & (quarter << bit)) != 0, scaled, result)
     return torch.where(a == 0, _ONE, result)
 
 
@@ -126,15 +131,20 @@ def _exp_on_quarter(a: Tensor) -> Tensor:
 
 def _reciprocal(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return 1 / sums for Q12.19 sums >= 1: Q0.31 mantissa in (1/2, 1], bits above unity."""
-    high_mul = fp.saturating_rounding_doubling_high_mul
     headroom = 31 - _floor_log2(sums)
     a = (sums << headroom) - (1 << 31)
     half = (a + _ONE + 1) >> 1  # both addends are >= 0: nearest, ties up
+    return fp.saturating_left_shift(newton_reciprocal(half), 1), 12 - headroom
+
+
+def newton_reciprocal(half: Tensor) -> Tensor:
+    """Return 1 / half in Q2.29, of Q0.31 numbers from 1/2 to 1: three steps of Newton's method."""
+    high_mul = fp.saturating_rounding_doubling_high_mul
     x = _48_OVER_17 + high_mul(half, torch.tensor(_NEG_32_OVER_17))
     for _ in range(3):
         rest = (1 << 29) - high_mul(half, x)
         x = x + fp.saturating_left_shift(high_mul(x, rest), 2)
-    return fp.saturating_left_shift(x, 1), 12 - headroom
+    return x
 
 
 def _floor_log2(x: Tensor) -> Tensor:
