@@ -66,11 +66,11 @@ def silu(x: QuantParams, out: QuantParams) -> Kernel:
 
 
 def _check(out: QuantParams, scale: float, zero: int) -> None:
-    found = per_tensor(out, "output")
-    if found != (scale, zero):
+    actual = per_tensor(out, "output")
+    if actual != (scale, zero):
         raise KernelError(
-            f"the output needs scale {scale} and zero point {zero}, not {found[0]:.6g} and "
-            f"{found[1]}; fix the output's parameters"
+            f"the output needs scale {scale} and zero point {zero}, not {actual[0]:.6g} and "
+            f"{actual[1]}; fix the output's parameters"
         )
 
 
