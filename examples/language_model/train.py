@@ -30,25 +30,26 @@ END = "<end>"
 def texts() -> tuple[str, str]:
     """What is learned, and what is kept aside."""
     pages = [p.read_text("utf-8") for p in sorted(ROOT.glob("docs/*.md"))]
-    pages += ["\n\n".join(_docstrings(p)) for p in sorted(ROOT.glob("qtool/**/*.py"))]
+    pages += ["\n\n".join(docstrings(p)) for p in sorted(ROOT.glob("qtool/**/*.py"))]
     found = [p.encode("ascii", "ignore").decode() for p in pages]
     aside = found[::KEPT_ASIDE]
     learned = [p for i, p in enumerate(found) if i % KEPT_ASIDE]
     return "\n\n".join(learned), "\n\n".join(aside)
 
 
-def _docstrings(path: Path) -> list[str]:
+def docstrings(path: Path) -> list[str]:
+    """Return the docstrings of a file of Python."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return [d for n in nodes if isinstance(n, kinds) and (d := ast.get_docstring(n)) is not None]
 
 
-def tokenizer_of(text: str) -> PreTrainedTokenizerFast:
+def tokenizer_of(text: str, tokens: int = TOKENS) -> PreTrainedTokenizerFast:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=TOKENS,
+        vocab_size=tokens,
         special_tokens=[END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

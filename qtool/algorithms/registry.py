@@ -1,5 +1,6 @@
 """The steps of a conversion, in order of their run.
 
+- `rotation`: the residual stream of a decoder, rotated offline (Ashkboos et al. 2024).
 - `cross-layer-equalization`: equal channel ranges across layers (Nagel et al. 2019).
 - `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
 - `solve`: scales and zero points from the calibrated ranges.
@@ -22,6 +23,7 @@ from qtool.algorithms.bias_correction import BIAS_CORRECTION
 from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
 from qtool.algorithms.learned_scales.training import LEARNED_SCALES
 from qtool.algorithms.pipeline import SOLVE, Step
+from qtool.algorithms.rotation.rotation import ROTATION
 from qtool.algorithms.smooth_quant.smoothing import SMOOTH_QUANT
 from qtool.algorithms.weight_rounding.rounding import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
@@ -36,6 +38,7 @@ ESTIMATE_SAMPLES = 64
 """Held-out samples that estimate the accuracy on new data, where no step trains."""
 
 STEPS: list[Step] = [
+    ROTATION,
     CROSS_LAYER_EQUALIZATION,
     SMOOTH_QUANT,  # channels that equalization could not move into other weights
     SOLVE,  # for the graph as the steps before have changed it

@@ -58,6 +58,7 @@ IDENTITIES: Mapping[Any, Callable[[fx.Node], bool]] = {
     aten.lift_fresh_copy.default: _always,
     aten._to_copy.default: _same_meta,
     aten.to.dtype: _same_meta,
+    aten.type_as.default: _same_meta,
     aten.reshape.default: _same_meta,
     aten.expand.default: _same_meta,
     aten.squeeze.dim: _same_meta,

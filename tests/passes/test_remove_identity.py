@@ -34,7 +34,7 @@ SHAPE = (2, 3, 4, 4)
             id="dropout of nothing",
         ),
         pytest.param(
-            lambda: Function(lambda x: x.clone().contiguous().detach().relu()),
+            lambda: Function(lambda x: x.clone().contiguous().detach().type_as(x).relu()),
             ["relu"],
             id="copies",
         ),

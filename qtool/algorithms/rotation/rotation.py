@@ -1,0 +1,146 @@
+"""The step `rotation`: the residual stream of a decoder is rotated, offline.
+
+The embedding and the layers that write to the stream are multiplied by an orthogonal matrix, and
+the layers that read it by its inverse, so that the float model is the same and each weight is a
+mixture of all: nearly Gaussian, without outliers. This is the part of QuaRot (Ashkboos et al. 2024)
+that costs nothing at run time, except that a head which shares the table of words gets a tensor of
+its own. Gains of norms are folded into the layers behind them. Values are not rotated head by
+head, since the cache is an output, and neither is what the last layer of an MLP reads, which would
+take a product at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import fx
+
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import Step
+from qtool.algorithms.rotation.hadamard import randomized_hadamard
+from qtool.algorithms.rotation.residual_stream import (
+    NoStreamError,
+    ResidualStream,
+    find_residual_stream,
+)
+from qtool.core import graph as G
+from qtool.core.types import Change, Observed
+from qtool.planning.plan import Kind, QuantPlan
+
+NAME = "rotation"
+REASON = "the residual stream is rotated, so that weights have no outliers"
+STATIC = "skipped, since activations have fixed ranges, which were observed before"
+SAMPLES, HOLDOUT_SAMPLES = 128, 64
+
+_Turn = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _propose(state: ConversionState) -> ConversionState:
+    if _has_fixed_ranges(state.plan):
+        return state.with_notes(f"{NAME}: {STATIC}")
+    try:
+        stream = find_residual_stream(state.graph.graph)
+    except NoStreamError as reason:
+        return state.with_notes(f"{NAME}: skipped, since {reason}")
+    count = len(stream.tables) + len(stream.writers) + len(stream.readers)
+    return _apply(state, Change(NAME, count, REASON))
+
+
+def _apply(state: ConversionState, change: Change) -> ConversionState:
+    return state.apply_edit(change, rotate)
+
+
+ROTATION = Step(
+    NAME,
+    _propose,
+    accuracy="",
+    samples=SAMPLES,
+    replay=_apply,
+    judges=HOLDOUT_SAMPLES,
+    optional=True,
+)
+
+
+def _has_fixed_ranges(plan: QuantPlan) -> bool:
+    return any(p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) for p in plan)
+
+
+def rotate(module: fx.GraphModule) -> int:
+    """Rotate the residual stream of a graph in place; return how many tensors changed.
+
+    Raises:
+        NoStreamError: there is no stream that may be rotated.
+    """
+    stream = find_residual_stream(module.graph)
+    matrix = randomized_hadamard(stream.width)
+    uses = _uses(module, stream, matrix)
+    for constant, turns in uses.items():
+        _replace(module, constant, turns)
+    for norm in {n for n in stream.readers.values() if n is not None}:
+        gain = norm.args[2]
+        if isinstance(gain, fx.Node):
+            own = G.add_tensor(
+                module, norm, torch.ones_like(G.tensor(module, gain)), G.name_of(gain)
+            )
+            norm.replace_input_with(gain, own)
+    G.finish(module)
+    return len(uses)
+
+
+def _uses(
+    module: fx.GraphModule, stream: ResidualStream, matrix: torch.Tensor
+) -> Mapping[str, dict[str, tuple[_Turn, list[fx.Node]]]]:
+    """Return constant -> what is to become of it -> the function for that, and its readers."""
+    uses: dict[str, dict[str, tuple[_Turn, list[fx.Node]]]] = {}
+
+    def use(reader: fx.Node, position: int, what: str, turn: _Turn) -> None:
+        constant = G.argument(reader, position, "bias")
+        if isinstance(constant, fx.Node):
+            parts = uses.setdefault(str(constant.target), {})
+            parts.setdefault(what, (turn, []))[1].append(reader)
+
+    for table in stream.tables:
+        use(table, 1, "read", partial(_times, matrix))
+    for layer in stream.writers:
+        use(layer, 1, "written", lambda t: matrix.t() @ t)
+        use(layer, 2, "read", partial(_times, matrix))
+    for layer, norm in stream.readers.items():
+        gain = None if norm is None else norm.args[2]
+        if not isinstance(gain, fx.Node) or _is_one(G.tensor(module, gain)):
+            use(layer, 1, "read", partial(_times, matrix))
+        else:
+            rows = G.tensor(module, gain).detach().double()[:, None] * matrix
+            use(layer, 1, f"read {gain.target}", partial(_times, rows))
+    return uses
+
+
+def _replace(
+    module: fx.GraphModule, target: str, turns: Mapping[str, tuple[_Turn, list[fx.Node]]]
+) -> None:
+    """Give each reader of a constant its own form of it: one new tensor per form."""
+    nodes = [n for n in module.graph.nodes if n.op == "get_attr" and n.target == target]
+    old = G.tensor(module, nodes[0]).detach()
+    others = {u for n in nodes for u in n.users} - {
+        r for _, readers in turns.values() for r in readers
+    }
+    if others:
+        names = ", ".join(sorted(G.name_of(n) for n in others))
+        raise NoStreamError(f"'{names}' reads a weight of the residual stream, too")
+    name = G.name_of(nodes[0])
+    for form, (turn, readers) in enumerate(turns.values()):
+        data = torch.nn.Parameter(turn(old.double()).to(old), requires_grad=False)
+        first = next(n for n in module.graph.nodes if n in readers)
+        new = G.add_tensor(module, first, data, f"{name}.rotated" if form else name)
+        for reader in readers:
+            for node in nodes:
+                reader.replace_input_with(node, new)
+
+
+def _times(matrix: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return weight @ matrix
+
+
+def _is_one(gain: torch.Tensor) -> bool:
+    return bool((gain == 1).all())
