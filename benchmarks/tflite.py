@@ -17,7 +17,8 @@ reads it, and of torchvision and timm with random weights where they are install
 - size, and CPU time of conversion and writing, each relative to that .onnx file, unverified;
 - the number of TRANSPOSE inside.
 
-`--random` adds random networks (tests/fuzz), for so long; `--mutated` reads so many files with
+`--random` adds random networks (tests/fuzz), for so long, with int8 activations or `--activations`
+int16, mixed; `--mutated` reads so many files with
 random bytes changed, cut or moved, through inspect and verify.
 """
 
@@ -140,6 +141,7 @@ def main() -> None:
     parser.add_argument("--accuracy", default="balanced")
     parser.add_argument("--random", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--first", type=int, default=0, help="number of the first random network")
+    parser.add_argument("--activations", choices=("int8", "int16", "mixed"), default="int8")
     parser.add_argument("--mutated", type=int, default=0, metavar="COUNT")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -157,7 +159,7 @@ def main() -> None:
     if options.mutated:
         mutated_files(options.mutated)
     if options.random:
-        random_networks(options.random, options.first)
+        random_networks(options.random, options.first, options.activations)
 
 
 def cells(make: Make, accuracy: str) -> tuple[str, ...]:

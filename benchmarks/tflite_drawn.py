@@ -15,6 +15,7 @@ import qtool
 from qtool.backends.tflite import microcontroller, tflm
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_delegate_codes
+from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import to_batch
 from qtool.core.errors import ExportError, QtoolError
@@ -22,8 +23,14 @@ from qtool.core.errors import ExportError, QtoolError
 __all__ = ["mutated_files", "random_networks"]
 
 
-def random_networks(seconds: float, first: int = 0) -> None:
-    """Convert random networks for some time, and count what becomes of them."""
+def random_networks(seconds: float, first: int = 0, activations: str = "int8") -> None:
+    """Convert random networks for some time, and count what becomes of them.
+
+    Args:
+        seconds: of the run.
+        first: number of the network before the first one.
+        activations: "int8", "int16", or "mixed" for a random type for each operator.
+    """
     from tests.fuzz.draw_networks import draw_network
 
     runtimes = {name: collections.Counter[str]() for name in ("LiteRT", "XNNPACK", "TFLM")}
@@ -37,9 +44,11 @@ def random_networks(seconds: float, first: int = 0) -> None:
         except QtoolError:
             runtimes["LiteRT"]["not captured"] += 1
             continue
+        recipe = _recipe(captured, activations, number)
         with scratch_folder() as folder:
             for name, count in runtimes.items():
-                outcome, compared = COMPARE[name](captured, data, folder / "model.tflite")
+                path = folder / "model.tflite"
+                outcome, compared = COMPARE[name](captured, data, path, recipe)
                 count[outcome] += 1
                 values[name] += compared
                 if outcome not in FINE:
@@ -56,10 +65,21 @@ EQUAL, REFUSED, NOTHING = "every code equal", "refused in a sentence", "nothing 
 FINE = (EQUAL, REFUSED, NOTHING)
 
 
-def _litert(captured: Any, data: Any, path: Path) -> Outcome:
+def _recipe(captured: Any, activations: str, number: int) -> dict[str, Any]:
+    """Return a recipe with these types of activations."""
+    wide = {"activations": "int16"}
+    if activations == "mixed":
+        chance = random.Random(number)  # noqa: S311  # no secret
+        names = [G.name_of(n) for n in G.calls(captured.graph.module.graph)]
+        return {"rules": [{"select": n, **wide} for n in names if chance.random() < 0.5]}
+    return {"rules": [{"select": "*", **wide}] if activations == "int16" else []}
+
+
+def _litert(captured: Any, data: Any, path: Path, recipe: Any) -> Outcome:
     """Convert, write and verify; the file stays."""
+    options = {"target": "tflite", "accuracy": "fast", "recipe": recipe}
     try:
-        quantized = qtool.quantize(captured, data, target="tflite", accuracy="fast")
+        quantized = qtool.quantize(captured, data, **options)
     except QtoolError:
         return NOTHING, 0
     try:
@@ -73,7 +93,7 @@ def _litert(captured: Any, data: Any, path: Path) -> Outcome:
     return EQUAL if result.exactness.exact else "codes differ", result.exactness.elements
 
 
-def _delegate(captured: Any, data: Any, path: Path) -> Outcome:
+def _delegate(captured: Any, data: Any, path: Path, recipe: Any) -> Outcome:
     try:
         arrays = captured.graph.bind(to_batch(data[0])).arrays()
         result = compare_delegate_codes(TfliteFile(path), [[a[:4] for a in arrays]])
@@ -82,10 +102,11 @@ def _delegate(captured: Any, data: Any, path: Path) -> Outcome:
     return EQUAL if result.exact else f"codes differ: {result}", result.elements
 
 
-def _micro(captured: Any, data: Any, path: Path) -> Outcome:
+def _micro(captured: Any, data: Any, path: Path, recipe: Any) -> Outcome:
     """Convert for microcontrollers, and compare TensorFlow Lite Micro with the engine."""
+    options = {"target": microcontroller.TARGET, "accuracy": "fast", "recipe": recipe}
     try:
-        quantized = qtool.quantize(captured, data, target=microcontroller.TARGET, accuracy="fast")
+        quantized = qtool.quantize(captured, data, **options)
         quantized.export(path, verify=False)
     except QtoolError:
         return REFUSED, 0

@@ -31,6 +31,7 @@ from qtool.backends.tflite.kernels import conv as tflite_conv
 from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
 from qtool.backends.tflite.kernels import lookup_tables as tflite_table
 from qtool.backends.tflite.kernels import micro as tflite_micro
+from qtool.backends.tflite.kernels import optimized as tflite_optimized
 from qtool.backends.tflite.kernels import pool as tflite_pool
 from qtool.backends.tflite.kernels import quantize as tflite_quantize
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
@@ -128,11 +129,19 @@ _TFLITE: dict[str, Binder] = {
 }
 
 _TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
-_TFLITE_MICRO: dict[str, Binder] = {
+_TFLITE_MICRO: dict[str, Binder] = {  # of other precision, which shows in int16 codes
     **_TFLITE,
+    "leaky_relu": partial(tflite_activation.leaky_relu, in_float64=True),
+    "mul": partial(tflite_elementwise.mul, in_float64=True),
     "sigmoid": tflite_micro.logistic,
     "silu": tflite_micro.silu,
+    "softmax": partial(tflite_softmax.softmax, in_float64=False),
     "tanh": tflite_micro.tanh,
+}
+_TFLITE_OPTIMIZED: dict[str, Binder] = {
+    **_TFLITE_2,
+    "conv_transpose": tflite_optimized.conv_transpose,
+    "quantize": tflite_optimized.quantize,
 }
 _XNNPACK: dict[str, Binder] = {
     **_TFLITE_2,
@@ -233,6 +242,7 @@ PROFILES: dict[str, Profile] = {
         Profile("tflite", _TFLITE, "tflite", signed=True),
         Profile("tflite-2", _TFLITE_2, "tflite", signed=True),
         Profile("tflite-micro", _TFLITE_MICRO, "tflite", signed=True),
+        Profile("tflite-optimized", _TFLITE_OPTIMIZED, "tflite", signed=True),
         Profile("xnnpack", _XNNPACK, "tflite", signed=True),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME),
         _onnxruntime("onnxruntime-avx2", _AVX2, saturates=True),

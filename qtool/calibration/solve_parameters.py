@@ -135,7 +135,8 @@ def _solve_observed(
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _range_notes(point, low, high, params)
     if ends is not None and spec.axis is None and not (low.any() or high.any()):
-        low, high = _clamp_range(solver.nodes[point.edges[0].source])
+        source = point.edges[0].source if point.edges else point.name  # readers have other types
+        low, high = _clamp_range(solver.nodes[source])
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
     limit = target(solver.plan.target).saturation_limit
@@ -200,7 +201,7 @@ def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
     """
     source, shared = solver.params[spec.point], solver.plan.point(spec.point).spec
     root = solver.plan.point(solver.plan.root(spec.point))
-    symmetric = isinstance(root.spec, Observed) and root.spec.symmetric
+    symmetric = spec.qtype in target(solver.plan.target).types.symmetric
     if spec.qtype.bits < source.qtype.bits and isinstance(root.spec, Observed):
         observer = solver.calibration.specs[root.name]
         statistic = solver.calibration.statistics[root.name]

@@ -10,6 +10,7 @@ PROFILE_TITLES: Mapping[str, str] = {
     "tflite": "reference kernels of LiteRT",
     "tflite-2": "reference kernels of newer LiteRT",
     "tflite-micro": "reference kernels of TensorFlow Lite Micro",
+    "tflite-optimized": "optimized kernels of LiteRT on x86-64",
     "xnnpack": "LiteRT with XNNPACK",
     "onnxruntime-x64": f"{_RUNTIME} x86-64 with VNNI",
     "onnxruntime-avx2": f"{_RUNTIME} x86-64 without VNNI (AVX2)",

@@ -109,7 +109,7 @@ def _single_dtype_output(state: NodeDecisions, node: fx.Node) -> bool:
 
 
 def _observed(state: NodeDecisions, observer: ObserverSpec, qtype: QType) -> Observed:
-    return Observed(qtype, observer, symmetric=state.target.types.symmetric)
+    return Observed(qtype, observer, symmetric=qtype in state.target.types.symmetric)
 
 
 def _observer(state: NodeDecisions, node: fx.Node) -> ObserverSpec:

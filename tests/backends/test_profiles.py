@@ -12,7 +12,7 @@ from tests.backends.kernels.ort_session import params
 
 NAMES = [
     *("onnxruntime-avx2", "onnxruntime-neon", "onnxruntime-sse41", "onnxruntime-wasm"),
-    *("onnxruntime-x64", "tflite", "tflite-2", "tflite-micro", "xnnpack"),
+    *("onnxruntime-x64", "tflite", "tflite-2", "tflite-micro", "tflite-optimized", "xnnpack"),
 ]
 
 

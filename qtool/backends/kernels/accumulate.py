@@ -74,7 +74,7 @@ def conv_accumulator(
         raise KernelError(f"convolution weight has {weight.dim()} axes; 3, 4 or 5 are possible")
     strides = spatial(stride, rank, "stride")
     dilations = spatial(dilation, rank, "dilation")
-    offsets = check_bias(bias, weight.shape[0])
+    offsets = check_bias(bias, weight.shape[0], x)
     stored = _Weight.of(w, weight, axis=0)
     conv = _Padding(spatial(pads, 2 * rank, "pads"), rank)
 
@@ -107,7 +107,7 @@ def conv_transpose_accumulator(
     extra = spatial(output_padding, rank, "output_padding")
     crop = [-p for p in spatial(pads, 2 * rank, "pads")]
     channels = weight.shape[1] * groups
-    offsets = check_bias(bias, channels)
+    offsets = check_bias(bias, channels, x)
     stored = _Weight.of(w, weight, axis=1)
     values = stored.values(torch.int64)
     per_output = values.reshape(groups, -1, *values.shape[1:]).transpose(1, 2).flatten(0, 1)
@@ -130,7 +130,7 @@ def linear_accumulator(
     """Bind sum((x - zx) * (w - zw)) + bias: codes [..., I], weight [O, I] -> [..., O]."""
     if weight.dim() != 2:
         raise KernelError(f"linear weight has {weight.dim()} axes, expected [out, in]")
-    offsets = check_bias(bias, weight.shape[0])
+    offsets = check_bias(bias, weight.shape[0], x)
     stored = _Weight.of(w, weight, axis=0)
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
@@ -145,12 +145,13 @@ def matmul_accumulator(a: QuantParams, b: QuantParams) -> Accumulate:
     float32 or float64 is chosen per call, from K and the ranges of the codes.
     """
     zero_a, zero_b = per_tensor(a, "first input")[1], per_tensor(b, "second input")[1]
-    reach = max(_reach(a)) * max(_reach(b))
+    reach, narrow = max(_reach(a)) * max(_reach(b)), a.qtype.bits <= 8
 
     def accumulate(left: Tensor, right: Tensor) -> Tensor:
         dtype = torch.float32 if left.shape[-1] * reach <= FLOAT32_EXACT else torch.float64
         product = torch.matmul(left.to(dtype) - zero_a, right.to(dtype) - zero_b)
-        return _wrap(product) if left.shape[-1] * reach > _INT32_MAX else product
+        wraps = narrow and left.shape[-1] * reach > _INT32_MAX
+        return _wrap(product) if wraps else product
 
     return accumulate
 
@@ -230,7 +231,8 @@ def _plan(
     """Choose the arithmetic the bound allows: float32, chunks of float32, float64."""
     zero = int(x.zero_point)
     worst = int(bound.max()) if bound.numel() else 0
-    wraps = worst > _INT32_MAX and x.qtype.levels < 1 << 8  # 16-bit codes have wider sums
+    is_narrow = x.qtype.bits <= 8  # wider codes have wider sums, and would need too many chunks
+    wraps = worst > _INT32_MAX and is_narrow
     if worst > _FLOAT64_EXACT:
         raise KernelError("a sum of products could exceed 2**53; the weight is too large")
     shift = bias if bool(bias.any()) else None
@@ -243,7 +245,7 @@ def _plan(
             return run(piece, weight.values(torch.float32), shift32)
 
         return narrow
-    chunks = None if chunk_axis is None else _chunks(x, weight, worst)
+    chunks = _chunks(x, weight, worst) if chunk_axis is not None and is_narrow else None
     shift64 = None if shift is None else shift.to(torch.float64)
     if chunk_axis is not None and chunks is not None:
         return _chunked(weight, chunks, chunk_axis, zero, shift64, run, wrap=wraps)

@@ -89,6 +89,12 @@ def saturating_left_shift(x: Tensor, bits: int, width: int = 32) -> Tensor:
     return (x << bits).clamp(-limit, limit - 1)
 
 
+def rounding_shift_right(x: Tensor, exponent: Tensor | int) -> Tensor:
+    """x / 2**exponent to nearest, ties toward +infinity, as SIMD instructions round."""
+    n = torch.as_tensor(exponent)
+    return (x + ((torch.ones_like(n) << n) >> 1)) >> n
+
+
 def multiply_by_quantized_multiplier(x: Tensor, by: Multiplier) -> Tensor:
     """x * factor for int32 x, rounded twice: in the high multiply, then in the right shift.
 

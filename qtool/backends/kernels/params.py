@@ -55,14 +55,19 @@ def same_params(a: QuantParams, b: QuantParams) -> bool:
     )
 
 
-def check_bias(bias: Tensor | None, channels: int) -> Tensor:
-    """Return bias codes as int64 [channels], zeros without bias; KernelError beyond int32."""
+def check_bias(bias: Tensor | None, channels: int, x: QuantParams) -> Tensor:
+    """Return bias codes as int64 [channels], zeros without bias.
+
+    Raises:
+        KernelError: beyond int32, for an input `x` of 8 bits; of wider ones sums have 64 bits.
+    """
     if bias is None:
         return torch.zeros(channels, dtype=torch.int64)
     if bias.shape != (channels,):
         raise KernelError(f"bias has shape {tuple(bias.shape)}, expected ({channels},)")
     codes = bias.to(torch.int64)
-    if bias.is_floating_point() or bool((codes.abs() > 2**31 - 1).any()):
+    narrow = x.qtype.bits <= 8
+    if bias.is_floating_point() or (narrow and bool((codes.abs() > 2**31 - 1).any())):
         raise KernelError(
             "bias is not int32 codes (or overflows int32); quantize it with scale "
             "input * weight, and widen the weight scale where it overflows"

@@ -28,9 +28,13 @@ from qtool.backends.onnxruntime.verification.planned_file import (
 from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.core.types import INT16, UINT16
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
+
+_OPSET_OF_16_BITS = 21
+"""The first whose QuantizeLinear has codes of 16 bits."""
 
 
 class OnnxExport:
@@ -71,12 +75,18 @@ class OnnxExport:
         return to_onnx(
             lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
             self.simulation.graph,
-            form.opset,
+            max(form.opset, _OPSET_OF_16_BITS) if self._has_16_bits else form.opset,
             form.ir_version,
             self._metadata,
             form.contrib,
             workarounds,
         )
+
+    @property
+    def _has_16_bits(self) -> bool:
+        """Whether tensors have codes of 16 bits."""
+        types = (getattr(p.spec, "qtype", None) for p in self.simulation.plan)
+        return any(t in (INT16, UINT16) for t in types)
 
     @contextmanager
     def writing(

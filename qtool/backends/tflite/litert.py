@@ -25,6 +25,8 @@ TITLE = "LiteRT"
 DELEGATE = "XNNPACK"
 DELEGATE_PROFILE = "xnnpack"
 """The default delegate, and the numerics profile of its kernels."""
+OPTIMIZED_PROFILE = "tflite-optimized"
+"""The numerics profile of the kernels that compute what the delegate leaves."""
 
 _RUNNER = subprocess_runner.SubprocessRunner(__name__, TITLE)
 _DOUBLE_LINEAR = (1, 4)

@@ -34,6 +34,9 @@ OPERATORS = frozenset(
 )
 """Operators of TensorFlow Lite Micro (its op resolver), of those that qtool writes or reads."""
 
+_NOT_INT16 = ("GATHER",)
+"""Operators of those that have no kernel for 16 bits."""
+
 _BORDERS = ("QUANTIZE", "DEQUANTIZE")
 _SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
 """Operators whose kernels there are others than LiteRT's -> keys of their kernels."""
@@ -54,6 +57,11 @@ def check(model: Model) -> None:
             )
         if op.name in _SATURATING:
             _check_input_scale(op.name, model.tensors[op.inputs[0]], tensor)
+        if tensor.type == "int16" and op.name in _NOT_INT16:
+            raise ExportError(
+                f"'{tensor.name}' needs {op.name} on int16, which {tflm.TITLE} does not have; use "
+                f"int8 activations in front of it, or {argument('--target', 'tflite')}"
+            )
         if op.name not in OPERATORS:
             raise ExportError(
                 f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "

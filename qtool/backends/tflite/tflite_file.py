@@ -231,7 +231,7 @@ class TfliteFile:
         """
         if litert.DELEGATE_PROFILE not in self._programs:
             remaining = litert.partitioning(self.path).remaining
-            others = dict.fromkeys(remaining, litert.reference_profile())
+            others = dict.fromkeys(remaining, litert.OPTIMIZED_PROFILE)
             run = self._run_operator
             self._programs[litert.DELEGATE_PROFILE] = lower(
                 self.model, litert.DELEGATE_PROFILE, run, others

@@ -61,13 +61,13 @@ class Types:
         activation: Type of activations.
         weight: Type of weights.
         bias: Type of biases; None where they stay in float.
-        symmetric: Activations have zero point 0.
+        symmetric: Types of activations whose zero point is 0.
     """
 
     activation: QType
     weight: QType = INT8_NARROW
     bias: QType | None = INT32
-    symmetric: bool = False
+    symmetric: frozenset[QType] = frozenset()
 
 
 @dataclass(frozen=True)

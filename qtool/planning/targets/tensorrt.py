@@ -24,7 +24,7 @@ from qtool.planning.targets.base import (
 TENSORRT = Target(
     name="tensorrt",
     description="TensorRT, explicit quantization",
-    types=Types(INT8, bias=None, symmetric=True),
+    types=Types(INT8, bias=None, symmetric=frozenset({INT8})),
     kernels={
         "conv": KernelRule(rules.constant_weights, float_output=True),
         "linear": KernelRule(

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.types import INT8, QuantParams
+from qtool.core.types import INT8, INT16, QuantParams
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -28,8 +28,12 @@ from qtool.planning.targets.base import (
 )
 
 
-def _fixed(scale: float, zero_point: int) -> tuple[QuantParams]:
-    return (QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),)
+def _fixed(scale: float, zero_point: int) -> tuple[QuantParams, QuantParams]:
+    """Return the parameters of an output of 8 bits, and those of all of 16 bits."""
+    return (
+        QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),
+        QuantParams(INT16, torch.tensor(2.0**-15), torch.tensor(0)),
+    )
 
 
 def _planar(node: fx.Node) -> str | None:
@@ -92,23 +96,21 @@ def _activations(node: fx.Node) -> str | None:
     return rules.float32(node)
 
 
+_TYPES = tuple(replace(s, activations=a) for a in (INT8, INT16) for s in INTEGER_SCHEMES)
+_OF_BOTH = ("concat", "sigmoid", "softmax", "tanh", "silu", "leaky_relu", "global_average_pool")
+_OF_INT8 = ("hard_swish",)
+
 _KERNELS = {
-    "conv": KernelRule(_planar),
-    "conv_transpose": KernelRule(_transposed),
-    "linear": KernelRule(rules.constant_weights, schemes=(*INTEGER_SCHEMES, *WEIGHT_ONLY_SCHEMES)),
-    "add": KernelRule(rules.tensors_only, opportunistic=True),
-    "mul": KernelRule(rules.tensors_only, opportunistic=True),
-    "matmul": KernelRule(_activations, opportunistic=True),
-    "concat": KernelRule(rules.float32, opportunistic=True),
-    "sigmoid": KernelRule(rules.float32, opportunistic=True),
-    "softmax": KernelRule(rules.float32, opportunistic=True),
-    "tanh": KernelRule(rules.float32, opportunistic=True),
-    "hard_swish": KernelRule(rules.float32, opportunistic=True),
-    "silu": KernelRule(rules.float32, opportunistic=True),
-    "leaky_relu": KernelRule(rules.float32, opportunistic=True),
+    "conv": KernelRule(_planar, schemes=_TYPES),
+    "conv_transpose": KernelRule(_transposed, schemes=_TYPES),
+    "linear": KernelRule(rules.constant_weights, schemes=(*_TYPES, *WEIGHT_ONLY_SCHEMES)),
+    "add": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
+    "mul": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
+    "matmul": KernelRule(_activations, opportunistic=True, schemes=_TYPES),
+    **{key: KernelRule(rules.float32, opportunistic=True, schemes=_TYPES) for key in _OF_BOTH},
+    **{key: KernelRule(rules.float32, opportunistic=True) for key in _OF_INT8},
     "prelu": KernelRule(_stored_slopes, opportunistic=True),
-    "global_average_pool": KernelRule(rules.float32, opportunistic=True),
-    "average_pool": KernelRule(_average_pool, opportunistic=True),
+    "average_pool": KernelRule(_average_pool, opportunistic=True, schemes=_TYPES),
     "max_pool": KernelRule(_max_pool),
     "pad": KernelRule(rules.zero_fill),
     "pass": KernelRule(rules.float32_data),
@@ -117,7 +119,7 @@ _KERNELS = {
 TFLITE = Target(
     name="tflite",
     description="TFLite (LiteRT), reference kernels",
-    types=Types(INT8),
+    types=Types(INT8, symmetric=frozenset({INT16})),
     kernels={**_KERNELS, "gelu": KernelRule(rules.float32, opportunistic=True)},
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),

@@ -14,7 +14,7 @@ from qtool.backends.kernels.params import (
     spatial,
 )
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, UINT8
+from qtool.core.types import INT8, INT16, UINT8
 from tests.backends.kernels.ort_session import params
 
 
@@ -44,11 +44,13 @@ def test_same_compares_type_scale_and_zero():
 
 
 def test_bias_is_int32_codes():
-    assert check_bias(None, 2).tolist() == [0, 0]
-    assert check_bias(torch.tensor([1, -2], dtype=torch.int32), 2).tolist() == [1, -2]
-    for bad in (torch.tensor([0.5, 1.0]), torch.tensor([2**31, 0]), torch.tensor([1])):
+    narrow, wide, large = params(INT8, 1), params(INT16, 1), torch.tensor([2**31, 0])
+    assert check_bias(None, 2, narrow).tolist() == [0, 0]
+    assert check_bias(torch.tensor([1, -2], dtype=torch.int32), 2, narrow).tolist() == [1, -2]
+    for bad in (torch.tensor([0.5, 1.0]), large, torch.tensor([1])):
         with pytest.raises(KernelError, match="bias"):
-            check_bias(bad, 2)
+            check_bias(bad, 2, narrow)
+    assert check_bias(large, 2, wide).tolist() == large.tolist()  # sums of 64 bits
 
 
 def test_spatial_expands_or_refuses():

@@ -65,7 +65,7 @@ def test_structure_knows_what_the_target_wants(
         for d in converted("depthwise", made_for).plan.nodes
         if d.execution is Execution.INTEGER
     }
-    wanted = Expected(integer_bias=False, symmetric=changed is not None)
+    wanted = Expected(integer_bias=False, symmetric=frozenset({"int8"} if changed else ()))
     with pytest.raises(VerificationError, match=reason):
         check_structure(file, integer, wanted)
 

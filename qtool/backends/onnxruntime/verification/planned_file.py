@@ -50,9 +50,10 @@ def check_correctness(
     """
     chosen = target(model.plan.target)
     integer = {d.node for d in model.plan.nodes if d.execution is Execution.INTEGER}
+    symmetric = frozenset(t.name for t in chosen.types.symmetric)
     types = Expected(
         chosen.types.bias is not None,
-        chosen.types.symmetric,
+        symmetric,
         chosen.saturation_limit,
         chosen.file.transposed_weights,
     )

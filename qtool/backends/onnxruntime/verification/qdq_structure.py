@@ -36,13 +36,13 @@ class Expected:
 
     Attributes:
         integer_bias: biases are int32 codes.
-        symmetric: activations have zero point 0.
+        symmetric: names of the types of activations whose zero point is 0.
         saturation_limit: see `Target`.
         transposed_weights: see `FileForm`; without it either order is right.
     """
 
     integer_bias: bool = True
-    symmetric: bool = False
+    symmetric: frozenset[str] = frozenset()
     saturation_limit: int | None = None
     transposed_weights: bool = True
 
@@ -94,7 +94,8 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
         raise VerificationError(f"{node.name}: its scale is not positive and finite: {scale}")
     if not weight and scale.ndim != 0:
         raise VerificationError(f"{node.name}: the scale of an activation must be a scalar")
-    if expected.symmetric and np.any(_constant(node, 2)):
+    zero = _constant(node, 2)
+    if zero is not None and str(zero.dtype) in expected.symmetric and np.any(zero):
         raise VerificationError(f"{node.name}: its zero point must be 0 on this target")
 
 

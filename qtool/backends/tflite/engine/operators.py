@@ -68,7 +68,7 @@ def _bias(call: Call, position: int) -> torch.Tensor | None:
     tensor = call.tensor(position)
     if tensor is None:
         return None
-    if tensor.type != "int32":
+    if tensor.type not in ("int32", "int64"):  # the second next to activations of 16 bits
         raise KernelError(f"bias '{tensor.name}' is {tensor.type}; the kernels take int32")
     return call.stored(position)
 

@@ -56,6 +56,10 @@ INTEGER: Mapping[str, Write] = {
 """Operator key -> writer of its kernel on codes."""
 
 
+_INT8_MOVES = frozenset({aten.pixel_shuffle.default})
+"""Operators that move codes of 8 bits; of 16 bits in float, which holds them."""
+
+
 def write_call(w: Writer, node: fx.Node) -> None:
     """Write one call, unless it was written with the operator before it.
 
@@ -239,8 +243,10 @@ def _move(w: Writer, node: fx.Node) -> Value | None:
     if move is None:
         return None
     x = w.computed(node.args[0])
-    if node.target is aten.constant_pad_nd.default and G.argument(node, 2, "value", 0):
-        x = w.floats(node.args[0]) if x.params is not None else x
+    fills = node.target is aten.constant_pad_nd.default and G.argument(node, 2, "value", 0)
+    wide = x.params is not None and x.params.qtype.bits > 8
+    if fills or (wide and node.target in _INT8_MOVES):
+        x = w.floats(node.args[0])
     return move(w, node, x)
 
 

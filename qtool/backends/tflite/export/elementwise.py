@@ -15,6 +15,7 @@ from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.moves import concat as write_concat
 from qtool.backends.tflite.export.values import Order, Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer, activation
+from qtool.backends.tflite.kernels.lookup_tables import logistic_output
 from qtool.core import graph as G
 from qtool.core.types import Bounds, QuantParams
 
@@ -57,7 +58,9 @@ def binary(kind: str) -> Any:
     def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
         (a, b), order = aligned(w, [w.argument(n) for n in node.args[:2]], G.rank(node))
         result = w.new(name(node), node, order, out)
-        options = {"fused_activation_function": activation(bounds, out)}
+        options: dict[str, Any] = {"fused_activation_function": activation(bounds, out)}
+        if kind != "MUL":
+            options["pot_scale_int16"] = False  # any scale of int16 codes
         return w.emit(kind, [a, b], result, 2, **options)
 
     return write
@@ -81,7 +84,7 @@ def silu(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     x = w.computed(node.args[0])
     x = w.in_order(x, x.order)
     assert x.params is not None
-    gate = QuantParams(x.params.qtype, torch.tensor(1 / 256), torch.tensor(x.params.qtype.qmin))
+    gate = logistic_output(x.params.qtype)
     sigmoid = w.emit("LOGISTIC", [x], w.new(f"{name(node)}.gate", node, x.order, gate), 2)
     return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), 2)
 
@@ -148,11 +151,12 @@ def requantized(w: Writer, x: Value, out: QuantParams, title: str) -> Value:
     if equal(x.params, out):
         return x
     new = replace(w.add(title, x.sizes, x.dynamic, x.order, out), columns=x.columns)
-    if float(x.params.scale) / float(out.scale) >= _ROUNDS_TWICE:
+    other = x.params.qtype.torch_dtype != out.qtype.torch_dtype  # ADD has one type
+    if other or float(x.params.scale) / float(out.scale) >= _ROUNDS_TWICE:
         return w.emit("QUANTIZE", [x], new, 2)
     code = np.array([int(x.params.zero_point)], x.params.qtype.numpy_dtype)
     zero = w.builder.constant("zero", code, quantization(x.params))
-    return w.emit("ADD", [x, zero], new, 2, fused_activation_function=0)
+    return w.emit("ADD", [x, zero], new, 2, fused_activation_function=0, pot_scale_int16=False)
 
 
 def equal(a: QuantParams, b: QuantParams) -> bool:

@@ -11,6 +11,18 @@ import numpy as np
 from qtool.backends.tflite.file import Operator, Quantization, Tensor
 from qtool.core.types import QuantParams
 
+_WITH_INT16: Mapping[str, int] = {
+    **dict.fromkeys(("LEAKY_RELU", "QUANTIZE"), 2),
+    **dict.fromkeys(("ADD", "AVERAGE_POOL_2D", "BATCH_MATMUL", "CONCATENATION", "DEQUANTIZE"), 3),
+    **dict.fromkeys(("LOGISTIC", "MAX_POOL_2D", "MEAN", "MIRROR_PAD", "PACK", "PAD", "PADV2"), 3),
+    **dict.fromkeys(("RELU", "RELU6", "SOFTMAX", "TANH"), 3),
+    **dict.fromkeys(("CONV_2D", "GATHER", "MAXIMUM", "MINIMUM", "MUL", "SLICE"), 4),
+    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), 4),
+    **dict.fromkeys(("DEPTHWISE_CONV_2D", "SUB", "TRANSPOSE"), 5),
+    "FULLY_CONNECTED": 7,
+}
+"""Operator -> its first version that takes int16 (tensorflow: lite/tools/versioning)."""
+
 
 @dataclass
 class GraphBuilder:
@@ -80,6 +92,8 @@ class GraphBuilder:
         options: Mapping[str, Any] | None = None,
         version: int = 1,
     ) -> None:
+        if any(self.tensors[i].type == "int16" for i in (*inputs, *outputs) if i >= 0):
+            version = max(version, _WITH_INT16.get(name, 1))
         self.operators.append(Operator(name, tuple(inputs), tuple(outputs), options or {}, version))
 
     def _add(self, tensor: Tensor) -> int:

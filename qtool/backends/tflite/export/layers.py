@@ -269,21 +269,24 @@ def store_weight(
 
 
 def store_bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
-    """Store the bias; the kernels on codes need one, of zeros if there is none."""
+    """Store the bias; the kernels on codes need one, of zeros if there is none.
+
+    Next to activations of 16 bits it has 64 bits, as their sums.
+    """
     if weight.params is None or x.params is None:
         channels = 0 if bias is not None else _channels(weight)
         values = torch.zeros(channels) if bias is None else bias.real()
         return w.builder.constant("bias", values.detach().numpy())
+    dtype = np.int32 if x.params.qtype.bits <= 8 else np.int64
     if bias is not None and bias.params is not None:
-        index = w.builder.constant(
-            bias.name, bias.data.detach().numpy(), quantization(bias.params, 0)
-        )
+        codes = bias.data.detach().numpy().astype(dtype)
+        index = w.builder.constant(bias.name, codes, quantization(bias.params, 0))
         w.store(bias, index, (0,))
         return index
     scale = (x.params.scale * weight.params.scale).reshape(-1)
     zero = torch.zeros_like(scale, dtype=torch.int64)
     params = replace(weight.params, scale=scale, zero_point=zero)
-    zeros = np.zeros(_channels(weight), np.int32)
+    zeros = np.zeros(_channels(weight), dtype)
     return w.builder.constant(f"{weight.name}.bias", zeros, quantization(params, 0))
 
 

@@ -44,7 +44,7 @@ def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) ->
         x = w.in_order(x, identity(len(x.sizes)))
     stored = store_weight(w, weight, weight.data, (0, 1), columns=columns)
     index = store_bias(w, bias, weight, x)
-    if out is not None and node in w.in_parts:
+    if out is not None and out.qtype.bits <= 8 and node in w.in_parts:
         fine = _fine_params(out, w.in_parts[node])
         parts = _biases(w, index, weight, x, fine)
         if parts is not None:

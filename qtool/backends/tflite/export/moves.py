@@ -237,7 +237,7 @@ def pixel_shuffle(w: Writer, node: fx.Node, x: Value) -> Value:
         moved = w.new(f"{name(node)}.channels", x)
         x = w.emit("GATHER", [x, w.integers(order)], replace(moved, params=x.params), 2, axis=3)
     result = w.new(name(node), node, channels_last(4), x.params)
-    return w.emit("DEPTH_TO_SPACE", [x], result, 2, block_size=factor)
+    return w.emit("DEPTH_TO_SPACE", [x], result, block_size=factor)
 
 
 def pad(w: Writer, node: fx.Node, x: Value) -> Value:

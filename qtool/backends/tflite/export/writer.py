@@ -26,6 +26,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.int32: "int32",
     torch.bool: "bool",
     torch.int8: "int8",
+    torch.int16: "int16",
     torch.uint8: "uint8",
 }
 _FAR = 2.0**30  # codes

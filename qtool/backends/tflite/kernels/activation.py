@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import RELU, RELU6, RELU_N1_TO_1, Kernel, f32, per_tensor
+from qtool.backends.kernels.params import (
+    RELU,
+    RELU6,
+    RELU_N1_TO_1,
+    Kernel,
+    f32,
+    per_tensor,
+)
 from qtool.backends.tflite.kernels.bounds import finish, quantize_real
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, Bounds, QuantParams
@@ -53,17 +60,20 @@ def clip(
     return relu(x, out, bounds=(low, high))
 
 
-def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
+def leaky_relu(
+    x: QuantParams, out: QuantParams, *, alpha: float, in_float64: bool = False
+) -> Kernel:
     """Return the kernel that rescales x >= 0 and x < 0 with different factors.
 
-    Both factors are float32: scale in / scale out and f32(scale in * alpha) / scale out.
+    Both factors are float32, or float64: scale in / scale out, scale in * alpha / scale out.
 
     Raises:
         KernelError: a negative slope.
     """
     scale_in, zero_in, scale_out, zero_out = _pair(x, out)
-    identity = fp.quantize_multiplier(f32(scale_in / scale_out))
-    real_slope = f32(f32(scale_in * f32(alpha)) / scale_out)
+    precision = float if in_float64 else f32
+    identity = fp.quantize_multiplier(precision(scale_in / scale_out))
+    real_slope = precision(precision(scale_in * f32(alpha)) / scale_out)
     if real_slope < 0:
         raise KernelError(f"LEAKY_RELU with the negative slope {alpha} has no integer form")
     slope = fp.quantize_multiplier(real_slope)

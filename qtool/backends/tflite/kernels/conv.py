@@ -1,8 +1,8 @@
 """TFLite CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV, FULLY_CONNECTED and BATCH_MATMUL.
 
 int8 activations and int8 weights with zero point 0, int32 accumulators, one multiplier per
-output channel; CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED also take int16 activations (zero
-points 0), with int64 accumulators and the 15-bit multiplication.
+output channel; or int16 activations (zero points 0), with int64 accumulators and the 15-bit
+multiplication.
 
 Tensors are channels-first here ([N, C, *spatial], weights [O, I / groups, *k]); layout does not
 change integer arithmetic. 1-d and 3-d convolutions follow the same rule.
@@ -14,7 +14,7 @@ fully_connected.cc, batch_matmul.cc; tflite/kernels/internal/reference/integer_o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT16, Bounds, QuantParams
+
+Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
+"""Accumulators [N, O, *out] of 32 bits and a multiplier per channel -> rounded products."""
 
 
 def conv(
@@ -59,7 +62,7 @@ def conv(
         KernelError: other types, weight zero points other than 0, or scale ratios that cannot be
             represented.
     """
-    _check(x, w, out, wide=True)
+    _check(x, w, out)
     sums = accumulate.conv_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
@@ -79,12 +82,14 @@ def conv_transpose(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
+    multiply: Multiply | None = None,
 ) -> Kernel:
     """Return the kernel of a transposed convolution; arguments as `conv`.
 
     Args:
         weight: int8 codes [I, O, *kernel].
         output_padding: one number, or one per spatial dimension.
+        multiply: the product of sums and multipliers; by default that of the reference kernels.
 
     Raises:
         KernelError: as `conv`, or dilation or groups other than 1, which the operator lacks.
@@ -97,7 +102,7 @@ def conv_transpose(
     sums = accumulate.conv_transpose_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, output_padding=output_padding
     )
-    return _rescaled(sums, x, w, out, weight.shape[1], weight.dim() - 2, bounds)
+    return _rescaled(sums, x, w, out, weight.shape[1], weight.dim() - 2, bounds, multiply)
 
 
 def linear(
@@ -115,7 +120,7 @@ def linear(
     With a per-tensor weight scale the product of input and weight scale is rounded to float32
     first. Arguments and errors as `conv`, without the spatial ones.
     """
-    _check(x, w, out, wide=True)
+    _check(x, w, out)
     sums = accumulate.linear_accumulator(x, w, weight, bias)
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     if w.scale.numel() == 1:
@@ -155,9 +160,10 @@ def linear_float(
 def matmul(
     a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
 ) -> Kernel:
-    """Return the product of two int8 activations [..., M, K] @ [..., K, N], any zero points."""
-    for params in (a, b, out):
-        _check_int8(params)
+    """Return the product of two activations [..., M, K] @ [..., K, N], int8 or int16."""
+    if not all(_is_wide(p, "operand") for p in (a, b, out)):
+        for params in (a, b, out):
+            _check_int8(params)
     sums = accumulate.matmul_accumulator(a, b)
     scale = f32(per_tensor(a, "first input")[0] * per_tensor(b, "second input")[0])
     by = fp.quantize_multiplier(scale / per_tensor(out, "output")[0])
@@ -169,12 +175,17 @@ def _check_int8(params: QuantParams) -> None:
         raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")
 
 
-def _check(x: QuantParams, w: QuantParams, out: QuantParams, *, wide: bool = False) -> None:
+def _is_wide(params: QuantParams, what: str) -> bool:
+    """Return whether codes have 16 bits, then with the zero point 0."""
+    wide = params.qtype.torch_dtype == INT16.torch_dtype
+    if wide and per_tensor(params, what)[1]:
+        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+    return wide
+
+
+def _check(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
     _check_int8(w)
-    if wide and x.qtype.torch_dtype == out.qtype.torch_dtype == INT16.torch_dtype:
-        if per_tensor(x, "input")[1] or per_tensor(out, "output")[1]:
-            raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
-    else:
+    if not (_is_wide(x, "input") and _is_wide(out, "output")):
         _check_int8(x)
         _check_int8(out)
     if bool(w.zero_point.any()):
@@ -189,22 +200,28 @@ def _rescaled(
     channels: int,
     rank: int,
     bounds: Bounds,
+    multiply: Multiply | None = None,
 ) -> Kernel:
     """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out."""
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
     by = fp.channel_multipliers(reals, (channels, *[1] * rank))
-    return _finished(sums, by, out, bounds)
+    return _finished(sums, by, out, bounds, multiply)
 
 
 def _finished(
-    sums: accumulate.Accumulate, by: fp.Multiplier, out: QuantParams, bounds: Bounds
+    sums: accumulate.Accumulate,
+    by: fp.Multiplier,
+    out: QuantParams,
+    bounds: Bounds,
+    multiply: Multiply | None = None,
 ) -> Kernel:
     zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
     wide = out.qtype.torch_dtype == INT16.torch_dtype
-    multiply = fp.multiply_wide if wide else fp.multiply_by_quantized_multiplier
+    narrow = multiply or fp.multiply_by_quantized_multiplier
+    scaled = fp.multiply_wide if wide else narrow
 
     def kernel(*codes: Tensor) -> Tensor:
-        return finish(multiply(sums(*codes).to(torch.int64), by) + zero, out, limits)
+        return finish(scaled(sums(*codes).to(torch.int64), by) + zero, out, limits)
 
     return kernel

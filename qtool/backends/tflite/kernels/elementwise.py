@@ -124,17 +124,25 @@ def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], s
     return kernel
 
 
-def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
+def mul(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams,
+    *,
+    bounds: Bounds = NO_BOUNDS,
+    in_float64: bool = False,
+) -> Kernel:
     """Return the product of two code tensors, which broadcast: uint8, int8 or int16.
 
-    The factor f32(f32(scale a * scale b) / scale out) is float32. If it exceeds 1, the int32
-    product may wrap when it is shifted, as in the runtime.
+    If the factor scale a * scale b / scale out exceeds 1, the int32 product may wrap when it is
+    shifted, as in the runtime.
 
     Args:
         a: per-tensor parameters of the first input.
         b: per-tensor parameters of the second input.
         out: per-tensor parameters of the output.
         bounds: real bounds of the fused activation.
+        in_float64: the factor is computed in float64 instead of float32.
 
     Raises:
         KernelError: types differ.
@@ -144,7 +152,8 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     scale, zero = per_tensor(out, "output")
     _check_types(a, b, out)
     limits = code_bounds(out, bounds)
-    by = fp.quantize_multiplier(f32(f32(scale_a * scale_b) / scale))
+    precision = float if in_float64 else f32
+    by = fp.quantize_multiplier(precision(precision(scale_a * scale_b) / scale))
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
         product = (x.to(torch.int64) - zero_a) * (y.to(torch.int64) - zero_b)

@@ -21,7 +21,7 @@ from qtool.backends.kernels.params import Kernel, f32, per_tensor
 from qtool.backends.tflite.kernels.elementwise import checked_log2, mul
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, QuantParams
+from qtool.core.types import INT16, QType, QuantParams
 
 # The int16 table holds sigmoid(i / 24) * 2**16, rounded, one higher at these places.
 _ONE_HIGHER = (
@@ -52,6 +52,13 @@ def logistic(x: QuantParams, out: QuantParams) -> Kernel:
     return _interpolated(x, out, tanh=False) if wide else _table(x, out, _logistic32)
 
 
+def logistic_output(qtype: QType) -> QuantParams:
+    """Return the only parameters that LOGISTIC gives codes of a type."""
+    wide = qtype.torch_dtype == INT16.torch_dtype
+    scale, zero = (2.0**-15, 0) if wide else (1 / 256, qtype.qmin)
+    return QuantParams(qtype, torch.tensor(scale), torch.tensor(zero))
+
+
 def tanh(x: QuantParams, out: QuantParams) -> Kernel:
     """Return the hyperbolic tangent on codes; int16 needs output scale 1/32768, zero points 0."""
     if x.qtype.torch_dtype == INT16.torch_dtype:
@@ -70,9 +77,10 @@ def gelu(x: QuantParams, out: QuantParams, *, approximate: str = "none") -> Kern
 def silu(x: QuantParams, out: QuantParams) -> Kernel:
     """Return x * logistic(x) as LOGISTIC, then MUL, as there is no SILU operator.
 
-    The gate has the only parameters that LOGISTIC allows: scale 1/256 and the lowest zero point.
+    The gate has the only parameters that LOGISTIC allows: scale 1/256 and the lowest zero point,
+    or 1/32768 and 0.
     """
-    gate = QuantParams(x.qtype, torch.tensor(1 / 256), torch.tensor(x.qtype.qmin))
+    gate = logistic_output(x.qtype)
     sigmoid, product = logistic(x, gate), mul(x, gate, out)
 
     def kernel(codes: Tensor) -> Tensor:

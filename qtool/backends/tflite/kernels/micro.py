@@ -60,8 +60,8 @@ def tanh(x: QuantParams, out: QuantParams) -> Kernel:
 
 def silu(x: QuantParams, out: QuantParams) -> Kernel:
     """Return x * logistic(x), as LOGISTIC, then MUL."""
-    gate = QuantParams(x.qtype, torch.tensor(1 / 256), torch.tensor(x.qtype.qmin))
-    sigmoid, product = logistic(x, gate), mul(x, gate, out)
+    gate = lookup_tables.logistic_output(x.qtype)
+    sigmoid, product = logistic(x, gate), mul(x, gate, out, in_float64=True)
     return lambda codes: product(codes, sigmoid(codes))
 
 

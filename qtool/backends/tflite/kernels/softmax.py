@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,14 @@ _EXP_OF_POWERS = tuple(round(math.exp(-(2.0**k)) * 2**31) for k in range(-2, 5))
 _LUT_STEPS = 512
 
 
-def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1.0) -> Kernel:
+def softmax(
+    x: QuantParams,
+    out: QuantParams,
+    *,
+    axis: int = -1,
+    beta: float = 1.0,
+    in_float64: bool = True,
+) -> Kernel:
     """Return the kernel: codes -> codes of softmax(beta * x) along `axis`.
 
     The kernel raises KernelError if the exponentials of a row sum to 512 or more, where the runtime
@@ -38,6 +46,7 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1
         out: int8: scale 1/256, zero point -128; int16: scale 1/32768, zero point 0.
         axis: of the softmax.
         beta: factor of the input.
+        in_float64: the tables of int16 are computed in float64 instead of float32.
 
     Raises:
         KernelError: output parameters that the runtime refuses, or a beta * scale so small that its
@@ -57,7 +66,7 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1, beta: float = 1
             f"SOFTMAX has the fixed output scale {expected_scale} and zero point {expected_zero}"
             f", not {scale_out:.6g} and {zero_out}; fix the output's parameters"
         )
-    rows = _int16_rows(scale_in, f32(beta)) if wide else _int8_rows(scale_in, f32(beta))
+    rows = _int16_rows(scale_in, f32(beta), in_float64) if wide else _int8_rows(scale_in, f32(beta))
 
     def kernel(codes: Tensor) -> Tensor:
         last = codes.to(torch.int64).movedim(axis, -1)
@@ -152,10 +161,11 @@ def _floor_log2(x: Tensor) -> Tensor:
     return torch.frexp(x.to(torch.float64)).exponent.to(torch.int64) - 1
 
 
-def _int16_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
+def _int16_rows(scale: float, beta: float, in_float64: bool) -> Callable[[Tensor], Tensor]:
     by = fp.quantize_multiplier(f32(scale * beta) / (10.0 / 65535.0))
-    exp_lut = _lut(-10.0, 0.0, math.exp)
-    inverse_lut = _lut(0.0, 1.0, lambda v: 1.0 / (1.0 + v))
+    dtype = torch.float64 if in_float64 else torch.float32
+    exp_lut = _lut(-10.0, 0.0, lambda v: v.double().exp().to(dtype), dtype)
+    inverse_lut = _lut(0.0, 1.0, lambda v: 1.0 / (1.0 + v), dtype)
 
     def rows(diff: Tensor) -> Tensor:
         position = fp.multiply_by_quantized_multiplier(diff, by) + 32767
@@ -171,29 +181,29 @@ def _int16_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
     return rows
 
 
-def _lut(low: float, high: float, function: Callable[[float], float]) -> Tensor:
-    """Return 513 int16 samples of a function on [low, high], in steps of 2 / 65535.
+def _lut(low: float, high: float, function: Callable[[Tensor], Tensor], dtype: Any) -> Tensor:
+    """Return 513 int16 samples of a function on [low, high], times 2**15.
 
     Each is shifted by half the error of linear interpolation at the middle of the step.
+
+    Args:
+        low: the first argument.
+        high: the last one.
+        function: takes and returns tensors.
+        dtype: of every step of the computation.
     """
-    scale = (high - low) / 65535.0
-    zero = 32767 if high == 0.0 else -32768
-    first, last = scale * (-32768 - zero), scale * (32767 - zero)
-    step = (last - first) / _LUT_STEPS
-    gain = 65536.0 / (2.0 / 65535 * 32767 - 2.0 / 65535 * -32768)
-    samples = []
-    for i in range(_LUT_STEPS):
-        here = function(first + i * step)
-        middle = _round(function(first + i * step + step / 2) * gain)
-        following = function(first + (i + 1) * step)
-        straight = _round((following * gain + _round(here * gain)) / 2)
-        samples.append(_round(here * gain) - _round((straight - middle) / 2))
-    samples.append(_round(function(last) * gain))
-    return torch.tensor(samples, dtype=torch.int64).clamp(-32768, 32767)
+    step = (high - low) / _LUT_STEPS
+    places = low + torch.arange(_LUT_STEPS + 1, dtype=dtype) * step
+    samples, middles = (function(v) * 2.0**15 for v in (places, places[:-1] + step / 2))
+    here, following = _round_half_away(samples), samples[1:]
+    straight = _round_half_away((following + here[:-1]) / 2)
+    bias = _round_half_away((straight - _round_half_away(middles)) / 2)
+    shifted = torch.cat([here[:-1] - bias, here[-1:]])
+    return shifted.to(torch.int64).clamp(INT16.qmin, INT16.qmax)
 
 
-def _round(x: float) -> int:
-    return int(math.copysign(math.floor(abs(x) + 0.5), x))
+def _round_half_away(x: Tensor) -> Tensor:
+    return torch.copysign(torch.floor(x.abs() + 0.5), x)
 
 
 def _interpolate(position: Tensor, lut: Tensor) -> Tensor:
