@@ -142,7 +142,7 @@ def best_candidate(
         candidates: after it.
         samples: the largest number of held-out samples.
     """
-    batches = before.quick_batches(limit=samples, holdout=True)
+    batches = before.batches(limit=samples, holdout=True, channels_last=True)
     if not batches:
         return candidates[0]
     modules, half = (

@@ -14,17 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.exclusive_layers import (
-    attribute_name,
-    constant_value,
-    exclusive_layers,
-    point_params,
-    with_constants,
-)
+from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.pipeline import Step
 from qtool.algorithms.skip_reasons import NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
@@ -49,7 +42,7 @@ class _LayerWalk:
 
     state: ConversionState
     executor: Executor
-    layers: Mapping[str, fx.Node]
+    layers: Mapping[str, Layer]
     weights: dict[str, torch.Tensor] = field(default_factory=dict)  # attribute -> value
     params: dict[str, QuantParams] = field(default_factory=dict)
 
@@ -59,8 +52,8 @@ class _LayerWalk:
         return {k: v for name in names for k, v in self._correct(name, values).items()}
 
     def _correct(self, name: str, values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
-        node, number = self.layers[name], self.executor.indices[name]
-        channel = -1 if node.target is aten.linear.default else 1
+        layer, number = self.layers[name], self.executor.indices[name]
+        channel = -1 if layer.node.target is aten.linear.default else 1
         points = self.executor.points
         mean, std = _moments([row[number] for row in values[0]], channel)
         results = [self.executor.compute(name, row, points) for row in values[1]]
@@ -73,22 +66,24 @@ class _LayerWalk:
         self, name: str, ratio: torch.Tensor, mean: torch.Tensor, coded_mean: torch.Tensor
     ) -> Mapping[str, torch.Tensor]:
         """Scale the weights by the ratio and set the mean by the bias, if it fits."""
-        node, old = self.layers[name], self.state.parameters
-        assert old is not None
-        weight, bias = (constant_value(self.state, node, at) for at in (1, 2))
-        weights, biases = old.params[f"{name}.weight"], old.params[f"{name}.bias"]
+        layer, solved = self.layers[name], self.state.parameters
+        weights, biases = layer.weight_params, layer.bias_params
+        assert solved is not None
+        assert biases is not None
+        assert layer.bias is not None
+        weight, bias = layer.weight.cpu(), layer.bias.cpu()
         coded_bias = biases.round_trip(bias).double()
         new_bias = (coded_bias * ratio + mean - coded_mean * ratio).float()
         spec = self.state.plan.point(f"{name}.bias").spec
         assert isinstance(spec, Derived)
         scale = weights.scale * ratio.float()
-        steps = old.params[spec.input].scale * scale
+        steps = solved.params[spec.input].scale * scale
         if bool((new_bias.abs() > steps * BIAS_LIMIT).any()):
             return {}
         weights, biases = replace(weights, scale=scale), replace(biases, scale=steps)
         new_weight = weight * weights.along(ratio.float(), weight.shape)
         self.params |= {f"{name}.weight": weights, f"{name}.bias": biases}
-        self.weights |= {attribute_name(node, 1): new_weight, attribute_name(node, 2): new_bias}
+        self.weights |= {layer.attribute(1): new_weight, layer.attribute(2): new_bias}
         return {
             f"{name}.weight": weights.round_trip(new_weight),
             f"{name}.bias": biases.round_trip(new_bias),
@@ -104,17 +99,17 @@ def _moments(batches: Sequence[torch.Tensor], channel: int) -> tuple[torch.Tenso
     return mean, (squares / count).sqrt()
 
 
-def _layers(state: ConversionState) -> dict[str, fx.Node]:
+def _layers(state: ConversionState) -> dict[str, Layer]:
     """Return the layers with a weight scale per output channel and a quantized bias."""
     layers = {}
-    for name, node in exclusive_layers(state).items():
+    for name, layer in exclusive_layers(state).items():
         weight = state.plan.point(f"{name}.weight")
-        if f"{name}.bias" not in state.plan or not isinstance(weight.spec, Observed):
+        if layer.bias is None or layer.bias_params is None or not isinstance(weight.spec, Observed):
             continue
         plain = weight.spec.axis is not None and weight.spec.block is None
-        one = len(point_params(state, weight.name).scale) == len(constant_value(state, node, 2))
+        one = len(layer.weight_params.scale) == len(layer.bias)
         if plain and one and isinstance(state.plan.point(f"{name}.bias").spec, Derived):
-            layers[name] = node
+            layers[name] = layer
     return layers
 
 

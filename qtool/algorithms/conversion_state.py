@@ -53,12 +53,18 @@ class ConversionState:
         return cls(captured, graph, plan, calibration)
 
     def batches(
-        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
+        self,
+        size: int = 32,
+        limit: int | None = None,
+        holdout: bool | None = False,
+        channels_last: bool = False,
     ) -> list[Batch]:
         """Return the calibration samples as arguments of the graph, in batches that it accepts.
 
         Args:
             size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.
+            channels_last: in this layout convolutions of few channels are twice as fast, with other
+                last bits.
         """
         if self.calibration is None:
             return []
@@ -68,16 +74,9 @@ class ConversionState:
         whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
         sizes = ((t, Batch(tuple(t)).size) for t in batches)  # the last may be too small
         fitting = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
+        if channels_last:
+            fitting = (tuple(map(_to_channels_last, t)) for t in fitting)
         return [self.graph.call_of(t) for t in fitting]
-
-    def quick_batches(
-        self, size: int = 32, limit: int | None = None, holdout: bool | None = False
-    ) -> list[Batch]:
-        """Return `batches` in channels-last layout: convolutions of few channels are twice as fast,
-        with other last bits."""
-        batches = self.batches(size, limit, holdout)
-        tensors = ([_to_channels_last(t) for t in self.graph.tensors_of(b)] for b in batches)
-        return [self.graph.call_of(each) for each in tensors]
 
     def apply_edit(
         self,

@@ -3,57 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.layer_rows import as_matrix, has_bias, is_product
 from qtool.core import graph as G
 from qtool.core.types import QuantParams
-from qtool.planning.plan import Kind
 
 
-def exclusive_layers(state: ConversionState) -> dict[str, fx.Node]:
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A convolution or linear layer whose constants a step may change.
+
+    Attributes:
+        weight, bias: the float constants, where the network is; bias: None without one.
+        weight_params, bias_params: of their points; bias_params: None where the bias is float.
+    """
+
+    node: fx.Node
+    weight: torch.Tensor
+    weight_params: QuantParams
+    bias: torch.Tensor | None
+    bias_params: QuantParams | None
+
+    @property
+    def name(self) -> str:
+        return G.name_of(self.node)
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """The weight as [groups, out, in]; see `as_matrix`."""
+        return as_matrix(self.node, self.weight)
+
+    def constant(self, at: int) -> fx.Node:
+        """Return the node of a constant; `at` is 1 for the weight, 2 for the bias."""
+        return _constant(self.node, at)
+
+    def attribute(self, at: int) -> str:
+        """Return the attribute of the module that holds the constant of `constant`."""
+        return str(_constant(self.node, at).target)
+
+
+def exclusive_layers(state: ConversionState) -> dict[str, Layer]:
     """Return the layers with quantized weights whose constants no other node reads, by name."""
-    graph = state.graph.graph
-    reads = G.attribute_reads(graph)
-    points = {p.edges[0].user for p in state.plan if p.kind is Kind.WEIGHT and p.edges}
-    return {
-        G.name_of(node): node
-        for node in G.calls(graph)
-        if is_product(node)
-        and G.name_of(node) in points
-        and all(
-            reads[attribute_name(node, at)] == 1
-            for at in (1, 2)
-            if at < len(node.args) and isinstance(node.args[at], fx.Node)
+    assert state.parameters is not None
+    module, params = state.graph.module, state.parameters.params
+    reads, layers = G.attribute_reads(module.graph), dict[str, Layer]()
+    for node in filter(is_product, G.calls(module.graph)):
+        name = G.name_of(node)
+        constants = [_constant(node, at) for at in (1, 2)[: 1 + has_bias(node)]]
+        if f"{name}.weight" not in params or any(reads[str(c.target)] != 1 for c in constants):
+            continue
+        weight, *bias = (G.tensor(module, each).detach() for each in constants)
+        layers[name] = Layer(
+            node,
+            weight,
+            params[f"{name}.weight"],
+            bias[0] if bias else None,
+            params.get(f"{name}.bias"),
         )
-    }
+    return layers
 
 
-def constant_node(node: fx.Node, at: int) -> fx.Node:
-    """Return the node of a layer's constant; `at` is 1 for the weight, 2 for the bias."""
+def _constant(node: fx.Node, at: int) -> fx.Node:
     source = node.args[at]
     assert isinstance(source, fx.Node)
     return source
-
-
-def attribute_name(node: fx.Node, at: int) -> str:
-    """Return the attribute of the module that holds the constant of `constant_node`."""
-    return str(constant_node(node, at).target)
-
-
-def constant_value(state: ConversionState, node: fx.Node, at: int) -> torch.Tensor:
-    """Return the value of the constant of `constant_node`, on the CPU."""
-    return G.tensor(state.graph.module, constant_node(node, at)).detach().cpu()
-
-
-def point_params(state: ConversionState, point: str) -> QuantParams:
-    """Return the solved parameters of a point."""
-    assert state.parameters is not None
-    return state.parameters.params[point]
 
 
 def with_constants(state: ConversionState, values: Mapping[str, torch.Tensor]) -> ConversionState:

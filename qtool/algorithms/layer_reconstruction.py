@@ -18,19 +18,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from safetensors.torch import load, save
-from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.exclusive_layers import (
-    attribute_name,
-    constant_node,
-    constant_value,
-    exclusive_layers,
-    point_params,
-    with_constants,
-)
-from qtool.algorithms.layer_rows import as_matrix
+from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.residual_input import residual_input
 from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.algorithms.weight_rounding.layer_samples import (
@@ -46,11 +37,11 @@ from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
-from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
 from qtool.core.types import Change, QuantParams
 from qtool.distributed import Ranks, balance, interleave
+from qtool.planning.plan import QuantPlan
 
 SAMPLES = 128
 MIN_SAMPLES = 8
@@ -86,8 +77,8 @@ class LayerSolution:
         return cls(tensors.get("weight"), tensors.get("bias"), head["__metadata__"]["note"])
 
 
-Solver = Callable[["LayerWalk", str, LayerSamples], LayerSolution]
-"""Solves the layer of a name from its samples."""
+Solver = Callable[[QuantPlan, Layer, LayerSamples], LayerSolution]
+"""Solves a layer from its samples; the target of the plan may limit pairs of weights."""
 
 
 @dataclass
@@ -95,6 +86,8 @@ class LayerWalk:
     """One pass over the layers of a network, and the constants it found.
 
     Attributes:
+        plan: of the network.
+        executor: of the quantized network.
         layers: by name.
         solver: solves one layer.
         needs_rows: whether the solver reads single rows; else only their means.
@@ -106,15 +99,15 @@ class LayerWalk:
         float_constants: those of `constants` that have no codes in the file.
     """
 
-    state: ConversionState
+    plan: QuantPlan
     executor: Executor
-    layers: dict[str, fx.Node]
+    layers: dict[str, Layer]
     solver: Solver
     needs_rows: bool
     row_weights: Mapping[str, Mapping[int, torch.Tensor]]
     batches: int
     ranks: Ranks
-    residuals: dict[str, int] = field(default_factory=dict)
+    residuals: Mapping[str, int]
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     float_constants: dict[str, torch.Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -136,8 +129,8 @@ class LayerWalk:
     ) -> Iterator[tuple[str, LayerSolution]]:
         """Solve each layer before taking the samples of the next: one layer's are in memory."""
         for name in names:
-            samples = LayerSamples(self.layers[name], self._slices(name, values))
-            yield name, self.solver(self, name, samples)
+            samples = LayerSamples(self.layers[name].node, self._slices(name, values))
+            yield name, self.solver(self.plan, self.layers[name], samples)
 
     def _solve_shared(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
@@ -147,27 +140,30 @@ class LayerWalk:
         Samples are exchanged first, so that no rank waits for the solution of another.
         """
         ranks, samples = self.ranks, dict[str, LayerSamples]()
-        costs = [_cost(self.state, self.layers[name]) for name in names]
+        costs = [_cost(self.layers[name]) for name in names]
         owners = dict(zip(names, balance(costs, ranks.size), strict=True))
         for name, owner in owners.items():
             shares = ranks.gather(slices_to_bytes(self._slices(name, values)), owner)
             if owner == ranks.rank:
                 slices = interleave([slices_from_bytes(data) for data in shares])
-                samples[name] = LayerSamples(self.layers[name], slices)
-        own = {name: self.solver(self, name, each).to_bytes() for name, each in samples.items()}
+                samples[name] = LayerSamples(self.layers[name].node, slices)
+        own = {
+            name: self.solver(self.plan, self.layers[name], each).to_bytes()
+            for name, each in samples.items()
+        }
         for name, owner in owners.items():
             yield name, LayerSolution.from_bytes(ranks.broadcast(own.get(name), owner))
 
     def _slices(self, name: str, values: Sequence[Sequence[Values]]) -> list[BatchSlice]:
         """Return the samples of a layer in this rank's batches."""
-        node, slices = self.layers[name], list[BatchSlice]()
+        layer, slices = self.layers[name], list[BatchSlice]()
         source = self.executor.calls[self.executor.indices[name]].operands[0][1]
-        targets, limits = self._targets(name, values), self._row_limits(node)
+        targets, limits = self._targets(name, values), self._row_limits(layer)
         for k, row in enumerate(values[1]):
             i = k * self.ranks.size + self.ranks.rank
             weights = self.row_weights[name][i] if name in self.row_weights else None
             slices.append(
-                slice_batch(node, row[source], targets[k], weights, limits[is_holdout(i)])
+                slice_batch(layer.node, row[source], targets[k], weights, limits[is_holdout(i)])
             )
         return slices
 
@@ -184,58 +180,68 @@ class LayerWalk:
             return results
         return [result + error.reshape(result.shape) for result, error in pairs]
 
-    def _row_limits(self, node: fx.Node) -> tuple[int, int]:
+    def _row_limits(self, layer: Layer) -> tuple[int, int]:
         """Return how many rows of a batch are used, to solve a layer and to judge the solution."""
         if not self.needs_rows:
             return 0, 0
-        inputs = as_matrix(node, constant_value(self.state, node, 1)).shape[-1]
-        bits = point_params(self.state, f"{G.name_of(node)}.weight").qtype.bits
-        rows = max(MIN_ROWS, (ROWS if bits >= 8 else LOW_BIT_ROWS) * min(inputs, COLUMNS))
+        per_column = ROWS if layer.weight_params.qtype.bits >= 8 else LOW_BIT_ROWS
+        rows = max(MIN_ROWS, per_column * min(layer.matrix.shape[-1], COLUMNS))
         holdout = sum(map(is_holdout, range(self.batches)))
         training = self.batches - holdout
         return max(1, rows // max(training, 1)), max(1, rows // 2 // max(holdout, 1))
 
     def _store(self, name: str, solution: LayerSolution) -> dict[str, torch.Tensor]:
-        node, updates = self.layers[name], dict[str, torch.Tensor]()
+        layer, updates = self.layers[name], dict[str, torch.Tensor]()
         self.notes += [solution.note] if solution.note else []
         if solution.weight is not None:
-            self.constants[attribute_name(node, 1)] = solution.weight
+            self.constants[layer.attribute(1)] = solution.weight
             self.rounded += 1
             updates[f"{name}.weight"] = solution.weight
         if solution.bias is None:
             return updates
         self.corrected += 1
-        point, attribute = f"{name}.bias", attribute_name(node, 2)
-        if point in self.state.plan:
-            bias = _representable(point_params(self.state, point), solution.bias)
+        attribute = layer.attribute(2)
+        if layer.bias_params is not None:
+            bias = _representable(layer.bias_params, solution.bias)
             self.constants[attribute] = bias
-            return {**updates, point: bias}
+            return {**updates, f"{name}.bias": bias}
         self.constants[attribute] = self.float_constants[attribute] = solution.bias
-        return {**updates, G.name_of(constant_node(node, 2)): solution.bias}
-
-    def result(self, step: str, count: int, reason: str) -> ConversionState:
-        """Return the state with the new constants, and the change recorded.
-
-        The change holds the constants that a file does not hold as codes.
-        """
-        change = Change(step, count, reason, self.float_constants)
-        state = with_constants(self.state, self.constants)
-        return state.with_notes(*self.notes).with_change(change)
+        return {**updates, G.name_of(layer.constant(2)): solution.bias}
 
 
-def walk_layers(state: ConversionState, step: str, solver: Solver, needs_rows: bool) -> LayerWalk:
-    """Solve all layers that own their constants, on the kept samples; return the finished walk."""
+def reconstruct_layers(
+    state: ConversionState, *, step: str, reason: str, solver: Solver, needs_rows: bool = True
+) -> ConversionState:
+    """Return the state with new constants of all layers that own them, solved on kept samples.
+
+    Args:
+        step, reason: of the change, which holds the constants that a file does not hold as codes.
+        solver, needs_rows: see `LayerWalk`.
+    """
+    if state.calibration is None or not state.batches(BATCH):
+        return state.with_notes(f"{step}: {NO_SAMPLES}")
+    kept = state.calibration.kept_samples
+    if len(kept) < MIN_SAMPLES:
+        return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
     executor = Executor(replace(state.graph, module=quantized_module(state)))
-    layers, samples = exclusive_layers(state), _samples(state, executor)
-    ranks = ranks_for(state, step)
+    fitting = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)  # into memory
+    count = min(kept.n_train, fitting)
+    size = max(1, min(BATCH, count // HOLDOUT_EVERY))
+    samples = state.batches(size, fitting, channels_last=True)
+    layers, ranks = exclusive_layers(state), ranks_for(state, step)
     own = range(ranks.rank, len(samples), ranks.size)
-    weights = token_weights(state.graph, samples, layers.values(), own)
-    walk = LayerWalk(state, executor, layers, solver, needs_rows, weights, len(samples), ranks)
-    walk.residuals |= _residuals(executor, layers.keys())
+    nodes = [layer.node for layer in layers.values()]
+    weights = token_weights(state.graph, samples, nodes, own)
+    residuals = _residuals(executor, layers.keys())
+    walk = LayerWalk(
+        state.plan, executor, layers, solver, needs_rows, weights, len(samples), ranks, residuals
+    )
     networks = [frozenset[str](), executor.points]
-    stops = {name: [walk.residuals[name]] if name in walk.residuals else [] for name in layers}
+    stops = {name: [residuals[name]] if name in residuals else [] for name in layers}
     executor.run_side_by_side(samples[ranks.rank :: ranks.size], networks, stops, walk.visit)
-    return walk
+    changed = walk.rounded if needs_rows else walk.corrected
+    change = Change(step, changed, reason, walk.float_constants)
+    return with_constants(state, walk.constants).with_notes(*walk.notes).with_change(change)
 
 
 def replay_constants(state: ConversionState, change: Change) -> ConversionState:
@@ -243,23 +249,11 @@ def replay_constants(state: ConversionState, change: Change) -> ConversionState:
     return with_constants(state, change.arrays).with_change(change)
 
 
-def missing_samples(state: ConversionState) -> str | None:
-    """Return why there are not enough samples to solve layers from, or None."""
-    if not state.batches(BATCH):
-        return NO_SAMPLES
-    assert state.calibration is not None
-    count = len(state.calibration.kept_samples)
-    return TOO_FEW.format(count) if count < MIN_SAMPLES else None
-
-
-def _cost(state: ConversionState, node: fx.Node) -> float:
+def _cost(layer: Layer) -> float:
     """Estimate the cost of solving a layer: the Hessian of its rows, and error feedback."""
-    exact = as_matrix(node, constant_value(state, node, 1))
-    outputs, inputs = exact.shape[1:]
+    groups, outputs, inputs = layer.matrix.shape
     rows = max(MIN_ROWS, ROWS * min(inputs, COLUMNS))
-    return float(
-        len(exact) * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs))
-    )
+    return float(groups * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs)))
 
 
 def _representable(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
@@ -281,11 +275,3 @@ def _residuals(executor: Executor, layers: Set[str]) -> dict[str, int]:
         for name, other in added.items()
         if other is not None and place.get(other, -1) < place[executor.indices[name]]
     }
-
-
-def _samples(state: ConversionState, executor: Executor) -> list[Batch]:
-    """Return as many of the kept samples as fit into memory in both networks."""
-    limit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)
-    assert state.calibration is not None
-    count = min(state.calibration.kept_samples.n_train, limit)
-    return state.quick_batches(max(1, min(BATCH, count // HOLDOUT_EVERY)), limit)

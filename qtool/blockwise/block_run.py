@@ -111,7 +111,7 @@ def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> di
         x, weight = node.args[:2]
         assert isinstance(x, fx.Node)
         assert isinstance(weight, fx.Node)
-        if f"{name}.weight" not in state.plan or weight.op != "call_module":
+        if weight.op != "call_module":
             continue
         number, reads, constant = (run.indices[G.name_of(n)] for n in (node, x, weight))
         residual = residual_input(run, number)

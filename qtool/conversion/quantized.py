@@ -100,7 +100,7 @@ class Quantized:
         self.sample = sample
         learned = any(step.samples for step in select_steps(state.plan.recipe))
         limit, holdout = ESTIMATE_SAMPLES, True if learned else None
-        self._holdout = state.quick_batches(limit=limit, holdout=holdout)
+        self._holdout = state.batches(limit=limit, holdout=holdout, channels_last=True)
         self._error_cache = (
             {} if state.calibration is None else state.calibration.kept_samples.cache
         )

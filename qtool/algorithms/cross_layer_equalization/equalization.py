@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -76,13 +77,14 @@ def _propose(state: ConversionState) -> ConversionState:
     if (count := len(state.calibration.kept_samples)) < FEWEST:
         return state.with_notes(f"{NAME}: {TOO_FEW.format(count) if count else NO_SAMPLES}")
     size = _batch_size(state.graph.module)
-    factors = _find_factors(state, streams, state.quick_batches(size, BACKWARD_SAMPLES))
+    batches = partial(state.batches, channels_last=True)
+    factors = _find_factors(state, streams, batches(size, BACKWARD_SAMPLES))
     if not factors:
         return state
     change = Change(CROSS_LAYER_EQUALIZATION.name, len(factors), REASON, factors)
-    scaled = _apply(state, change, state.quick_batches(size, size, holdout=True))
-    batches = [b for held in (False, True) for b in state.quick_batches(OBSERVED, SAMPLES, held)]
-    return _observe_again(scaled, factors, batches)
+    scaled = _apply(state, change, batches(size, size, holdout=True))
+    observed = [b for held in (False, True) for b in batches(OBSERVED, SAMPLES, held)]
+    return _observe_again(scaled, factors, observed)
 
 
 def _replay(state: ConversionState, change: Change) -> ConversionState:

@@ -123,11 +123,6 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
     Raises:
         torch.linalg.LinAlgError: the Hessian is singular.
     """
-    return as_weight(problem.node, _solve_blocks(problem), problem.shape)
-
-
-def _solve_blocks(problem: LayerProblem) -> torch.Tensor:
-    """Return the rounded weights [groups, out, in]."""
     node, weight, params, shape = problem.node, problem.weight, problem.params, problem.shape
     evidence = problem.evidence
     scale, zero = (
@@ -152,4 +147,4 @@ def _solve_blocks(problem: LayerProblem) -> torch.Tensor:
         moment = moment[:, :, width:]  # of the columns that are not rounded yet
         if block.stop < inputs:
             moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
-    return rounded
+    return as_weight(node, rounded, shape)

@@ -10,21 +10,16 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import fx
 
 from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
 from qtool.algorithms.bias_correction import corrected_bias
-from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.exclusive_layers import constant_value, point_params
+from qtool.algorithms.exclusive_layers import Layer
 from qtool.algorithms.layer_reconstruction import (
     SAMPLES,
     LayerSolution,
-    LayerWalk,
-    missing_samples,
+    reconstruct_layers,
     replay_constants,
-    walk_layers,
 )
-from qtool.algorithms.layer_rows import as_matrix
 from qtool.algorithms.pipeline import Step
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
@@ -33,7 +28,7 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     best_solution,
 )
 from qtool.algorithms.weight_rounding.row_evidence import RowEvidence
-from qtool.core import graph as G
+from qtool.planning.plan import QuantPlan
 
 
 def layer_step(
@@ -56,7 +51,7 @@ def layer_step(
     """
     return Step(
         name,
-        partial(_propose, name, solve, reason),
+        partial(reconstruct_layers, step=name, reason=reason, solver=partial(_solve, name, solve)),
         accuracy=accuracy,
         samples=samples,
         replay=replay_constants,
@@ -68,34 +63,24 @@ def layer_step(
     )
 
 
-def _propose(name: str, solve: LayerSolver, reason: str, state: ConversionState) -> ConversionState:
-    if (lack := missing_samples(state)) is not None:
-        return state.with_notes(f"{name}: {lack}")
-    walk = walk_layers(state, name, partial(_solve, name, solve), needs_rows=True)
-    return walk.result(name, walk.rounded, reason)
-
-
 def _solve(
-    step: str, solve: LayerSolver, walk: LayerWalk, name: str, samples: LayerSamples
+    step: str, solve: LayerSolver, plan: QuantPlan, layer: Layer, samples: LayerSamples
 ) -> LayerSolution:
-    node = walk.layers[name]
-    weight, note = _solve_weight(step, solve, walk.state, node, samples)
-    return LayerSolution(weight, corrected_bias(walk.state, node, samples, weight), note)
-
-
-def _solve_weight(
-    step: str, solve: LayerSolver, state: ConversionState, node: fx.Node, samples: LayerSamples
-) -> tuple[torch.Tensor | None, str]:
-    """Return the weights of a layer, None where rounding to nearest is better, and a note or ""."""
-    name, weight = f"{G.name_of(node)}.weight", constant_value(state, node, 1)
+    """Return the weights of a layer, None where rounding to nearest is better, and their bias."""
+    best, note = None, ""
     training, holdout = samples.rows(holdout=False), samples.rows(holdout=True)
     if training is None or holdout is None:
-        return None, f"{name}: rounded to nearest, since there are too few samples"
-    exact, params = as_matrix(node, weight), point_params(state, name)
-    evidence = RowEvidence.of(exact, training, holdout)
-    problem = LayerProblem(node, exact, params, weight.shape, state.plan, evidence)
-    try:
-        best = best_solution(problem, {step: solve})
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
-        return None, f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
-    return (None if best is None else best[1]), ""
+        note = "there are too few samples"
+    else:
+        exact = layer.matrix.cpu()
+        evidence = RowEvidence.of(exact, training, holdout)
+        problem = LayerProblem(
+            layer.node, exact, layer.weight_params, layer.weight.shape, plan, evidence
+        )
+        try:
+            best = best_solution(problem, {step: solve})
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
+            note = "the Hessian of its inputs is singular"
+    note = note and f"{layer.name}.weight: rounded to nearest, since {note}"
+    weight = None if best is None else best[1]
+    return LayerSolution(weight, corrected_bias(layer, samples, weight), note)

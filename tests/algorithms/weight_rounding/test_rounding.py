@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
 from torch import nn
 
 import qtool
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import is_product
+from qtool.algorithms.pipeline import Step, run_step
+from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.core import graph as G
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import PlanError
@@ -180,6 +185,39 @@ def test_a_transposed_convolution_is_rounded_for_its_results() -> None:
 def test_weights_of_few_bits_have_more_samples_to_learn_from(bits: str) -> None:
     found = qtool.calibrate(captured(), [smooth(1, 200)], recipe=RECIPES[bits], recover=("gptq",))
     assert len(found.kept_samples) == (192 if bits == "8 bits" else 200)
+
+
+def test_a_layer_is_solved_without_the_state_of_the_conversion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state is read before the first layer, by few functions, and passed to none after."""
+    readers: list[str] = []
+    solving = False
+
+    def receives_state(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal solving
+        code = frame.f_code
+        if event != "call" or solving or "/qtool/" not in code.co_filename:
+            return
+        solving = code is solve_layer.__code__
+        values = [frame.f_locals.get(n) for n in code.co_varnames[: code.co_argcount]]
+        if any(isinstance(v, ConversionState) for v in values):
+            readers.append(code.co_qualname)
+
+    def profiled(step: Step, state: ConversionState) -> ConversionState:
+        if step.name != "gptq":
+            return run_step(step, state)
+        sys.setprofile(receives_state)
+        try:
+            return run_step(step, state)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr("qtool.algorithms.pipeline.run_step", profiled)
+    qtool.quantize(captured(), smooth(1).split(16), recover=["gptq"])
+    assert solving
+    assert 3 <= len(dict.fromkeys(readers)) <= 8
+    assert readers[:2] == ["run_step", "reconstruct_layers"]
 
 
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
