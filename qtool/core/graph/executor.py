@@ -2,7 +2,6 @@
 
 `run` returns all values, and `rerun_changed` computes only those that differ with other points
 switched. `stream` drops values after their last use, for any amount of data and any depth.
-`compute_from` starts at known values anywhere in the graph.
 """
 
 from __future__ import annotations
@@ -228,25 +227,6 @@ class Executor:
         for row in (row for network in values for row in network):
             row[index] = value
 
-    @torch.no_grad()
-    def compute_from(self, values: Mapping[str, Any], points: Set[str], wanted: str) -> Any:
-        """Return the value of one node from those of others; computes only the nodes between.
-
-        Args:
-            values: name -> value; every path from an input to `wanted` contains one of them.
-            points: those that are on.
-            wanted: name of the node.
-
-        Raises:
-            KeyError: a path contains none; names its input.
-        """
-        known = self.initial_values({self.indices[n]: value for n, value in values.items()})
-        starts = {self.indices[name] for name in values}
-        for i in self._between(starts, self.indices[wanted]):
-            if i in self.calls:
-                known[i] = self._compute(self.calls[i], known, points)
-        return known[self.indices[wanted]]
-
     def _begin(self, batch: Batch) -> Values:
         """Return the values of a run before its first call."""
         leaves = self.graph.leaves_of(batch)
@@ -260,20 +240,6 @@ class Executor:
                 last[i] = i
                 last.update(dict.fromkeys(call.reads, i))
         return {i: j for i, j in last.items() if i not in self.constants}
-
-    def _between(self, starts: Set[int], end: int) -> list[int]:
-        """Return the nodes to compute for `end`, in order."""
-        needed, waiting = set[int](), [end]
-        while waiting:
-            i = waiting.pop()
-            if i in starts or i in needed:
-                continue
-            if i not in self.calls and i not in self.constants:
-                name = next(n for n, k in self.indices.items() if k == i)
-                raise KeyError(name)
-            needed.add(i)
-            waiting += self.calls[i].reads if i in self.calls else ()
-        return sorted(needed)
 
     @torch.no_grad()
     def rerun_changed(self, values: Values, changed: Set[str], points: Set[str]) -> dict[int, Any]:

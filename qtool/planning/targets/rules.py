@@ -124,17 +124,6 @@ def average_pool(node: fx.Node) -> str | None:
     return float32(node)
 
 
-def average_pool_inside(node: fx.Node) -> str | None:
-    """Require a mean over the elements inside the image, for kernels that count no others."""
-    _, _, _, padding, ceil_mode, counted, _ = node.args
-    assert isinstance(padding, list | tuple)
-    if any(padding) and counted:
-        return "its mean includes the padding, that of the kernel does not"
-    if ceil_mode:
-        return "ceil_mode has no integer kernel"
-    return average_pool(node)
-
-
 def layer_operand(node: fx.Node) -> fx.Node | None:
     """Return the operand of an add that comes directly from a layer and has no other reader.
 

@@ -109,17 +109,6 @@ def test_a_stream_drops_what_nobody_reads_any_more() -> None:
     assert most < len(alive)
 
 
-def test_a_part_begins_at_values_at_hand() -> None:
-    run, x = executor(), batch(4)
-    values = run.run(bound(x), run.points)
-    at: Mapping[str, torch.Tensor] = {"stem.quant": values[run.indices["stem.quant"]]}
-    if "stem.quant" not in run.indices:
-        pytest.fail("the network has other points")
-    assert torch.equal(run.compute_from(at, run.points, "head"), values[run.indices["head"]])
-    with pytest.raises(KeyError, match="x"):
-        run.compute_from({}, run.points, "head")
-
-
 def test_what_is_asked_of_the_inputs_is_given() -> None:
     found = dict(executor().stream(bound(batch(5)), frozenset(), ["x"]))
     assert torch.equal(found["x"], batch(5))
