@@ -13,19 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import Kernel, spatial
+from qtool.backends.kernels.params import spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
-from qtool.backends.onnxruntime.kernels.conv import (
-    check_types,
-    factors,
-    requantize_sums,
-    scale_sums,
-)
+from qtool.backends.onnxruntime.kernels import conv as exact_conv
 from qtool.core.types import QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
@@ -97,49 +93,31 @@ class _Pairs:
         return total
 
 
-def conv(
+def conv_sums(
     x: QuantParams,
     w: QuantParams,
-    out: QuantParams,
     weight: Tensor,
-    bias: Tensor | None = None,
+    bias: Tensor | None,
     *,
-    stride: int | Sequence[int] = 1,
-    pads: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Kernel:
-    """Codes [N, I, *spatial] -> codes [N, O, *out]; arguments as in `conv.conv`."""
-    check_types(x, w, out)
+    stride: int | Sequence[int],
+    pads: int | Sequence[int],
+    dilation: int | Sequence[int],
+    groups: int,
+) -> accumulate.Accumulate:
+    """As `accumulate.conv_accumulator`, with saturation."""
     rank = weight.dim() - 2
     strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
     edges, zero = spatial(pads, 2 * rank, "pads"), float(x.zero_point)
-    options = {"stride": strides, "pads": edges, "dilation": dilations, "groups": groups}
-    sums = accumulate.conv_accumulator(x, w, weight, bias, **options)  # type: ignore[arg-type]
+    sums = accumulate.conv_accumulator(
+        x, w, weight, bias, stride=strides, pads=edges, dilation=dilations, groups=groups
+    )
 
     def columns(codes: Tensor) -> Tensor:
         padded = pad_spatial(codes, edges, zero)
         taps = window_taps(padded, weight.shape[2:], strides, dilations)
         return torch.stack(taps, 1).flatten(1, 2).flatten(2)
 
-    scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * rank)
-    return requantize_sums(_saturating(sums, x, w, weight, groups, columns), scales, out)
-
-
-def linear(
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams | None,
-    weight: Tensor,
-    bias: Tensor | None = None,
-) -> Kernel:
-    """Codes [..., I] -> codes [..., O], or float32 where `out` is None; as `conv.linear`."""
-    check_types(x, w, out)
-    sums = product_sums(x, w, weight, bias)
-    scales = factors(x, w, out, weight.shape[0])
-    if out is None:
-        return scale_sums(sums, scales)
-    return requantize_sums(sums, scales, out)
+    return _saturating(sums, x, w, weight, groups, columns)
 
 
 def product_sums(
@@ -154,9 +132,8 @@ def product_sums(
     return _saturating(sums, x, w, weight, 1, columns)
 
 
-def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
-    """Two activations [..., M, K] @ [..., K, N]; saturates for uint8 times int8 only."""
-    check_types(a, b, out)
+def matmul_sums(a: QuantParams, b: QuantParams) -> accumulate.Accumulate:
+    """As `accumulate.matmul_accumulator`; saturates for uint8 times int8 only."""
     exact = accumulate.matmul_accumulator(a, b)
 
     def saturating(left: Tensor, right: Tensor) -> Tensor:
@@ -170,11 +147,7 @@ def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
             total += sums.clamp(_LOWEST, _HIGHEST) - sums
         return total
 
-    sums = saturating if b.qtype.signed and not a.qtype.signed else exact
-    scales = factors(a, b, out, 1)
-    if out is None:
-        return scale_sums(sums, scales)
-    return requantize_sums(sums, scales, out)
+    return saturating if b.qtype.signed and not a.qtype.signed else exact
 
 
 def _saturating(
@@ -205,3 +178,8 @@ def _saturating(
         return total.to(torch.float64) + lost.reshape(total.shape)
 
     return run
+
+
+conv = partial(exact_conv.conv, sums_of=conv_sums)
+linear = partial(exact_conv.linear, sums_of=product_sums)
+matmul = partial(exact_conv.matmul, sums_of=matmul_sums)

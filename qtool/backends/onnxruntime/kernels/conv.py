@@ -12,7 +12,7 @@ onnxruntime/contrib_ops/cpu/quantization/quant_gemm.cc; onnxruntime/core/mlas/li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ from qtool.backends.onnxruntime.kernels.common import (
 )
 from qtool.core.types import QuantParams
 
+SumsOf = Callable[..., accumulate.Accumulate]
+
 
 def conv(
     x: QuantParams,
@@ -38,19 +40,18 @@ def conv(
     pads: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    sums_of: SumsOf = accumulate.conv_accumulator,
 ) -> Kernel:
     """Codes [N, I, *spatial] -> codes [N, O, *out], 1 to 3 spatial axes.
 
     `weight` codes [O, I / groups, *kernel], `bias` int32 codes [O] at scale sx * sw, `pads` all
-    begins then all ends. KernelError for 16-bit types, and sums that could leave float64's exact
-    range.
+    begins then all ends, `sums_of` binds the sums of products. KernelError for 16-bit types, and
+    sums that could leave float64's exact range.
     """
     check_types(x, w, out)
-    sums = accumulate.conv_accumulator(
-        x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
-    )
+    sums = sums_of(x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups)
     scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * (weight.dim() - 2))
-    return requantize_sums(sums, scales, out)
+    return _rescaled(sums, scales, out)
 
 
 def linear(
@@ -59,6 +60,7 @@ def linear(
     out: QuantParams | None,
     weight: Tensor,
     bias: Tensor | None = None,
+    sums_of: SumsOf = accumulate.linear_accumulator,
 ) -> Kernel:
     """Codes [..., I], weight codes [O, I] -> codes [..., O], or float32 where `out` is None.
 
@@ -66,21 +68,19 @@ def linear(
     bias inside acc.
     """
     check_types(x, w, out)
-    sums = accumulate.linear_accumulator(x, w, weight, bias)
-    scales = factors(x, w, out, weight.shape[0])
-    if out is None:
-        return scale_sums(sums, scales)
-    return requantize_sums(sums, scales, out)
+    sums = sums_of(x, w, weight, bias)
+    return _rescaled(sums, factors(x, w, out, weight.shape[0]), out)
 
 
-def matmul(a: QuantParams, b: QuantParams, out: QuantParams | None) -> Kernel:
+def matmul(
+    a: QuantParams,
+    b: QuantParams,
+    out: QuantParams | None,
+    sums_of: SumsOf = accumulate.matmul_accumulator,
+) -> Kernel:
     """Two activations [..., M, K] @ [..., K, N] -> codes, or float32 where `out` is None."""
     check_types(a, b, out)
-    sums = accumulate.matmul_accumulator(a, b)
-    scales = factors(a, b, out, 1)
-    if out is None:
-        return scale_sums(sums, scales)
-    return requantize_sums(sums, scales, out)
+    return _rescaled(sums_of(a, b), factors(a, b, out, 1), out)
 
 
 def check_types(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
@@ -97,22 +97,15 @@ def factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: i
     return products if out is None else products / scalar32(out, "output")[0]
 
 
-def requantize_sums(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams) -> Kernel:
-    """rint(f32(f32(sum) * scale)) + zero point, saturated."""
+def _rescaled(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams | None) -> Kernel:
+    """rint(f32(f32(sum) * scale)) + zero point, saturated; f32(f32(sum) * scale) without `out`."""
+    if out is None:
+        return lambda *codes: _scaled(sums(*codes), scales)
     zero = scalar32(out, "output")[1]
 
     def kernel(*codes: Tensor) -> Tensor:
         scaled = _scaled(sums(*codes), scales).round_()
         return saturate(scaled.add_(zero) if zero else scaled, out)
-
-    return kernel
-
-
-def scale_sums(sums: accumulate.Accumulate, scales: Tensor) -> Kernel:
-    """f32(f32(sum) * scale)."""
-
-    def kernel(*codes: Tensor) -> Tensor:
-        return _scaled(sums(*codes), scales)
 
     return kernel
 

@@ -28,7 +28,71 @@ from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT16, Bounds, QuantParams
 
 Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
-"""Accumulators [N, O, *out] of 32 bits and a multiplier per channel -> rounded products."""
+"""Accumulators [N, O, *out] and a multiplier per channel -> rounded products."""
+
+Rescale = Callable[..., Kernel]
+"""Sums, the parameters of input, weight and output, numbers of channels and of spatial axes, bounds
+-> the kernel; see `rescaled`."""
+
+
+def _check_int8(params: QuantParams) -> None:
+    if params.qtype.torch_dtype != INT8.torch_dtype:
+        raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")
+
+
+def _is_wide(params: QuantParams, what: str) -> bool:
+    """Return whether codes have 16 bits, then with the zero point 0."""
+    wide = params.qtype.torch_dtype == INT16.torch_dtype
+    if wide and per_tensor(params, what)[1]:
+        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+    return wide
+
+
+def _check(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
+    _check_int8(w)
+    if not (_is_wide(x, "input") and _is_wide(out, "output")):
+        _check_int8(x)
+        _check_int8(out)
+    if bool(w.zero_point.any()):
+        raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
+
+
+def rescaled(
+    sums: accumulate.Accumulate,
+    x: QuantParams,
+    w: QuantParams,
+    out: QuantParams,
+    channels: int,
+    rank: int,
+    bounds: Bounds,
+    multiply: Multiply = fp.multiply_by_quantized_multiplier,
+) -> Kernel:
+    """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out.
+
+    multiply: of sums that have 32 bits; by default as the reference kernels.
+    """
+    _check(x, w, out)
+    scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
+    reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
+    by = fp.channel_multipliers(reals, (channels, *[1] * rank))
+    return _finished(sums, by, out, bounds, multiply)
+
+
+def _finished(
+    sums: accumulate.Accumulate,
+    by: fp.Multiplier,
+    out: QuantParams,
+    bounds: Bounds,
+    multiply: Multiply = fp.multiply_by_quantized_multiplier,
+) -> Kernel:
+    zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
+    wide = out.qtype.torch_dtype == INT16.torch_dtype
+    scaled = fp.multiply_wide if wide else multiply
+
+    def kernel(*codes: Tensor) -> Tensor:
+        return finish(scaled(sums(*codes).to(torch.int64), by) + zero, out, limits)
+
+    return kernel
 
 
 def conv(
@@ -43,6 +107,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
+    rescale: Rescale = rescaled,
 ) -> Kernel:
     """Return the kernel: codes [N, I, *spatial] -> codes [N, O, *out].
 
@@ -57,16 +122,16 @@ def conv(
         dilation: one number, or one per spatial dimension.
         groups: I for a depthwise convolution.
         bounds: real bounds of the fused activation.
+        rescale: scales the sums to output codes; by default as the reference kernels.
 
     Raises:
         KernelError: other types, weight zero points other than 0, or scale ratios that cannot be
             represented.
     """
-    _check(x, w, out)
     sums = accumulate.conv_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
     )
-    return _rescaled(sums, x, w, out, weight.shape[0], weight.dim() - 2, bounds)
+    return rescale(sums, x, w, out, weight.shape[0], weight.dim() - 2, bounds)
 
 
 def conv_transpose(
@@ -82,19 +147,17 @@ def conv_transpose(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
-    multiply: Multiply | None = None,
+    rescale: Rescale = rescaled,
 ) -> Kernel:
     """Return the kernel of a transposed convolution; arguments as `conv`.
 
     Args:
         weight: int8 codes [I, O, *kernel].
         output_padding: one number, or one per spatial dimension.
-        multiply: the product of sums and multipliers; by default that of the reference kernels.
 
     Raises:
         KernelError: as `conv`, or dilation or groups other than 1, which the operator lacks.
     """
-    _check(x, w, out)
     if groups != 1 or set(dilation if isinstance(dilation, Sequence) else [dilation]) != {1}:
         raise KernelError(
             "TFLite's TRANSPOSE_CONV has no groups and no dilation; leave this layer in float"
@@ -102,7 +165,7 @@ def conv_transpose(
     sums = accumulate.conv_transpose_accumulator(
         x, w, weight, bias, stride=stride, pads=pads, output_padding=output_padding
     )
-    return _rescaled(sums, x, w, out, weight.shape[1], weight.dim() - 2, bounds, multiply)
+    return rescale(sums, x, w, out, weight.shape[1], weight.dim() - 2, bounds)
 
 
 def linear(
@@ -126,7 +189,7 @@ def linear(
     if w.scale.numel() == 1:
         by = fp.quantize_multiplier(f32(scale_x * float(w.scale)) / scale_out)
         return _finished(sums, by, out, bounds)
-    return _rescaled(sums, x, w, out, weight.shape[0], 0, bounds)
+    return rescaled(sums, x, w, out, weight.shape[0], 0, bounds)
 
 
 def linear_float(
@@ -168,60 +231,3 @@ def matmul(
     scale = f32(per_tensor(a, "first input")[0] * per_tensor(b, "second input")[0])
     by = fp.quantize_multiplier(scale / per_tensor(out, "output")[0])
     return _finished(sums, by, out, bounds)
-
-
-def _check_int8(params: QuantParams) -> None:
-    if params.qtype.torch_dtype != INT8.torch_dtype:
-        raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")
-
-
-def _is_wide(params: QuantParams, what: str) -> bool:
-    """Return whether codes have 16 bits, then with the zero point 0."""
-    wide = params.qtype.torch_dtype == INT16.torch_dtype
-    if wide and per_tensor(params, what)[1]:
-        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
-    return wide
-
-
-def _check(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
-    _check_int8(w)
-    if not (_is_wide(x, "input") and _is_wide(out, "output")):
-        _check_int8(x)
-        _check_int8(out)
-    if bool(w.zero_point.any()):
-        raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
-
-
-def _rescaled(
-    sums: accumulate.Accumulate,
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    channels: int,
-    rank: int,
-    bounds: Bounds,
-    multiply: Multiply | None = None,
-) -> Kernel:
-    """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out."""
-    scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
-    reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
-    by = fp.channel_multipliers(reals, (channels, *[1] * rank))
-    return _finished(sums, by, out, bounds, multiply)
-
-
-def _finished(
-    sums: accumulate.Accumulate,
-    by: fp.Multiplier,
-    out: QuantParams,
-    bounds: Bounds,
-    multiply: Multiply | None = None,
-) -> Kernel:
-    zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
-    wide = out.qtype.torch_dtype == INT16.torch_dtype
-    narrow = multiply or fp.multiply_by_quantized_multiplier
-    scaled = fp.multiply_wide if wide else narrow
-
-    def kernel(*codes: Tensor) -> Tensor:
-        return finish(scaled(sums(*codes).to(torch.int64), by) + zero, out, limits)
-
-    return kernel

@@ -7,6 +7,7 @@ integer_ops/add.h, integer_ops/mul.h.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ def add(
     *,
     bounds: Bounds = NO_BOUNDS,
     pot_scale_int16: bool = True,
+    sign: int = 1,
 ) -> Kernel:
     """Return the rescaled addition of two code tensors, which broadcast.
 
@@ -47,33 +49,13 @@ def add(
         bounds: real bounds of the fused activation.
         pot_scale_int16: int16 tensors whose scales are all powers of two only shift and saturate;
             the schema's default.
+        sign: of the second input; -1 for the subtraction.
 
     Raises:
         KernelError: max(scale a, scale b) / scale out reaches 2**19 (the runtime aborts), types
             differ, int16 zero points are not 0, or no int16 input has the output's power-of-two
             scale.
     """
-    return _sum(a, b, out, bounds, 1, pot_scale_int16)
-
-
-def sub(
-    a: QuantParams,
-    b: QuantParams,
-    out: QuantParams,
-    *,
-    bounds: Bounds = NO_BOUNDS,
-    pot_scale_int16: bool = True,
-) -> Kernel:
-    """Return the rescaled subtraction a - b; arguments and errors as `add`.
-
-    Above a ratio of 2**19 the runtime returns unrelated codes; this function raises.
-    """
-    return _sum(a, b, out, bounds, -1, pot_scale_int16)
-
-
-def _sum(
-    a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, sign: int, pot: bool
-) -> Kernel:
     scale_a, zero_a = per_tensor(a, "first input")
     scale_b, zero_b = per_tensor(b, "second input")
     scale, zero = per_tensor(out, "output")
@@ -84,7 +66,7 @@ def _sum(
         if zero_a or zero_b or zero:
             raise KernelError("int16 ADD and SUB need zero points of 0; quantize symmetrically")
         logs = [checked_log2(s) for s in (scale_a, scale_b, scale)]
-        if pot and None not in logs:
+        if pot_scale_int16 and None not in logs:
             return _sum_by_shifts([int(v or 0) for v in logs], out, limits, sign)
     left = _LEFT_SHIFT[16 if wide else 8]
     twice = 2 * max(scale_a, scale_b)
@@ -104,6 +86,11 @@ def _sum(
         return finish(total + zero, out, limits)
 
     return kernel
+
+
+sub = partial(add, sign=-1)
+"""The rescaled subtraction a - b. Above a ratio of 2**19 the runtime returns unrelated codes; this
+function raises."""
 
 
 def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], sign: int) -> Kernel:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import Kernel, f32, per_tensor
+from qtool.backends.tflite.kernels import conv as reference
 from qtool.backends.tflite.kernels.bounds import finish
-from qtool.backends.tflite.kernels.conv import conv_transpose as reference_conv_transpose
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.types import QuantParams
 
@@ -56,5 +56,7 @@ def _multiply(x: Tensor, by: fp.Multiplier) -> Tensor:
     )
 
 
-conv_transpose = partial(reference_conv_transpose, multiply=_multiply)
+conv_transpose = partial(
+    reference.conv_transpose, rescale=partial(reference.rescaled, multiply=_multiply)
+)
 """The kernel of a transposed convolution; arguments as those of the reference kernel."""

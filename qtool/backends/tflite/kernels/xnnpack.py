@@ -11,64 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.tflite.kernels import conv as reference
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, Bounds, QuantParams
 
 _SUM_BITS, _REQUANTIZE_BITS = 20, 8
-
-
-def conv(
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: int | Sequence[int] = 1,
-    pads: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    bounds: Bounds = NO_BOUNDS,
-) -> Kernel:
-    """Return the kernel of a convolution; arguments as `qtool.backends.tflite.kernels.conv.conv`.
-
-    Raises:
-        KernelError: other types than int8.
-    """
-    sums = accumulate.conv_accumulator(
-        x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups
-    )
-    return _scaled(sums, x, w, out, (weight.shape[0], *[1] * (weight.dim() - 2)), bounds)
-
-
-def conv_transpose(
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: int | Sequence[int] = 1,
-    pads: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    bounds: Bounds = NO_BOUNDS,
-) -> Kernel:
-    """Return the kernel of a transposed convolution; weight codes [I, O, *kernel]."""
-    if groups != 1 or set(dilation if isinstance(dilation, Sequence) else [dilation]) != {1}:
-        raise KernelError("TRANSPOSE_CONV has no groups and no dilation")
-    sums = accumulate.conv_transpose_accumulator(
-        x, w, weight, bias, stride=stride, pads=pads, output_padding=output_padding
-    )
-    return _scaled(sums, x, w, out, (weight.shape[1], *[1] * (weight.dim() - 2)), bounds)
 
 
 def linear(
@@ -82,7 +37,7 @@ def linear(
 ) -> Kernel:
     """Return the kernel of a linear layer: codes [..., I], weight codes [O, I] -> [..., O]."""
     sums = accumulate.linear_accumulator(x, w, weight, bias)
-    return _scaled(sums, x, w, out, (weight.shape[0],), bounds)
+    return _scaled(sums, x, w, out, weight.shape[0], 0, bounds)
 
 
 def matmul(
@@ -108,24 +63,9 @@ def add(
     *,
     bounds: Bounds = NO_BOUNDS,
     pot_scale_int16: bool = True,  # of int16 alone
+    sign: int = 1,
 ) -> Kernel:
-    """Return the sum of two code tensors, which broadcast."""
-    return _sum(a, b, out, bounds, 1)
-
-
-def sub(
-    a: QuantParams,
-    b: QuantParams,
-    out: QuantParams,
-    *,
-    bounds: Bounds = NO_BOUNDS,
-    pot_scale_int16: bool = True,  # of int16 alone
-) -> Kernel:
-    """Return the difference of two code tensors, which broadcast."""
-    return _sum(a, b, out, bounds, -1)
-
-
-def _sum(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, sign: int) -> Kernel:
+    """Return the sum of two code tensors, which broadcast; the difference with the sign -1."""
     _check(a, b, out)
     (scale_a, zero_a), (scale_b, zero_b) = per_tensor(a, "input"), per_tensor(b, "input")
     scale, zero = per_tensor(out, "output")
@@ -140,6 +80,9 @@ def _sum(a: QuantParams, b: QuantParams, out: QuantParams, bounds: Bounds, sign:
         return finish((total >> shift) + zero, out, limits)
 
     return kernel
+
+
+sub = partial(add, sign=-1)
 
 
 def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
@@ -233,14 +176,16 @@ def _scaled(
     x: QuantParams,
     w: QuantParams,
     out: QuantParams,
-    shape: tuple[int, ...],
+    channels: int,
+    rank: int,
     bounds: Bounds,
 ) -> Kernel:
     """Return f32(acc) * f32(f32(scale x * scale w) / scale out), halves to even."""
     _check(x, w, out)
     scale_x, (scale, zero) = per_tensor(x, "input")[0], per_tensor(out, "output")
-    factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, shape[0])]
-    by, limits = torch.tensor(factors, dtype=torch.float32).reshape(shape), code_bounds(out, bounds)
+    factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, channels)]
+    by = torch.tensor(factors, dtype=torch.float32).reshape(channels, *[1] * rank)
+    limits = code_bounds(out, bounds)
 
     def kernel(codes: Tensor) -> Tensor:
         scaled = torch.round(sums(codes).to(torch.float32) * by).to(torch.float64)
@@ -253,3 +198,7 @@ def _check(*params: QuantParams) -> None:
     for each in params:
         if each.qtype.torch_dtype != INT8.torch_dtype:
             raise KernelError(f"XNNPACK's kernels take int8 here, not {each.qtype}")
+
+
+conv = partial(reference.conv, rescale=_scaled)
+conv_transpose = partial(reference.conv_transpose, rescale=_scaled)
