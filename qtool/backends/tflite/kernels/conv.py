@@ -65,7 +65,7 @@ def rescaled(
     channels: int,
     rank: int,
     bounds: Bounds,
-    multiply: Multiply = fp.multiply_by_quantized_multiplier,
+    multiply: Multiply | None = None,
 ) -> Kernel:
     """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out.
 
@@ -83,11 +83,11 @@ def _finished(
     by: fp.Multiplier,
     out: QuantParams,
     bounds: Bounds,
-    multiply: Multiply = fp.multiply_by_quantized_multiplier,
+    multiply: Multiply | None = None,
 ) -> Kernel:
     zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
     wide = out.qtype.torch_dtype == INT16.torch_dtype
-    scaled = fp.multiply_wide if wide else multiply
+    scaled = fp.multiply_wide if wide else multiply or fp.multiply_by_quantized_multiplier
 
     def kernel(*codes: Tensor) -> Tensor:
         return finish(scaled(sums(*codes).to(torch.int64), by) + zero, out, limits)
