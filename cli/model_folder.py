@@ -61,6 +61,7 @@ class FolderWriter:
         model: as it was loaded.
         files: path in the folder -> what was measured.
         records: path in the folder -> how the file was quantized.
+        parts: name of each part -> path of its file.
     """
 
     source: Path
@@ -69,6 +70,7 @@ class FolderWriter:
     model: Any
     files: dict[str, Summary] = field(default_factory=dict)
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, Path] = field(default_factory=dict)
 
     def path(self, part: str, plan: Any) -> Path:
         """Return the path of an ONNX file, whose folder is made.
@@ -79,6 +81,7 @@ class FolderWriter:
         """
         path = self.layout.path(self.folder, part, plan.recipe.mode)
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.parts[part] = path
         return path
 
     def add(self, plan: Any, path: Path, summary: Summary) -> None:
@@ -95,6 +98,8 @@ class FolderWriter:
             write_companions,
             write_record,
         )
+        from qtool.frontends.huggingface.folder_layout import GENAI
+        from qtool.frontends.huggingface.genai_speech import write_speech_files
         from qtool.frontends.huggingface.model_card import model_card
 
         mode, name = plan.recipe.mode, path.relative_to(self.folder).as_posix()
@@ -103,6 +108,9 @@ class FolderWriter:
         kept = write_companions(self.model, self.source, path, self.layout, self.folder, mode)
         write_record(self.folder, self.records)
         consumers = usable_consumers(self.layout, self.model)
+        if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
+            config, parts = self.model.config, self.parts
+            write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
         card = model_card(self.source.resolve().name, self.model, self.files, consumers)
         sources.report_kept([*kept, *write_card(self.folder, card)], self.source)
 

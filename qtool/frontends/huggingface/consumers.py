@@ -56,6 +56,11 @@ def pipeline_task(model: Any) -> str:
     return _row(model)[0]
 
 
+def is_whisper(model: Any) -> bool:
+    """Return whether a model is a part of Whisper, with the names that libraries know."""
+    return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
+
+
 def _reads_text(model: Any) -> bool:
     return getattr(_whole(model), "main_input_name", "") == "input_ids"
 
@@ -70,9 +75,9 @@ def refusal(consumer: str, model: Any) -> str | None:
     if isinstance(model, EncoderPart | DecoderPart) and not isinstance(model, MergedPart):
         return _PARTS
     task, ort_class = _row(model)
-    if consumer == GENAI and not isinstance(model, DecoderWithCache):
+    if consumer == GENAI and not (isinstance(model, DecoderWithCache) or is_whisper(model)):
         return (
-            "it loads language models with a KV cache: "
+            "it loads Whisper and language models with a KV cache: "
             f"{argument('--task', 'text-generation-with-past')}"
         )
     if consumer == JS and task == TEXT and not isinstance(model, DecoderWithCache):

@@ -1,6 +1,6 @@
 """Loads a folder with a library and prints what it computes, as JSON.
 
-    python python_consumers.py optimum|sentence-transformers|genai FOLDER '{"class": ..., ...}'
+    python python_consumers.py optimum|sentence-transformers|genai FOLDER <<< '{"class": ...}'
 
 A program of its own, since Optimum needs an older transformers than qtool.
 """
@@ -40,7 +40,7 @@ def sentences(folder: str, given: dict[str, Any]) -> Any:
 
 
 def genai(folder: str, given: dict[str, Any]) -> Any:
-    """The tokens behind `ids`."""
+    """The tokens behind `ids`, of Whisper also behind `features`."""
     import numpy as np
     import onnxruntime_genai as library
 
@@ -49,6 +49,8 @@ def genai(folder: str, given: dict[str, Any]) -> Any:
     length = len(given["ids"]) + given["tokens"]
     parameters.set_search_options(max_length=length, do_sample=False)
     generator = library.Generator(model, parameters)
+    if "features" in given:
+        generator.set_model_input("input_features", np.array(given["features"], np.float32))
     generator.append_tokens(np.array(given["ids"], np.int32))
     while not generator.is_done():
         generator.generate_next_token()
@@ -58,4 +60,4 @@ def genai(folder: str, given: dict[str, Any]) -> Any:
 RUNS = {"optimum": optimum, "sentence-transformers": sentences, "genai": genai}
 
 if __name__ == "__main__":
-    print(json.dumps(RUNS[sys.argv[1]](sys.argv[2], json.loads(sys.argv[3]))))
+    print(json.dumps(RUNS[sys.argv[1]](sys.argv[2], json.load(sys.stdin))))

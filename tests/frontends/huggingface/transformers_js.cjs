@@ -1,10 +1,10 @@
 // Loads a folder with @huggingface/transformers and prints what it computes, as JSON.
-// node transformers_js.cjs FOLDER '{"task": ..., "texts": [...], "sound": [...], "tokens": 20}'
+// echo '{"task": ..., "texts": [...], "sound": [...], "tokens": 20}' | node transformers_js.cjs FOLDER
 const path = require("node:path");
 const library = require("@huggingface/transformers");
 
 const folder = path.resolve(process.argv[2]);
-const { task, texts, sound, tokens } = JSON.parse(process.argv[3]);
+const { task, texts, sound, tokens } = JSON.parse(require("node:fs").readFileSync(0, "utf-8"));
 library.env.allowRemoteModels = false;
 library.env.localModelPath = path.dirname(folder);
 const name = path.basename(folder);

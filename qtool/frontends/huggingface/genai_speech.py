@@ -1,0 +1,172 @@
+"""The files that onnxruntime-genai needs for Whisper, next to those of the other libraries.
+
+It wants the encoder to return the keys and values of the cross-attention, which the decoder of the
+other libraries computes in its first call. Its two graphs share their weights with those files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.onnx.cross_attention import (
+    ENCODED,
+    STATES,
+    CrossCache,
+    cross_cache,
+    write_cross_attention,
+)
+from qtool.backends.onnxruntime.session import session
+from qtool.core.atomic import write_atomic
+from qtool.core.errors import VerificationError
+from qtool.frontends.huggingface.genai_config import CONFIG
+
+AUDIO, TEXT = "genai_audio.onnx", "genai_text.onnx"
+"""Encoder and decoder; Optimum would take a file with "encoder" or "decoder" in its name."""
+PROCESSOR = "audio_processor_config.json"
+_EXTRACTOR = "preprocessor_config.json"
+_SESSION = {"log_id": "onnxruntime-genai", "provider_options": []}
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def write_speech_files(config: Any, folder: Path, encoder: Path, decoder: Path) -> None:
+    """Write graphs and configurations for onnxruntime-genai.
+
+    Args:
+        config: of the model.
+        folder: of the model, with its preprocessor_config.json; above the files, or theirs.
+        encoder, decoder: the files of the other libraries.
+
+    Raises:
+        ExportError: the decoder has another form.
+        VerificationError: the graphs compute something else.
+        FileError: a file cannot be written.
+    """
+    heads = int(config.decoder_attention_heads)
+    cache = cross_cache(int(config.decoder_layers), heads, int(config.d_model) // heads)
+    write_cross_attention(encoder, decoder, folder / AUDIO, folder / TEXT, cache)
+    _check(config, (encoder, decoder), (folder / AUDIO, folder / TEXT), cache)
+    extractor = folder / _EXTRACTOR
+    known = json.loads(extractor.read_text("utf-8")) if extractor.is_file() else {}
+    for name, content in ((PROCESSOR, processor_config(known)), (CONFIG, speech_config(config))):
+        write_atomic(folder / name, f"{json.dumps(content, indent=2)}\n".encode())
+
+
+def _check(
+    config: Any, shared: tuple[Path, Path], own: tuple[Path, Path], cache: CrossCache
+) -> None:
+    """Compare the states and the logits of the first token of both pairs of files."""
+    inputs = session(shared[0]).get_inputs()
+    draw = np.random.default_rng(0)
+    sizes = [[s if isinstance(s, int) else 1 for s in i.shape] for i in inputs]
+    heard = {
+        i.name: draw.normal(size=size).astype(np.float32)
+        for i, size in zip(inputs, sizes, strict=True)
+    }
+    start = {"input_ids": np.array([[int(config.decoder_start_token_id)]])}
+    states = _outputs(shared[0], heard)
+    usual = _outputs(shared[1], {**start, STATES: states[ENCODED]})
+    audio = _outputs(own[0], heard)
+    crossed = {cache.past(name): audio[cache.present(name)] for name in cache.names}
+    found = _outputs(own[1], {**start, **crossed})
+    pairs = [(states[ENCODED], audio[ENCODED]), *((usual[name], found[name]) for name in found)]
+    if not all(np.array_equal(a, b) for a, b in pairs):
+        raise VerificationError(
+            f"{own[1]}: it does not compute what {shared[1].name} computes, which is a bug in qtool"
+        )
+
+
+def _outputs(path: Path, feed: Arrays) -> Arrays:
+    """Run a file; inputs that are not there are an empty cache."""
+    opened = session(path, once=True)
+    empty = {
+        i.name: np.zeros([1 if axis == 0 else s if isinstance(s, int) else 0
+                          for axis, s in enumerate(i.shape)], np.float32)
+        for i in opened.get_inputs()
+        if i.name not in feed
+    }  # fmt: skip
+    names = [o.name for o in opened.get_outputs()]
+    return dict(zip(names, opened.run(None, {**feed, **empty}), strict=True))
+
+
+def speech_config(config: Any) -> dict[str, Any]:
+    """Return the configuration of onnxruntime-genai for Whisper; greedy search by default."""
+    length = int(config.max_target_positions)
+    pairs = {"key": "past_key_values.%d.{}.key", "value": "past_key_values.%d.{}.value"}
+    own, cross = ({k: v.format(part) for k, v in pairs.items()} for part in ("decoder", "encoder"))
+    made = {k: v.replace("past_key_values", "present") for k, v in own.items()}
+    crossed = {k: v.replace("past_key_values", "present") for k, v in cross.items()}
+    ends = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    return {
+        "model": {
+            "type": "whisper",
+            **{key: getattr(config, key) for key in ends if getattr(config, key, None) is not None},
+            "context_length": length,
+            "vocab_size": int(config.vocab_size),
+            "encoder": {
+                **_sizes(config, "encoder", AUDIO),
+                "inputs": {"audio_features": "input_features"},
+                "outputs": {
+                    "encoder_hidden_states": "last_hidden_state",
+                    **{f"cross_present_{kind}_names": name for kind, name in crossed.items()},
+                },
+            },
+            "decoder": {
+                **_sizes(config, "decoder", TEXT),
+                "inputs": {
+                    "input_ids": "input_ids",
+                    **{f"past_{kind}_names": name for kind, name in own.items()},
+                    **{f"cross_past_{kind}_names": name for kind, name in cross.items()},
+                },
+                "outputs": {
+                    "logits": "logits",
+                    **{f"present_{kind}_names": name for kind, name in made.items()},
+                },
+            },
+            "speech": {"config_filename": PROCESSOR},
+        },
+        "search": {"do_sample": False, "max_length": length, "past_present_share_buffer": False},
+    }
+
+
+def _sizes(config: Any, part: str, file: str) -> dict[str, Any]:
+    heads = int(getattr(config, f"{part}_attention_heads"))
+    return {
+        "filename": file,
+        "hidden_size": int(config.d_model),
+        "head_size": int(config.d_model) // heads,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "num_hidden_layers": int(getattr(config, f"{part}_layers")),
+        "session_options": _SESSION,
+    }
+
+
+def processor_config(extractor: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of the runtime's own feature extractor.
+
+    Args:
+        extractor: preprocessor_config.json of the model.
+    """
+    length, hop = int(extractor.get("n_fft", 400)), int(extractor.get("hop_length", 160))
+    spectrum = {"n_fft": length, "frame_length": length, "hop_length": hop}
+    mel = {
+        "chunk_size": int(extractor.get("chunk_length", 30)),
+        "hop_length": hop,
+        "n_fft": length,
+        "n_mel": int(extractor.get("feature_size", 80)),
+    }
+    steps: tuple[tuple[str, str, dict[str, int]], ...] = (
+        ("audio_decoder", "AudioDecoder", {}),
+        ("STFT", "STFTNorm", spectrum),
+        ("log_mel_spectrogram", "LogMelSpectrum", mel),
+    )
+    sequence = [
+        {"operation": {"name": name, "type": kind, **({"attrs": attrs} if attrs else {})}}
+        for name, kind, attrs in steps
+    ]
+    return {"feature_extraction": {"sequence": sequence}}
