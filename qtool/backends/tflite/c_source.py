@@ -22,6 +22,7 @@ _SPECIAL = {
     "REVERSE_V2": "ReverseV2",
     "SELECT_V2": "SelectV2",
     "BATCH_MATMUL": "BatchMatMul",
+    "CUMSUM": "CumSum",
 }
 """Operators whose method of the op resolver is not their name in camel case."""
 
@@ -83,6 +84,9 @@ def _main(model: Model, stem: str, header: str, arena: int) -> str:
     members = ["data.int8" if is_codes(t) else "data.f" for t in ends]
     rounded = -(-arena // 16) * 16
     return f"""// One inference with TensorFlow Lite Micro; link it with libtensorflow-microlite.
+#include <stddef.h>
+#include <stdint.h>
+
 #include "{header}"
 #include "tensorflow/lite/micro/micro_interpreter.h"
 #include "tensorflow/lite/micro/micro_log.h"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from qtool.backends.export import Checked, ExportOptions
@@ -96,9 +98,14 @@ def _without_record(data: bytes) -> bytes:
 
 
 def _arena(path: Path, data: bytes) -> int:
-    """Return the bytes of the arena; a generous guess where they cannot be measured."""
+    """Return the bytes of the arena; a bound where they cannot be measured.
+
+    The bound is the file four times, for what the interpreter keeps of its operators and channels,
+    and all computed tensors, none in the place of another.
+    """
     if tflm.version() is None:
-        return 4 * len(data)
+        computed = [t for t in from_bytes(data).tensors if t.data is None]
+        return 4 * len(data) + sum(math.prod(t.shape) * np.dtype(t.type).itemsize for t in computed)
     return tflm.arena(path).total
 
 
