@@ -44,21 +44,57 @@ export async function write(prompt, onText = () => {}) {
   return { tokens: Array.from(ids.data, Number).slice(count), perSecond: (times.length - 1) / seconds };
 }
 
-const show = (id, text) => (document.getElementById(id).textContent = text);
+const at = (id) => document.getElementById(id);
+const show = (id, text) => (at(id).textContent = text);
 
-document.getElementById("compare").onclick = async () => {
-  const texts = document.getElementById("sentences").value.split("\n").filter(Boolean);
-  await encoder();
+/** Runs an action of a button, which is disabled meanwhile; an error is shown next to it. */
+function act(button, figures, action) {
+  at(button).onclick = async () => {
+    at(button).disabled = true;
+    at(figures).classList.remove("failed");
+    try {
+      await action();
+    } catch (error) {
+      show(figures, `It does not run: ${error.message}`);
+      at(figures).classList.add("failed");
+    } finally {
+      at(button).disabled = false;
+    }
+  };
+}
+
+function row(similarity, text) {
+  const line = document.createElement("tr");
+  const [number, sentence] = [line.insertCell(), line.insertCell()];
+  number.textContent = similarity.toFixed(3).replace("-", "\u2212");
+  sentence.textContent = text;
+  const bar = document.createElement("meter");
+  bar.value = Math.max(0, similarity);
+  bar.setAttribute("aria-hidden", "true");
+  sentence.append(bar);
+  return line;
+}
+
+act("compare", "encoder-figures", async () => {
+  const texts = at("sentences").value.split("\n").filter((text) => text.trim());
+  show("encoder-figures", "Loading the model \u2026");
+  await embed(texts); // the engine compiles what runs often once more
   const start = performance.now();
   const [first, ...others] = await embed(texts);
   const time = (performance.now() - start) / texts.length;
   const dot = (vector) => vector.reduce((sum, value, i) => sum + value * first[i], 0);
-  show("similarities", others.map((vector, i) => `${dot(vector).toFixed(3)}  ${texts[i + 1]}`).join("\n"));
-  show("encoder-figures", `${time.toFixed(1)} ms a sentence`);
-};
+  at("similarities").replaceChildren(...others.map((vector, i) => row(dot(vector), texts[i + 1])));
+  show("encoder-figures", `${time.toFixed(1)} ms per sentence`);
+});
 
-document.getElementById("write").onclick = async () => {
+act("write", "writer-figures", async () => {
+  const prompt = at("prompt").value;
   let text = "";
-  const result = await write(document.getElementById("prompt").value, (piece) => show("text", (text += piece)));
+  show("text", "");
+  show("given", prompt);
+  show("writer-figures", "Loading the model \u2026");
+  await writer();
+  show("writer-figures", "Writing \u2026");
+  const result = await write(prompt, (piece) => show("text", (text += piece)));
   show("writer-figures", `${result.tokens.length} tokens, ${result.perSecond.toFixed(1)} tokens per second`);
-};
+});

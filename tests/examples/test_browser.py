@@ -95,9 +95,26 @@ def test_the_tokens_are_those_of_the_file(page: Any, models: Path) -> None:
 
 def test_what_a_reader_does(page: Any) -> None:
     page.click("#compare")
-    page.wait_for_function("document.querySelector('#encoder-figures').textContent")
-    assert len(page.inner_text("#similarities").splitlines()) == 2
+    page.wait_for_function(
+        "/per sentence/.test(document.querySelector('#encoder-figures').textContent)"
+    )
+    assert page.locator("#similarities tr").count() == 2
     page.click("#write")
-    page.wait_for_function("document.querySelector('#writer-figures').textContent")
+    page.wait_for_function(
+        "/per second/.test(document.querySelector('#writer-figures').textContent)"
+    )
+    assert page.inner_text("#given") == PROMPT
     assert page.inner_text("#text").strip()
-    assert "60 tokens, " in page.inner_text("#writer-figures")
+    assert page.inner_text("#writer-figures").startswith("60 tokens, ")
+    assert page.is_enabled("#write")
+
+
+def test_a_model_that_is_missing_is_said(page: Any) -> None:
+    other = page.context.browser.new_page()
+    other.route("**/models/**", lambda route: route.fulfill(status=404))
+    other.goto(page.url)
+    other.click("#compare")
+    other.wait_for_selector("#encoder-figures.failed", timeout=60_000)
+    assert other.inner_text("#encoder-figures").startswith("It does not run: ")
+    assert other.is_enabled("#compare")
+    other.close()
