@@ -12,6 +12,7 @@ import numpy as np
 
 from qtool.backends import subprocess_runner
 from qtool.backends.openvino.workarounds import OPENVINO_WORKAROUNDS
+from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays, ExecutedKernel, Runtime
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
@@ -62,7 +63,7 @@ def _compile(path: str) -> Any:
         raise VerificationError(f"{path}: OpenVINO does not load it: {error}") from error
 
 
-def _handle_run(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_run(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     compiled = _compile(path)
     try:
         outputs = compiled(dict(enumerate(arrays)))
@@ -71,7 +72,7 @@ def _handle_run(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, A
     return {}, [np.array(outputs[i]) for i in range(len(compiled.outputs))]
 
 
-def _handle_kernels(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_kernels(path: str, _: Arrays) -> tuple[Message, Arrays]:
     """Return type, precision and original node names of each executed node."""
     keys = ("layerType", "runtimePrecision", "originalLayersNames")
     nodes = _compile(path).get_runtime_model().get_ordered_ops()

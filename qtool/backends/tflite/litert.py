@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends import subprocess_runner
+from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
@@ -175,15 +176,15 @@ def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
     return [model.get_tensor(d["index"]) for d in model.get_output_details()]
 
 
-def _handle_reference(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_reference(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     return {}, outputs(invoke(interpreter(path, "BUILTIN_REF"), path, arrays))
 
 
-def _handle_default(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_default(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     return {}, outputs(invoke(interpreter(path, "AUTO"), path, arrays))
 
 
-def _handle_trace(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_trace(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     model = invoke(interpreter(path, "BUILTIN_REF", keep=True), path, arrays)
     indices, values = [], []
     for operator in model._get_ops_details():
@@ -194,7 +195,7 @@ def _handle_trace(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message,
     return {"indices": indices}, values
 
 
-def _handle_time(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     threads, runs = map(int, arrays[0])
     model = invoke(interpreter(path, "AUTO", threads=threads), path, arrays[1:])
     spent = []
@@ -206,7 +207,7 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, 
     return {"microseconds": float(ordered[cut : len(spent) - cut].mean())}, ()
 
 
-def _handle_delegated(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:
     model = interpreter(path, "AUTO")
     try:
         model.allocate_tensors()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends import subprocess_runner
+from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
@@ -82,7 +83,7 @@ def _interpreter(path: str) -> Any:
         raise VerificationError(f"{path}: {TITLE} does not load it: {error}") from error
 
 
-def _handle_run(path: str, arrays: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_run(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     interpreter = _interpreter(path)
     results: list[list[np.ndarray[Any, Any]]] = []
     count = _outputs(path)
@@ -100,7 +101,7 @@ def _outputs(path: str) -> int:
     return len(load(path).outputs)
 
 
-def _handle_arena(path: str, _: Arrays) -> tuple[subprocess_runner.Message, Arrays]:
+def _handle_arena(path: str, _: Arrays) -> tuple[Message, Arrays]:
     """Return the sizes that the interpreter prints to the stream of errors."""
     interpreter = _interpreter(path)
     with tempfile.TemporaryFile() as file:

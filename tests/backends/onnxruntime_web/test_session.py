@@ -100,7 +100,7 @@ def test_the_memory_of_a_session_is_freed(tmp_path: Path) -> None:
     number = session._id
     del session
     gc.collect()
-    assert number in PROCESS._unused
+    assert number in [session for _, session in PROCESS._unused]
     WebSession(file)
     with pytest.raises(VerificationError):
         PROCESS.call("run", [np.ones((1, 3), np.float32)], id=number)
