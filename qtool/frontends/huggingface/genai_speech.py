@@ -72,8 +72,8 @@ def _check(
     usual = _outputs(shared[1], {**start, STATES: states[ENCODED]})
     audio = _outputs(own[0], heard)
     crossed = {cache.past(name): audio[cache.present(name)] for name in cache.names}
-    found = _outputs(own[1], {**start, **crossed})
-    pairs = [(states[ENCODED], audio[ENCODED]), *((usual[name], found[name]) for name in found)]
+    cached = _outputs(own[1], {**start, **crossed})
+    pairs = [(states[ENCODED], audio[ENCODED]), *((usual[name], cached[name]) for name in cached)]
     if not all(np.array_equal(a, b) for a, b in pairs):
         raise VerificationError(
             f"{own[1]}: it does not compute what {shared[1].name} computes, which is a bug in qtool"
