@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
-from qtool.backends.onnx.export.workarounds import TRANSPOSED_WEIGHTS
+from qtool.backends.onnx.export.weight_order import store_as_read
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save
@@ -69,18 +69,18 @@ class OnnxExport:
 
     def _write(self) -> onnx.ModelProto:
         form, used = self._target.file, runtime(self._target.runtime)
-        workarounds = [] if used is None else [*used.workarounds]
-        if not form.transposed_weights:
-            workarounds.append(TRANSPOSED_WEIGHTS)
-        return to_onnx(
+        model = to_onnx(
             lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
             self.simulation.graph,
             max(form.opset, _OPSET_OF_16_BITS) if self._has_16_bits else form.opset,
             form.ir_version,
             self._metadata,
             form.contrib,
-            workarounds,
+            () if used is None else used.workarounds,
         )
+        if not form.transposed_weights:
+            store_as_read(model)
+        return model
 
     @property
     def _has_16_bits(self) -> bool:

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper
+from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime_web.node_process import PROCESS
@@ -71,6 +73,25 @@ def test_it_measures_its_own_time(tmp_path: Path) -> None:
     feed = feeds(session, [np.ones((2, 3), np.float32)])
     assert session.seconds(feed, 0) < session.seconds(feed, 1000)
     assert not isinstance(open_model(tmp_path / "a.onnx"), TimedSession)
+
+
+@in_node
+def test_files_are_evaluated_and_timed_there(tmp_path: Path) -> None:
+    x = torch.randn(8, 3)
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    file, plain = tmp_path / "model.onnx", tmp_path / "float.onnx"
+    qtool.quantize(model, [x], accuracy="fast").export(file)
+    qtool.capture_model(model, x).export_float(plain)
+    here, web = (
+        qtool.evaluate(file, model, [x], seconds=0.01, runtime=r) for r in ("onnxruntime", "node")
+    )
+    assert here.runtime == ""
+    assert web.runtime.startswith("onnxruntime-web in node, version ")
+    assert web.summary().text.endswith(web.runtime)
+    assert web.sqnr_db == pytest.approx(here.sqnr_db, abs=1e-3)
+    timed = qtool.bench([plain, file], [x], batch_sizes=(8,), seconds=0.01, runtime="node")
+    assert timed.runtime == web.runtime
+    assert timed.summary().text.startswith(f"in {web.runtime}, on ")
 
 
 @in_node
