@@ -66,17 +66,20 @@ class Converted:
     seconds: float
 
 
-def converted(network: Network, path: Path, target: str, accuracy: str) -> Converted:
+def converted(
+    network: Network, path: Path, target: str, accuracy: str, mode: str = "static"
+) -> Converted:
     start = time.process_time()
-    quantized = qtool.quantize(network.model, network.calibration, target=target, accuracy=accuracy)
+    options = {"target": target, "accuracy": accuracy, "mode": mode}
+    quantized = qtool.quantize(network.model, network.calibration, **options)
     quantized.export(path, verify=False)
     return Converted(quantized, path, time.process_time() - start)
 
 
-def measure(network: Network, accuracy: str) -> tuple[str, ...]:
+def measure(network: Network, accuracy: str, mode: str) -> tuple[str, ...]:
     with scratch_folder() as folder:
         onnx = converted(network, folder / "model.onnx", DEFAULT, accuracy)
-        lite = converted(network, folder / "model.tflite", "tflite", accuracy)
+        lite = converted(network, folder / "model.tflite", "tflite", accuracy, mode)
         result = lite.model.export(folder / "verified.tflite")
         assert result is not None
         assert result.exactness is not None
@@ -88,7 +91,7 @@ def measure(network: Network, accuracy: str) -> tuple[str, ...]:
         kinds = collections.Counter(op.name for op in file.model.operators)
         return (
             differing(result.exactness),
-            *small_file(network, accuracy, [a[:MICRO_SAMPLES] for a in arrays[0]], folder),
+            *small_file(network, accuracy, mode, [a[:MICRO_SAMPLES] for a in arrays[0]], folder),
             differing(delegate),
             decibels(real[:1], [file.run(arrays[0])]),
             decibels(real, [file.run(a, default=True) for a in arrays]),
@@ -103,11 +106,13 @@ def differing(result: Exactness) -> str:
     return f"{result.elements - result.identical} of {result.elements}"
 
 
-def small_file(network: Network, accuracy: str, new: list[Array], folder: Path) -> tuple[str, str]:
+def small_file(
+    network: Network, accuracy: str, mode: str, new: list[Array], folder: Path
+) -> tuple[str, str]:
     """Return outputs that differ in TensorFlow Lite Micro, and the placement on Ethos-U."""
     path = folder / "micro.tflite"
     try:
-        converted(network, path, microcontroller.TARGET, accuracy)
+        converted(network, path, microcontroller.TARGET, accuracy, mode)
         file = TfliteFile(path)
         expected = file.engine_codes(file.program(tflm.PROFILE), new)
         results = tflm.run(path, file.arrays(new))
@@ -139,6 +144,7 @@ def main() -> None:
     parser.add_argument("--realdata", type=Path, metavar="FOLDER", help="trained networks")
     parser.add_argument("--only", default="", help="names, with commas; 'none' for none")
     parser.add_argument("--accuracy", default="balanced")
+    parser.add_argument("--mode", default="static", help="of the .tflite files")
     parser.add_argument("--random", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--first", type=int, default=0, help="number of the first random network")
     parser.add_argument("--activations", choices=("int8", "int16", "mixed"), default="int8")
@@ -155,16 +161,16 @@ def main() -> None:
         converted(digits(), folder / "first.onnx", DEFAULT, "fast")
     print(row(HEAD), row(["---"] * len(HEAD)), sep="\n", flush=True)
     for name in (n for n in networks if n in only):
-        print(row([name, *cells(networks[name], options.accuracy)]), flush=True)
+        print(row([name, *cells(networks[name], options.accuracy, options.mode)]), flush=True)
     if options.mutated:
         mutated_files(options.mutated)
     if options.random:
         random_networks(options.random, options.first, options.activations)
 
 
-def cells(make: Make, accuracy: str) -> tuple[str, ...]:
+def cells(make: Make, accuracy: str, mode: str) -> tuple[str, ...]:
     try:
-        return measure(make(), accuracy)
+        return measure(make(), accuracy, mode)
     except QtoolError as error:
         return (f"{type(error).__name__}: {error}",)
 

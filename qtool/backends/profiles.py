@@ -28,6 +28,7 @@ from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
 from qtool.backends.tflite.kernels import activation as tflite_activation
 from qtool.backends.tflite.kernels import concat as tflite_concat
 from qtool.backends.tflite.kernels import conv as tflite_conv
+from qtool.backends.tflite.kernels import dynamic as tflite_dynamic
 from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
 from qtool.backends.tflite.kernels import lookup_tables as tflite_table
 from qtool.backends.tflite.kernels import micro as tflite_micro
@@ -105,6 +106,7 @@ _TFLITE: dict[str, Binder] = {
     "conv": tflite_conv.conv,
     "conv_transpose": tflite_conv.conv_transpose,
     "dequantize": tflite_quantize.dequantize,
+    "dynamic_linear": tflite_dynamic.dynamic_linear,
     "gelu": tflite_table.gelu,
     "global_average_pool": tflite_pool.global_average_pool,
     "hard_swish": tflite_activation.hard_swish,

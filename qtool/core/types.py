@@ -172,9 +172,15 @@ class Observed:
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Parameters computed at run time from the range of the tensor."""
+    """Parameters computed at run time from the range of the tensor.
+
+    Attributes:
+        qtype: type of the codes.
+        per_row: from the range of each row along the last axis.
+    """
 
     qtype: QType
+    per_row: bool = False
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _execution(state: NodeDecisions, node: fx.Node, gives_codes: bool) -> tuple[
 
 def _weight_only_execution(state: NodeDecisions, node: fx.Node) -> tuple[Execution, str]:
     scheme, row = state.weight_only[node], row_of(node)
-    execution, reason = weight_only.execution_and_reason(scheme)
+    execution, reason = weight_only.execution_and_reason(scheme, state.target)
     if row is not None and row.extra_weights and scheme.when is When.DYNAMIC:
         reason = "its inputs are quantized in each time step"
     elif node in state.tied_tables:

@@ -91,14 +91,14 @@ class QuantPoint(nn.Module):
 class DynamicPoint(nn.Module):
     """A tensor whose parameters follow from its range in each batch."""
 
-    def __init__(self, name: str, qtype: QType) -> None:
+    def __init__(self, name: str, spec: Dynamic) -> None:
         super().__init__()
-        self.point = name
-        self.qtype = qtype
+        self.point, self.qtype, self.per_row = name, spec.qtype, spec.per_row
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Round floats of any shape; the gradient treats the range as a constant."""
-        scale, zero = range_of_batch(x.detach(), self.qtype.qmin, self.qtype.qmax)
+        q = self.qtype
+        scale, zero = range_of_batch(x.detach(), q.qmin, q.qmax, self.per_row)
         return _fake_quantize(x, scale, zero, self.qtype)
 
     def extra_repr(self) -> str:
@@ -125,7 +125,7 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
         source = nodes[point.edges[0].source if point.edges else point.name]
         path = _free_path(module, "quant_points", point.name)
         if isinstance(point.spec, Dynamic):
-            module.add_submodule(path, DynamicPoint(point.name, point.spec.qtype))
+            module.add_submodule(path, DynamicPoint(point.name, point.spec))
             _insert_dynamic(module, path, point, nodes[point.edges[0].user])
             continue
         module.add_submodule(path, QuantPoint(point.name))

@@ -266,8 +266,8 @@ def describe_spec(spec: Spec) -> str:
             where = "per tensor" if axis is None else f"per channel (axis {axis})"
             where = where if block is None else f"per block of {block} (axis {axis})"
             return f"{qtype} {'symmetric ' if symmetric else ''}{where}, {observer}"
-        case Dynamic(qtype):
-            return f"{qtype}, range of each batch"
+        case Dynamic(qtype, per_row):
+            return f"{qtype}, range of each {'row' if per_row else 'batch'}"
         case Fixed(params):
             return f"{params.qtype} fixed"
         case SharedWith(point, factor):

@@ -84,10 +84,11 @@ def tied_table_scheme(
     return scheme if whole_bytes else None
 
 
-def execution_and_reason(scheme: Scheme) -> tuple[Execution, str]:
+def execution_and_reason(scheme: Scheme, target: Target) -> tuple[Execution, str]:
     """Return how a layer with this scheme runs, and the reason for the plan."""
     if scheme.when is When.DYNAMIC:
-        return Execution.DYNAMIC, "its input is quantized with the range of each batch"
+        part = "row" if target.dynamic_rows else "batch"
+        return Execution.DYNAMIC, f"its input is quantized with the range of each {part}"
     return Execution.WEIGHTS, f"{describe_weights(scheme)}, input and result in float"
 
 
@@ -121,7 +122,7 @@ def place_points(
     points: list[Point] = []
     if scheme.when is When.DYNAMIC and not row.extra_weights:
         # (a recurrent kernel quantizes its input and its state itself)
-        dynamic = Dynamic(target.types.activation)
+        dynamic = Dynamic(target.types.activation, target.dynamic_rows)
         points.append(_point(node, row.inputs[0], "input", Kind.ACTIVATION, dynamic))
     signed = scheme.weights.signed
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)

@@ -22,7 +22,7 @@ from qtool.backends.onnxruntime.integer_engine.matmul_nbits import FUSES_PRODUCT
 from qtool.core.data import Batch
 from qtool.core.graph import torch_ops
 from qtool.core.packed_codes import pack, unpack
-from qtool.core.types import UINT4, UINT8
+from qtool.core.types import UINT4, UINT8, Dynamic
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.fake_quantize import DynamicPoint
@@ -162,12 +162,12 @@ def test_a_dynamic_point_is_dynamic_quantize_linear(values: list[float]) -> None
     mine, at = torch_ops.range_of_batch(x, 0, 255)
     assert (mine.item(), at.item()) == (scale.item(), zero.item())
     expected = (codes.astype(np.float32) - np.float32(zero)) * scale
-    np.testing.assert_array_equal(DynamicPoint("x", UINT8)(x).numpy(), expected)
+    np.testing.assert_array_equal(DynamicPoint("x", Dynamic(UINT8))(x).numpy(), expected)
 
 
 def test_the_gradient_passes_a_dynamic_point() -> None:
     x = torch.tensor([-1.0, 0.3, 2.5], requires_grad=True)
-    DynamicPoint("x", UINT8)(x).sum().backward()
+    DynamicPoint("x", Dynamic(UINT8))(x).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [1, 1, 1]
 

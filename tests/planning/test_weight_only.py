@@ -48,4 +48,4 @@ def test_a_kernel_that_rounds_its_inputs_is_taken_where_that_is_asked_for() -> N
 def test_decisions_say_what_is_stored(name: str, execution: Execution, reason: str) -> None:
     found = SCHEMES[name].first_match(X86.schemes("linear"))
     assert found is not None
-    assert execution_and_reason(found) == (execution, reason)
+    assert execution_and_reason(found, X86) == (execution, reason)

@@ -151,9 +151,12 @@ def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
     return codes.new_empty(size)
 
 
-def range_of_batch(x: torch.Tensor, qmin: int, qmax: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and zero point (float) of DynamicQuantizeLinear."""
-    low, high = x.amin().clamp(max=0), x.amax().clamp(min=0)
+def range_of_batch(
+    x: torch.Tensor, qmin: int, qmax: int, per_row: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return scale and zero point (float) of DynamicQuantizeLinear, or of each row."""
+    ends = (x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)) if per_row else x.aminmax()
+    low, high = ends[0].clamp(max=0), ends[1].clamp(min=0)
     scale = (high - low) / (qmax - qmin)
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     return scale, torch.round(qmin - low / scale).clamp(qmin, qmax)

@@ -16,7 +16,8 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.types import INT8, INT16, QuantParams
+from qtool.core.schemes import Scheme, When
+from qtool.core.types import INT4, INT8, INT16, QuantParams
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -97,13 +98,15 @@ def _activations(node: fx.Node) -> str | None:
 
 
 _TYPES = tuple(replace(s, activations=a) for a in (INT8, INT16) for s in INTEGER_SCHEMES)
+_DYNAMIC = tuple(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4))
+_LINEAR = (*_TYPES, *_DYNAMIC, *WEIGHT_ONLY_SCHEMES)
 _OF_BOTH = ("concat", "sigmoid", "softmax", "tanh", "silu", "leaky_relu", "global_average_pool")
 _OF_INT8 = ("hard_swish",)
 
 _KERNELS = {
     "conv": KernelRule(_planar, schemes=_TYPES),
     "conv_transpose": KernelRule(_transposed, schemes=_TYPES),
-    "linear": KernelRule(rules.constant_weights, schemes=(*_TYPES, *WEIGHT_ONLY_SCHEMES)),
+    "linear": KernelRule(rules.constant_weights, schemes=_TYPES),
     "add": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
     "mul": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
     "matmul": KernelRule(_activations, opportunistic=True, schemes=_TYPES),
@@ -120,7 +123,12 @@ TFLITE = Target(
     name="tflite",
     description="TFLite (LiteRT), reference kernels",
     types=Types(INT8, symmetric=frozenset({INT16})),
-    kernels={**_KERNELS, "gelu": KernelRule(rules.float32, opportunistic=True)},
+    kernels={
+        **_KERNELS,
+        "gelu": KernelRule(rules.float32, opportunistic=True),
+        "linear": KernelRule(rules.constant_weights, schemes=_LINEAR),
+    },
+    dynamic_rows=True,
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
         **dict.fromkeys(

@@ -11,9 +11,9 @@ import torch
 from qtool.backends.onnxruntime.integer_engine import Instruction, Program
 from qtool.backends.profiles import profile as profile_of
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine.call import Call, is_codes, params_of
+from qtool.backends.tflite.engine.call import Call, is_codes, is_dynamic_linear, params_of
 from qtool.backends.tflite.engine.moves import CONCATENATION, MOVES
-from qtool.backends.tflite.engine.operators import DATA_INPUTS, OPERATORS
+from qtool.backends.tflite.engine.operators import DATA_INPUTS, OPERATORS, dynamic_linear
 from qtool.backends.tflite.file import Model, Operator
 from qtool.backends.tflite.file.model import ABSENT
 from qtool.core import value_names
@@ -114,6 +114,8 @@ def _bind(call: Call, run: RunOperator | None) -> tuple[str, Any, Sequence[int]]
     if op.name == "ADD" and call.output.type == "float32" and not _is_fused(call):
         unbounded = call.profile.name == litert.DELEGATE_PROFILE
         return "sum", torch.add if unbounded else _finite_sum, present
+    if is_dynamic_linear(call.model, op) and call.profile.name != litert.DELEGATE_PROFILE:
+        return "dynamic", dynamic_linear(call), [0]
     if codes and op.name in OPERATORS and not op.custom:
         positions = present if op.name == "CONCATENATION" else DATA_INPUTS.get(op.name, (0,))
         return "integer", OPERATORS[op.name](call), positions

@@ -155,6 +155,19 @@ def _linear(call: Call) -> Kernel:
     return run
 
 
+def dynamic_linear(call: Call) -> Kernel:
+    """Bind FULLY_CONNECTED on floats with int8 weights."""
+    bias = None if call.tensor(2) is None else call.stored(2)
+    kernel = call.bind("dynamic_linear", params_of(call.input(1), 0), call.stored(1), bias)
+    keep, width = bool(call.option("keep_num_dims", False)), call.input(1).shape[1]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = kernel(x if keep else x.reshape(-1, width))
+        return result
+
+    return run
+
+
 def _matmul(call: Call) -> Kernel:
     kernel = call.bind("matmul", call.params(0), call.params(1), call.out)
     swapped = [bool(call.option(name, False)) for name in ("adj_x", "adj_y")]

@@ -147,7 +147,7 @@ def to_tflite(
 
 def _stored_points(w: Writer) -> dict[str, StoredPoint]:
     """Return where the point of each dequantize of the graph is in the file."""
-    points: dict[str, StoredPoint] = {}
+    points: dict[str, StoredPoint] = dict(w.dynamic_weights)
     for node, value in w.values.items():
         if node.target is not torch_ops.dequantize:
             continue

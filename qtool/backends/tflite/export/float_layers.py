@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import fx
 
+from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export import layers
+from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.linear import linear as linear_layer
-from qtool.backends.tflite.export.values import Stored, Value
+from qtool.backends.tflite.export.values import Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer
 from qtool.core import graph as G
+from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
+from qtool.core.types import INT8, QuantParams
 
 
 def conv(w: Writer, node: fx.Node) -> Value:
@@ -55,6 +60,28 @@ def linear(w: Writer, node: fx.Node) -> Value:
         w.values[weight] = stored
         return result
     return linear_layer(w, node, None, (None, None))
+
+
+def dynamic_linear(w: Writer, node: fx.Node) -> Value:
+    """Write FULLY_CONNECTED on floats with int8 weights, which quantizes each row of its input."""
+    codes, scale, bias = (w.argument(a) if a is not None else None for a in node.args[1:4])
+    assert isinstance(codes, Stored)
+    assert isinstance(scale, Stored)
+    channels = scale.data.reshape(-1)
+    params = QuantParams(INT8, channels, torch.zeros_like(channels, dtype=torch.int64), 0)
+    x = w.whole(node.args[0])
+    x = w.in_order(x, identity(len(x.sizes)))
+    array = np.ascontiguousarray(codes.data.t().numpy())
+    index = w.builder.constant(codes.name, array, quantization(params, 0))
+    inputs: list[Value | int] = [x, index]
+    point = value_names.dequantize(value_names.point_of_codes(codes.name) or codes.name)
+    shape = tuple(codes.data.shape)
+    w.dynamic_weights[point] = StoredPoint(index, 0, (1, 0), shape)
+    if isinstance(bias, Stored):
+        inputs.append(w.builder.constant(bias.name, bias.real().detach().numpy()))
+    options = {"keep_num_dims": len(x.sizes) > 2, "asymmetric_quantize_inputs": True}
+    result = w.new(name(node), node)
+    return w.emit("FULLY_CONNECTED", inputs, result, 12, fused_activation_function=0, **options)
 
 
 def average_pool(w: Writer, node: fx.Node) -> Value:

@@ -304,6 +304,7 @@ FLOAT: Mapping[Any, Write] = {
     torch_ops.average_pool: float_layers.average_pool,
     torch_ops.global_average_pool: float_layers.global_average_pool,
     aten.linear.default: float_layers.linear,
+    torch_ops.dynamic_linear: float_layers.dynamic_linear,
     torch_ops.gemm: float_layers.linear,
     aten.eq.Scalar: _binary("EQUAL"),
     aten.eq.Tensor: _binary("EQUAL"),

@@ -51,6 +51,8 @@ class Writer:
         values: node -> its value.
         cache: copies of values.
         constants: name of codes -> where they are stored.
+        dynamic_weights: name of the dequantize that a weight of a dynamic layer would have -> where
+            its codes are stored.
         layers: index of a tensor with another name than its layer -> the layer.
         parts: name of a quantize -> the tensors that hold its codes together.
         in_parts: linear layers whose result, an output in float, is written with finer codes, each
@@ -66,6 +68,7 @@ class Writer:
     cache: Cache = field(default_factory=Cache)
     constants: dict[str, StoredPoint] = field(default_factory=dict)
     layers: dict[int, str] = field(default_factory=dict)
+    dynamic_weights: dict[str, StoredPoint] = field(default_factory=dict)
     parts: dict[str, Parts] = field(default_factory=dict)
     in_parts: dict[fx.Node, int] = field(default_factory=dict)
 

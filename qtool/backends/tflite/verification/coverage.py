@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine.call import is_codes
+from qtool.backends.tflite.engine.call import is_codes, is_dynamic_linear
 from qtool.backends.tflite.file import Model, Operator
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import VerificationError
@@ -64,7 +64,8 @@ def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) 
 
 def _is_integer(model: Model, op: Operator) -> bool:
     tensor = model.tensors[op.outputs[0]]
-    return is_codes(tensor) or tensor.type in ("int32", "int64", "bool")
+    whole = is_codes(tensor) or tensor.type in ("int32", "int64", "bool")
+    return whole or is_dynamic_linear(model, op)
 
 
 def macs(model: Model, op: Operator) -> int:
