@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
-from qtool.algorithms.residual_input import residual_input
+from qtool.algorithms.residual_input import residual_input, residual_target
 from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
@@ -171,14 +171,10 @@ class LayerWalk:
         """Return the float results of a layer, plus the error of the tensor they are added to."""
         exact, coded = values
         number, residual = self.executor.indices[name], self.residuals.get(name)
-        results = [row[number] for row in exact]
         if residual is None:
-            return results
-        errors = [one[residual] - two[residual] for one, two in zip(exact, coded, strict=True)]
-        pairs = list(zip(results, errors, strict=True))
-        if any(result.numel() != error.numel() for result, error in pairs):
-            return results
-        return [result + error.reshape(result.shape) for result, error in pairs]
+            return [row[number] for row in exact]
+        pairs = zip(exact, coded, strict=True)
+        return [residual_target(a[number], a[residual], b[residual]) for a, b in pairs]
 
     def _row_limits(self, layer: Layer) -> tuple[int, int]:
         """Return how many rows of a batch are used, to solve a layer and to judge the solution."""

@@ -24,3 +24,15 @@ def residual_input(run: Executor, number: int) -> int | None:
         plain = reader.function is aten.add.Tensor and not reader.keywords
         return others[0] if plain and len(others) == 1 else None
     return None
+
+
+def residual_target(result: torch.Tensor, exact: torch.Tensor, coded: torch.Tensor) -> torch.Tensor:
+    """Return the target of a layer: its float result, plus the error of the tensor it is added to.
+
+    Args:
+        exact, coded: that tensor in the float and the quantized network; one that is broadcast
+            counts as exact.
+    """
+    if exact.numel() != result.numel():
+        return result
+    return result + (exact - coded).reshape(result.shape)

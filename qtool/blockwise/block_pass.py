@@ -24,7 +24,6 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
 from qtool.blockwise.stored_data import StoredBatch
-from qtool.core import graph as G
 from qtool.core.graph.process_lock import trim_memory
 
 _SIZE = "size "
@@ -56,7 +55,7 @@ def run_block(
     top = max(at.levels.values(), default=0)
     for level in range(top + 1):
         layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
-        shards = make_shards(at.ranks, at.executor, layers, sum(b.fitted for b in batches))
+        shards = make_shards(at.ranks, layers, sum(b.fitted for b in batches))
         _advance(at, level, values, scratch, after if level == top else None, batches, shards)
         for layer in layers:
             _round(at, layer, [shard for shard in shards if shard.layer is layer])
@@ -185,19 +184,16 @@ def _sum_errors(at: BlockRun) -> None:
 
 def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
     """Round the weights of a layer, if that is better than their nearest codes."""
-    assert at.state.parameters is not None
-    name, run = f"{G.name_of(layer.node)}.weight", at.executor
-    weight = run.constants[run.calls[layer.weight].operands[0][1]]
-    params = at.state.parameters.params[name]
-    solved = solve_shards(at.ranks, shards, params, weight, at.state.plan, at.solvers)
+    source = layer.layer
+    solved = solve_shards(
+        at.ranks, shards, source.weight_params, source.weight, at.plan, at.solvers
+    )
     if solved.singular:
         at.outcome.notes.append(
-            f"{name}: rounded to nearest, since the Hessian of its inputs is singular"
+            f"{source.name}.weight: rounded to nearest, since the Hessian of its inputs is singular"
         )
     if solved.weight is None:
         return
-    run.quantized_constants[layer.weight] = solved.weight
-    stored = at.state.graph.graph
-    attribute = next(n.args[1] for n in stored.nodes if G.name_of(n) == G.name_of(layer.node))
-    at.outcome.weights[str(attribute.target)] = solved.weight
-    at.outcome.solvers[str(attribute.target)] = solved.steps
+    at.executor.quantized_constants[layer.weight] = solved.weight
+    at.outcome.weights[source.attribute(1)] = solved.weight
+    at.outcome.solvers[source.attribute(1)] = solved.steps

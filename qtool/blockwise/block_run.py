@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import fx
 
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
@@ -17,6 +16,7 @@ from qtool.blockwise.layer_shards import BlockLayer
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.distributed import Ranks, current
+from qtool.planning.plan import QuantPlan
 
 
 @dataclass
@@ -43,6 +43,7 @@ class BlockRun:
     """A run of all batches through a block. Numbers are those of values in the executor.
 
     Attributes:
+        plan: of the block.
         solvers: of its layers, by the names of their steps.
         inputs: names of the block's inputs.
         outputs: name -> number.
@@ -52,7 +53,7 @@ class BlockRun:
         errors: name of a result -> number of a measured batch of this rank, noise and power.
     """
 
-    state: ConversionState
+    plan: QuantPlan
     executor: Executor
     solvers: Mapping[str, LayerSolver]
     inputs: Sequence[str]
@@ -86,7 +87,7 @@ def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> Blo
     """Return the run of a block, with the levels of its values. See `run_block`."""
     module = quantized_module(state)
     executor = Executor(replace(state.graph, module=module))
-    layers = _layers(state, module, executor) if solvers else {}
+    layers = _layers(state, executor) if solvers else {}
     constant = set(executor.constants)
     fixed, levels = [], dict[int, int]()
     for i, step in executor.calls.items():
@@ -99,25 +100,17 @@ def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> Blo
     outputs = dict(zip(state.graph.outputs, ends, strict=True))
     inputs = [i.name for i in state.graph.inputs]
     sides = inputs, outputs, layers, levels, fixed
-    return BlockRun(state, executor, solvers, *sides, BlockOutcome(), current())
+    return BlockRun(state.plan, executor, solvers, *sides, BlockOutcome(), current())
 
 
-def _layers(state: ConversionState, module: fx.GraphModule, run: Executor) -> dict[int, BlockLayer]:
+def _layers(state: ConversionState, run: Executor) -> dict[int, BlockLayer]:
     """Return the layers whose weights are quantized and read by no other node, by number."""
-    nodes = {G.name_of(n): n for n in module.graph.nodes}
     layers = {}
-    for name in exclusive_layers(state):
-        node = nodes[name]
-        x, weight = node.args[:2]
-        assert isinstance(x, fx.Node)
-        assert isinstance(weight, fx.Node)
-        if weight.op != "call_module":
-            continue
-        number, reads, constant = (run.indices[G.name_of(n)] for n in (node, x, weight))
+    for name, layer in exclusive_layers(state).items():
+        number = run.indices[name]
+        reads = dict(run.calls[number].operands)
         residual = residual_input(run, number)
         if residual is not None and residual > number:  # not computed when the layer is rounded
             residual = None
-        bias = G.argument(node, 2, "bias")
-        added = run.indices[G.name_of(bias)] if isinstance(bias, fx.Node) else None
-        layers[number] = BlockLayer(node, number, reads, constant, added, residual)
+        layers[number] = BlockLayer(layer, number, reads[0], reads[1], reads.get(2), residual)
     return layers

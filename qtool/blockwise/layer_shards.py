@@ -9,14 +9,15 @@ import torch
 from safetensors.torch import load, save
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, row_layout
+from qtool.algorithms.exclusive_layers import Layer
+from qtool.algorithms.layer_rows import row_layout
+from qtool.algorithms.residual_input import residual_target
 from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     LayerSolver,
     best_solution,
 )
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
-from qtool.core.graph.executor import Executor
 from qtool.core.types import QuantParams
 from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
@@ -29,6 +30,7 @@ class BlockLayer:
     """A layer to be rounded, and the numbers of its values in the executor.
 
     Attributes:
+        layer: with its constants.
         number: of its result.
         reads: of its input.
         weight: of its quantized weight.
@@ -36,12 +38,16 @@ class BlockLayer:
         residual: of the tensor that its result is added to, or None.
     """
 
-    node: fx.Node
+    layer: Layer
     number: int
     reads: int
     weight: int
     bias: int | None
     residual: int | None
+
+    @property
+    def node(self) -> fx.Node:
+        return self.layer.node
 
     @property
     def reading(self) -> Hashable:
@@ -65,14 +71,12 @@ class Shard:
     moments: LayerMoments | None
 
 
-def make_shards(
-    ranks: Ranks, run: Executor, layers: Sequence[BlockLayer], batches: int
-) -> list[Shard]:
+def make_shards(ranks: Ranks, layers: Sequence[BlockLayer], batches: int) -> list[Shard]:
     """Split layers into shards; each rank gets about the same number of weights."""
     every = [
         (layer, weight, rows)
         for layer in layers
-        for weight in [as_matrix(layer.node, run.constants[run.calls[layer.weight].operands[0][1]])]
+        for weight in [layer.layer.matrix]
         for rows in output_slices(layer.node, weight)
     ]
     costs = [float(weight[:, rows].numel()) for _, weight, rows in every]
@@ -115,9 +119,7 @@ def _target(
         result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
     if residual is None or exact[residual] is None or coded[residual] is None:
         return result
-    if exact[residual].numel() != result.numel():
-        return result
-    return result + (exact[residual] - coded[residual]).reshape(result.shape)
+    return residual_target(result, exact[residual], coded[residual])
 
 
 @dataclass(frozen=True, eq=False)

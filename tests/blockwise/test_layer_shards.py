@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import qtool
+from qtool.algorithms.exclusive_layers import Layer
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments
@@ -30,7 +31,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> Shard:
     moments = LayerMoments(node, InputMoments(1), WEIGHT[None], slice(0, 2))
     rows = moments.inputs.add(node, torch.ones(3, 2), 0)
     moments.add(rows, torch.ones(3, 2), 0)
-    return Shard(BlockLayer(node, 2, 0, 1, None, None), 0, slice(0, 2), moments)
+    layer = Layer(node, WEIGHT, PARAMS, None, None)
+    return Shard(BlockLayer(layer, 2, 0, 1, None, None), 0, slice(0, 2), moments)
 
 
 def plan() -> QuantPlan:
