@@ -88,18 +88,13 @@ def calibrate(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, _, data = capture_data(model, data, dynamic, samples)
-    chosen = Recipe.of(recipe, mode, accuracy, recover)
-    plan = captured.plan(target, observer, chosen)
-    probes = probes_of_steps(captured, plan)
-    if not plan.observed() and not probes and not samples_to_keep(plan):
+    plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    calibration = _collect(captured, plan, data, progress)
+    if calibration is None:
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range; use "
             "`qtool quantize` (in Python qtool.quantize), which needs one batch only"
         )
-    graph, _ = captured.for_target(target)
-    calibration = collect_statistics(
-        graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
-    )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     return replace(calibration, notes=notes)
 
@@ -210,21 +205,27 @@ def quantize(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, first, data = capture_data(model, data, dynamic, samples)
-    chosen = Recipe.of(recipe, mode, accuracy, recover)
-    plan = captured.plan(target, observer, chosen)
-    graph, _ = captured.for_target(target)
-    probes = probes_of_steps(captured, plan)
-    if plan.observed() or probes or samples_to_keep(plan):
-        calibration = collect_statistics(
-            graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
-        )
-    else:
+    plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    calibration = _collect(captured, plan, data, progress)
+    if calibration is None:
+        graph, _ = captured.for_target(target)
         calibration = Calibration(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
     return _convert(captured, plan, calibration, first, shared=True)
+
+
+def _collect(
+    captured: Captured, plan: QuantPlan, data: Iterable[Any], progress: Progress
+) -> Calibration | None:
+    """Return the statistics and samples that a plan and its steps need; None if they need none."""
+    probes, count = probes_of_steps(captured, plan), samples_to_keep(plan)
+    if not (plan.observed() or probes or count):
+        return None
+    graph, _ = captured.for_target(plan.target)
+    return collect_statistics(graph, plan, probes, data, captured.fingerprint, progress, count)
 
 
 def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

@@ -82,8 +82,6 @@ def _peek_first_batch(
     if own is not None:
         own.check_finite(0)
     first = broadcast_first_batch(current(), own)
-    if first is None:
-        raise DataError("the calibration data is empty; give at least one batch")
     return first, stream if own is None else itertools.chain([own], stream)
 
 

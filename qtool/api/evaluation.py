@@ -13,7 +13,6 @@ from qtool.backends.table import check_quantized, open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -114,9 +113,7 @@ def evaluate(
     """
     open_file(file)
     own, data = peek(data, data_module(model))
-    first = broadcast_first_batch(current(), own)
-    if first is None:
-        raise DataError("the evaluation data is empty; give at least one batch")
+    first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
     with scratch_folder() as folder:
         return evaluate_files(

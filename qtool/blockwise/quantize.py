@@ -35,7 +35,6 @@ from qtool.core import formats
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
-from qtool.core.errors import DataError
 from qtool.core.graph.cut import cut
 from qtool.core.graph.process_lock import exclusive, trim_memory
 from qtool.core.graph.split_layers import split
@@ -236,8 +235,6 @@ def _capture(
     if own is not None:
         own.check_finite(0)
     first = broadcast_first_batch(current(), own)
-    if first is None:
-        raise DataError("the calibration data is empty; give at least one batch")
     if isinstance(model, OnnxModule):
         whole = capture_onnx(model, first, dynamic)
     else:

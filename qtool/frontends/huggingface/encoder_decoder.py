@@ -86,12 +86,16 @@ class EncoderPart(_Part):
         input_features: torch.Tensor | None = None,
         input_values: torch.Tensor | None = None,
     ) -> dict[str, Any]:
-        """Return "cross": per decoder layer a "key" and a "value", float [batch, heads, length,
-        width]."""
+        """Return the results of `_results`."""
         named = {"input_ids": input_ids, "attention_mask": attention_mask}
         named |= {"input_features": input_features, "input_values": input_values}
         inputs = {name: value for name, value in named.items() if value is not None}
-        return {"cross": self._cross(self.model.get_encoder()(**inputs)[0])}
+        return self._results(self.model.get_encoder()(**inputs)[0])
+
+    def _results(self, encoded: torch.Tensor) -> dict[str, Any]:
+        """Return "cross": per decoder layer a "key" and a "value", float [batch, heads, length,
+        width]."""
+        return {"cross": self._cross(encoded)}
 
     def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """Return the inputs of this part from a batch of the whole model."""
@@ -105,18 +109,9 @@ class EncoderPart(_Part):
 class StatesEncoder(EncoderPart, MergedPart):
     """The encoder alone, for a `MergedDecoder`."""
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        input_features: torch.Tensor | None = None,
-        input_values: torch.Tensor | None = None,
-    ) -> dict[str, Any]:
+    def _results(self, encoded: torch.Tensor) -> dict[str, Any]:
         """Return "last_hidden_state", float [batch, length, width]."""
-        named = {"input_ids": input_ids, "attention_mask": attention_mask}
-        named |= {"input_features": input_features, "input_values": input_values}
-        inputs = {name: value for name, value in named.items() if value is not None}
-        return {"last_hidden_state": self.model.get_encoder()(**inputs)[0]}
+        return {"last_hidden_state": encoded}
 
 
 class DecoderPart(_Part):
