@@ -43,11 +43,11 @@ class Summary:
         return "\n".join([head, *rows, *self.warnings])
 
 
-def shorten(notes: Sequence[str], most: int = NOTES) -> list[str]:
+def shorten(notes: Sequence[str]) -> list[str]:
     """Return the first notes, and how many there are besides."""
-    if len(notes) <= most + 1:
+    if len(notes) <= NOTES + 1:
         return list(notes)
-    return [*notes[:most], f"and {len(notes) - most} more notes"]
+    return [*notes[:NOTES], f"and {len(notes) - NOTES} more notes"]
 
 
 def group_notes(notes: Sequence[str]) -> list[str]:
@@ -77,7 +77,7 @@ def _range(numbers: Sequence[str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def group_names(names: Sequence[str], most: int = NOTES) -> str:
+def group_names(names: Sequence[str]) -> str:
     """Return names as text, the first ones if there are many: "a, b, c and 5 more"."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    shown = ", ".join(names[:NOTES])
+    return f"{shown} and {len(names) - NOTES} more" if len(names) > NOTES else shown

@@ -185,14 +185,14 @@ def _last(holds: Callable[[float], bool], start: float, stop: float) -> float:
 
 
 def bootstrap(
-    values: Array, resamples: int = RESAMPLES, seed: int = 0, confidence: float = CONFIDENCE
+    values: Array, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
 ) -> Interval:
     """Return the mean of [samples] values with its interval, by the percentile bootstrap.
 
     For differences between two models on the same samples this is the paired bootstrap. Values with
     few distinct numbers are drawn as counts: the same distribution, but fast.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) <= 16:
         drawn = generator.multinomial(len(values), counts / len(values), resamples)
@@ -207,7 +207,7 @@ def bootstrap(
 
 
 def bootstrap_sums(
-    sums: Array, statistic: Callable[..., Any], confidence: float = CONFIDENCE, seed: int = 0
+    sums: Array, statistic: Callable[..., Any], confidence: float = CONFIDENCE
 ) -> Interval:
     """Return a statistic of sums over samples with its interval, by the percentile bootstrap.
 
@@ -217,7 +217,7 @@ def bootstrap_sums(
         sums: [k, samples] terms of the k sums.
         statistic: of the k sums.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     count = sums.shape[1]
     drawn = np.empty((len(sums), RESAMPLES))
     for i in range(RESAMPLES):

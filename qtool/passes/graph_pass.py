@@ -42,7 +42,6 @@ def pattern_pass(
     match: Callable[[fx.Node], Match | None],
     rewrite: Callable[[fx.GraphModule, fx.Node, Match], object],
     reason: str = "",
-    needs_whole_graph: bool = False,
 ) -> GraphPass:
     """Return a pass that rewrites each call with a match; all are matched first.
 
@@ -51,7 +50,6 @@ def pattern_pass(
         match: returns what `rewrite` needs of a call, or None or False.
         rewrite: takes the module, the call and its match.
         reason: see `GraphPass`.
-        needs_whole_graph: see `GraphPass`.
     """
 
     def run(module: fx.GraphModule) -> int:
@@ -60,7 +58,7 @@ def pattern_pass(
             rewrite(module, node, arguments)
         return len(matches)
 
-    return GraphPass(name, run, first_match(match), reason, needs_whole_graph)
+    return GraphPass(name, run, first_match(match), reason)
 
 
 def first_match(match: Callable[[fx.Node], object]) -> Callable[[fx.GraphModule], fx.Node | None]:

@@ -30,7 +30,6 @@ def point_errors(
     wanted: Sequence[Item],
     chunks: Sequence[Batch],
     store: Store,
-    seconds: float = SECONDS,
 ) -> dict[Item, float]:
     """Return the noise-to-signal ratio of the outputs with each of these points alone.
 
@@ -51,7 +50,7 @@ def point_errors(
     executors = [Executor(replace(m.graph, module=m.module)) for m in models]
     start = time.monotonic()
     for number, chunk in enumerate(track("errors of single tensors", chunks, len(chunks))):
-        if number < done or (done and time.monotonic() - start > seconds):
+        if number < done or (done and time.monotonic() - start > SECONDS):
             continue
         for which, executor in enumerate(executors):
             own = {i: item for i, item in enumerate(items) if model_of[item] == which}

@@ -35,12 +35,12 @@ def per_tensor(params: QuantParams, what: str) -> tuple[float, int]:
     return float(params.scale), int(params.zero_point)
 
 
-def channel_scales(params: QuantParams, channels: int, what: str = "weight") -> list[float]:
-    """Return one scale per output channel; a per-tensor scale is repeated."""
+def channel_scales(params: QuantParams, channels: int) -> list[float]:
+    """Return one scale of a weight per output channel; a per-tensor scale is repeated."""
     scales = [float(s) for s in params.scale.reshape(-1)]
     if len(scales) not in (1, channels):
         raise KernelError(
-            f"{what} has {len(scales)} scales for {channels} output channels; "
+            f"weight has {len(scales)} scales for {channels} output channels; "
             "quantize it per output channel or per tensor"
         )
     return scales * channels if len(scales) == 1 else scales

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 
-def unique(wanted: str, taken: Container[str], joint: str = "_") -> str:
+def unique(wanted: str, taken: Container[str]) -> str:
     """Return `wanted`, or the first free name of `wanted_2`, `wanted_3` ..."""
     name, count = wanted, 1
     while name in taken:
         count += 1
-        name = f"{wanted}{joint}{count}"
+        name = f"{wanted}_{count}"
     return name
 
 

@@ -216,7 +216,6 @@ def summarize(
     measured: SampleStatistics,
     labels: ArrayLike | None,
     extra: Sequence[Metric] = (),
-    confidence: float = CONFIDENCE,
 ) -> Accuracy:
     """Return metrics, agreement and worst samples.
 
@@ -224,7 +223,6 @@ def summarize(
         labels: [samples] class numbers; the first output must then be [samples, classes] scores.
         extra: the user's metrics, which come first. With them and without labels the outputs are
             not interpreted as class scores: they may be embeddings, for example.
-        confidence: of the intervals, 0 to 1.
 
     Raises:
         DataError: wrong number of labels, labels that are no classes, or the first output is not
@@ -233,7 +231,7 @@ def summarize(
     check_finite(measured)
     if extra and labels is None and measured.scores == CLASSES:
         measured = replace(measured, classes=measured.classes[:, :, :0], scores="")
-    metrics = [*extra, *built_in_metrics(measured, labels, confidence)]
+    metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels)
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
     return Accuracy(

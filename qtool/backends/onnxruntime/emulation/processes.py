@@ -30,7 +30,6 @@ def run_command(
     timeout: float | None,
     *,
     environment: Mapping[str, str] | None = None,
-    folder: Path | None = None,
     grace: float = 2.0,
 ) -> str:
     """Run a program to its end, and return its standard output.
@@ -43,7 +42,6 @@ def run_command(
         title: the program's name in messages.
         timeout: seconds; None for no limit.
         environment: environment variables; None for those of this process.
-        folder: the working directory.
         grace: seconds between SIGTERM and SIGKILL when the program is stopped.
 
     Raises:
@@ -59,7 +57,6 @@ def run_command(
                 stdout=out,
                 stderr=errors,
                 env=None if environment is None else dict(environment),
-                cwd=folder,
                 start_new_session=True,
             )
         except OSError as error:
