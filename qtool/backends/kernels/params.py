@@ -35,6 +35,21 @@ def per_tensor(params: QuantParams, what: str) -> tuple[float, int]:
     return float(params.scale), int(params.zero_point)
 
 
+def operands(
+    a: QuantParams, b: QuantParams, out: QuantParams
+) -> tuple[tuple[float, int], tuple[float, int], tuple[float, int]]:
+    """Return scale and zero point of both inputs and of the output.
+
+    Raises:
+        KernelError: they have several types, or one has a scale per channel.
+    """
+    if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
+        raise KernelError(
+            f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
+        )
+    return per_tensor(a, "first input"), per_tensor(b, "second input"), per_tensor(out, "output")
+
+
 def channel_scales(params: QuantParams, channels: int) -> list[float]:
     """Return one scale of a weight per output channel; a per-tensor scale is repeated."""
     scales = [float(s) for s in params.scale.reshape(-1)]

@@ -13,6 +13,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
+from qtool.backends.kernels import params
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes, gather
 from qtool.backends.kernels.params import Kernel, same_params
@@ -34,7 +35,6 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     rounding. Where the first operand is the one repeated along the innermost axis, the runtime
     exchanges the operands, and the last float bit with them; so does this kernel.
     """
-    check_operands(a, b, out)
     straight = _add_in_order(a, b, out)
 
     @cache
@@ -61,9 +61,7 @@ def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     All 65,536 pairs of codes are computed with true fused multiply-adds; plain float32 (two
     roundings more, but quick) is used where it gives the same code for every one of them.
     """
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     ratio_a, ratio_b = scale_a / scale, scale_b / scale
     inner = fma32(ratio_a, torch.tensor(float(zero_a)), ratio_b * float(zero_b))
     fixed = float(zero) - inner
@@ -86,10 +84,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
     rint(f32(f32((a - za)(b - zb)) * f32(f32(sa * sb) / sc)) + zc): zero point inside the rounding.
     """
-    check_operands(a, b, out)
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     factor = scale_a * scale_b / scale
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
@@ -116,13 +111,17 @@ def _copy(codes: Tensor) -> Tensor:
     return codes
 
 
-def check_operands(a: QuantParams, b: QuantParams, out: QuantParams) -> None:
-    """Raise KernelError for types that the integer kernels do not have."""
+def operands(
+    a: QuantParams, b: QuantParams, out: QuantParams
+) -> tuple[tuple[Tensor, int], tuple[Tensor, int], tuple[Tensor, int]]:
+    """Return scale, float32 of rank 0, and zero point of both inputs and of the output.
+
+    Raises:
+        KernelError: types that the integer kernels do not have.
+    """
     check_byte(a, "first input")
-    if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
-        raise KernelError(
-            f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
-        )
+    params.operands(a, b, out)
+    return scalar32(a, "first input"), scalar32(b, "second input"), scalar32(out, "output")
 
 
 def _proven(

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
-from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
+from qtool.backends.onnxruntime.kernels.common import saturate
+from qtool.backends.onnxruntime.kernels.elementwise import operands, pair_table
 from qtool.core.types import QuantParams
 
 Combine = Callable[[Tensor, Tensor], Tensor]
@@ -35,10 +35,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
 
 def _combined(a: QuantParams, b: QuantParams, out: QuantParams, combine: Combine) -> Kernel:
-    check_operands(a, b, out)
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     codes = all_codes(a)
     left = (codes.to(torch.float32) - zero_a) * scale_a
     right = (codes.to(torch.float32) - zero_b) * scale_b

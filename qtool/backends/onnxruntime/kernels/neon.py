@@ -15,8 +15,8 @@ from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import generic
-from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
-from qtool.backends.onnxruntime.kernels.elementwise import check_operands, pair_table
+from qtool.backends.onnxruntime.kernels.common import saturate
+from qtool.backends.onnxruntime.kernels.elementwise import operands, pair_table
 from qtool.core.types import QuantParams
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
@@ -30,10 +30,7 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     mb are sa / sc and sb / sc with a common shift that gives the larger one 22 bits. Ratios beyond
     [2**-14, 256), and a multiplier that rounds up to 23 bits, are computed as by `generic.add`.
     """
-    check_operands(a, b, out)
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     multipliers = _multipliers(float(scale_a / scale), float(scale_b / scale))
     if multipliers is None:
         return generic.add(a, b, out)
@@ -52,10 +49,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
     rint(fma((a - za)(b - zb), f32(f32(sa * sb) / sc), zc)): one rounding less than on x86.
     """
-    check_operands(a, b, out)
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     codes = all_codes(a)
     values = codes.to(torch.float32)
     products = (values.reshape(-1, 1) - zero_a) * (values - zero_b)

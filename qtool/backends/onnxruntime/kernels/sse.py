@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturate, scalar32
-from qtool.backends.onnxruntime.kernels.elementwise import check_operands, first_repeats, pair_table
+from qtool.backends.onnxruntime.kernels.common import saturate
+from qtool.backends.onnxruntime.kernels.elementwise import first_repeats, operands, pair_table
 from qtool.core.types import QuantParams
 
 
@@ -24,7 +24,7 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     rint((c + a * ra) + b * rb), each operation rounded to float32. An operand that is repeated
     along the innermost axis is added to c first.
     """
-    check_operands(a, b, out)
+    operands(a, b, out)  # checks them
 
     @cache
     def straight() -> Kernel:
@@ -43,9 +43,7 @@ def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
 
 def _in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
-    scale_a, zero_a = scalar32(a, "first input")
-    scale_b, zero_b = scalar32(b, "second input")
-    scale, zero = scalar32(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     ratio_a, ratio_b = scale_a / scale, scale_b / scale
     fixed = zero - (ratio_a * zero_a + ratio_b * zero_b)
     codes = all_codes(a)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, per_tensor
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, operands
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, Bounds, QuantParams
@@ -56,10 +56,7 @@ def add(
             differ, int16 zero points are not 0, or no int16 input has the output's power-of-two
             scale.
     """
-    scale_a, zero_a = per_tensor(a, "first input")
-    scale_b, zero_b = per_tensor(b, "second input")
-    scale, zero = per_tensor(out, "output")
-    _check_types(a, b, out)
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     limits = code_bounds(out, bounds)
     wide = a.qtype.torch_dtype == INT16.torch_dtype
     if wide:
@@ -134,10 +131,7 @@ def mul(
     Raises:
         KernelError: types differ.
     """
-    scale_a, zero_a = per_tensor(a, "first input")
-    scale_b, zero_b = per_tensor(b, "second input")
-    scale, zero = per_tensor(out, "output")
-    _check_types(a, b, out)
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     limits = code_bounds(out, bounds)
     precision = float if in_float64 else f32
     by = fp.quantize_multiplier(precision(precision(scale_a * scale_b) / scale))
@@ -148,11 +142,3 @@ def mul(
         return finish(scaled + zero, out, limits)
 
     return kernel
-
-
-def _check_types(a: QuantParams, b: QuantParams, out: QuantParams) -> None:
-    types = {p.qtype.torch_dtype for p in (a, b, out)}
-    if len(types) != 1:
-        raise KernelError(
-            f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
-        )

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import accumulate
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.kernels.params import (
+    NO_BOUNDS,
+    Kernel,
+    channel_scales,
+    f32,
+    operands,
+    per_tensor,
+)
 from qtool.backends.tflite.kernels import conv as reference
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
@@ -45,9 +52,9 @@ def matmul(
 ) -> Kernel:
     """Return the product of two activations [..., M, K] @ [..., K, N], `b` with zero point 0."""
     _check(a, b, out)
-    (scale, zero), limits = per_tensor(out, "output"), code_bounds(out, bounds)
-    (scale_a, _), (scale_b, _) = per_tensor(a, "first input"), per_tensor(b, "second input")
+    (scale_a, _), (scale_b, _), (scale, zero) = operands(a, b, out)
     sums, by = accumulate.matmul_accumulator(a, b), f32(f32(scale_a * scale_b) / scale)
+    limits = code_bounds(out, bounds)
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
         scaled = torch.round(sums(x, y).to(torch.float32) * by).to(torch.float64)
@@ -67,8 +74,7 @@ def add(
 ) -> Kernel:
     """Return the sum of two code tensors, which broadcast; the difference with the sign -1."""
     _check(a, b, out)
-    (scale_a, zero_a), (scale_b, zero_b) = per_tensor(a, "input"), per_tensor(b, "input")
-    scale, zero = per_tensor(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     ratios = f32(scale_a / scale), f32(scale_b / scale)
     shift = _SUM_BITS - (math.frexp(max(ratios))[1] - 1)
     by_a, by_b = (round(math.ldexp(r, shift)) for r in ratios)  # halves to even, as lrintf
@@ -88,8 +94,7 @@ sub = partial(add, sign=-1)
 def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS) -> Kernel:
     """Return the product of two code tensors, which broadcast."""
     _check(a, b, out)
-    (scale_a, zero_a), (scale_b, zero_b) = per_tensor(a, "input"), per_tensor(b, "input")
-    scale, zero = per_tensor(out, "output")
+    (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     factor, limits = f32(f32(scale_a * scale_b) / scale), code_bounds(out, bounds)
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:
