@@ -21,12 +21,16 @@ from qtool.algorithms.layer_rows import as_matrix, as_weight
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     InverseHessian,
+    PairBounds,
     correct_weight,
     round_columns,
 )
-from qtool.algorithms.weight_rounding.pair_bounds import pair_bounds
+from qtool.core import graph as G
+from qtool.core.graph.torch_ops import groups_of
 from qtool.core.types import QuantParams
 from qtool.planning.plan import QuantPlan
+from qtool.planning.targets import target
+from qtool.planning.targets.saturation import pair_partners
 
 COLUMNS = 1024  # per block of GPTQ, with error feedback inside it
 
@@ -130,7 +134,7 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
         for t in (params.scale, params.zero_point)
     )
     levels = params.qtype.qmin, params.qtype.qmax
-    pairs = pair_bounds(problem.plan, node, weight, params, shape)
+    pairs = _pair_bounds(problem)
     x, residual = evidence.holdout
     moment, inputs, rounded = evidence.residual_moment, weight.shape[-1], torch.empty_like(weight)
     for start in range(0, inputs, COLUMNS):
@@ -148,3 +152,15 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
         if block.stop < inputs:
             moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
     return as_weight(node, rounded, shape)
+
+
+def _pair_bounds(problem: LayerProblem) -> PairBounds | None:
+    """Return bounds on the codes of a layer's weights, or None where no pair can saturate."""
+    node, plan, qtype = problem.node, problem.plan, problem.params.qtype
+    limit, decision = target(plan.target).saturation_limit, plan.decision(G.name_of(node))
+    if limit is None or decision is None or not decision.computes_on_codes:
+        return None
+    if 2 * max(-qtype.qmin, qtype.qmax) <= limit:
+        return None
+    partners = pair_partners(problem.shape, groups_of(node))
+    return PairBounds(problem.weight.shape[:2], partners, qtype.qmin, qtype.qmax, limit)
