@@ -48,7 +48,7 @@ MIN_SAMPLES = 8
 ELEMENTS = 1 << 27  # limit for all live values of both networks; beyond, fewer samples are used
 BATCH = 64
 ROWS, LOW_BIT_ROWS = 24, 48  # per column, over all batches
-MIN_ROWS = 2048
+MIN_ROWS = 8192  # of narrow layers, whose rows cost little
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,10 @@
 
 All positions of an image are equally important, but tokens are not: a padded one reaches no output,
 and compensating what a few large ones lose by clipping would cost all the others. As in
-`gradient_sensitivity`, outputs are multiplied by random signs and run backwards; the weight of a
-row is the squared gradient, averaged over the layer's results (rows weighted by derivatives are
-also how Kim et al. 2025, GuidedQuant, round).
+`gradient_sensitivity`, outputs are multiplied by random signs and run backwards. The weight of a row
+is the fourth root of the squared gradient, averaged over the layer's results (rows weighted by
+derivatives are also how Kim et al. 2025, GuidedQuant, round). The squared gradient itself differs so
+much from row to row that few rows would decide, and a layer be fitted to them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 
-MAX_WEIGHT = (
+MAX_SQUARE = (
     1e30  # beyond, or no number: behind a norm of what does not vary; rows then count equally
 )
 
@@ -79,9 +80,10 @@ class _Run(fx.Interpreter):
         def add(gradient: torch.Tensor | None) -> None:
             if gradient is not None:
                 size = torch.linalg.vector_norm(gradient, dim=-1)  # no tensor of squares
-                gains = (size.square() / gradient.shape[-1]).cpu()
+                squares = (size.square() / gradient.shape[-1]).cpu()
+                finite = squares.sum() < MAX_SQUARE
                 self.weights[name].append(
-                    gains if gains.sum() < MAX_WEIGHT else torch.ones_like(gains)
+                    squares.sqrt().sqrt() if finite else torch.ones_like(squares)
                 )
 
         value = value if value.requires_grad else value.detach().requires_grad_()
