@@ -2,10 +2,10 @@
 
 All positions of an image are equally important, but tokens are not: a padded one reaches no output,
 and compensating what a few large ones lose by clipping would cost all the others. As in
-`gradient_sensitivity`, outputs are multiplied by random signs and run backwards. The weight of a row
-is the fourth root of the squared gradient, averaged over the layer's results (rows weighted by
-derivatives are also how Kim et al. 2025, GuidedQuant, round). The squared gradient itself differs so
-much from row to row that few rows would decide, and a layer be fitted to them.
+`gradient_sensitivity`, outputs are multiplied by random signs and run backwards. The weight of a
+row is the fourth root of the squared gradient, averaged over the layer's results (rows weighted by
+derivatives are also how Kim et al. 2025, GuidedQuant, round). Squared gradients differ so much from
+row to row that a layer would be fitted to few rows.
 """
 
 from __future__ import annotations
