@@ -94,8 +94,10 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
     sources = [w.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
     if not all(isinstance(s, Stored) for s in sources):
         return None
-    follows = any(w.is_dynamic(s) for s in G.shape(node))
-    follows = follows or any(isinstance(s, Stored) and s.follows_batch for s in sources)
+    inside = any(isinstance(s, Stored) and s.follows_batch for s in sources)
+    follows = inside or any(w.is_dynamic(s) for s in G.shape(node))
+    if follows and not inside and node.target is aten.expand.default:
+        return None  # repeated in the run, for each sample of the batch
 
     def value(argument: Any) -> Any:
         if not isinstance(argument, fx.Node):

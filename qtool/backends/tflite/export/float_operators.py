@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from torch import fx
 
-from qtool.backends.tflite.export import float_functions, float_layers, float_lookups, float_norms
+from qtool.backends.tflite.export import (
+    float_functions,
+    float_layers,
+    float_lookups,
+    float_norms,
+    moves,
+)
 from qtool.backends.tflite.export.elementwise import aligned, last_axis, write_matmul
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
@@ -304,6 +310,8 @@ FLOAT: Mapping[Any, Write] = {
     torch_ops.average_pool: float_layers.average_pool,
     torch_ops.global_average_pool: float_layers.global_average_pool,
     aten.linear.default: float_layers.linear,
+    aten.copy.default: moves.copy,
+    aten.slice_scatter.default: moves.slice_scatter,
     torch_ops.dynamic_linear: float_layers.dynamic_linear,
     torch_ops.gemm: float_layers.linear,
     aten.eq.Scalar: _binary("EQUAL"),

@@ -124,10 +124,19 @@ def slice_(w: Writer, node: fx.Node, x: Value) -> Value:
 
 
 def _strided(
-    w: Writer, node: fx.Node, x: Value, ranges: Mapping[int, tuple[int, int, int]]
+    w: Writer,
+    node: fx.Node,
+    x: Value,
+    ranges: Mapping[int, tuple[int, int, int]],
+    length: int | None = None,
 ) -> Value:
+    """Write STRIDED_SLICE: the result of a call, or `length` elements along the one axis."""
     x = w.in_order(x, x.order)
-    result = w.new(name(node), node, x.order, x.params)
+    if length is None:
+        result = w.new(name(node), node, x.order, x.params)
+    else:
+        sizes = [length if i in ranges else s for i, s in enumerate(x.sizes)]
+        result = w.add(f"{name(node)}.kept", sizes, x.dynamic, x.order, x.params, x.dtype)
     whole = [(0, 0, 1)] * len(x.sizes)
     chosen = [ranges.get(i, whole[0]) for i in x.order]
     mask = sum(1 << at for at, i in enumerate(x.order) if i not in ranges)
@@ -190,6 +199,35 @@ def expand(w: Writer, node: fx.Node, x: Value) -> Value:
         source = next(v for v in w.values.values() if isinstance(v, Value) and any(v.dynamic))
         return w.emit("TILE", [x, w.run_time_sizes(source, times)], result, 2)
     raise ExportError(f"{name(node)}: repeats along a dynamic axis cannot be written to TFLite")
+
+
+def slice_scatter(w: Writer, node: fx.Node) -> Value:
+    """Write what is in front of a part, the part, and what is behind it as CONCATENATION."""
+    x, part = (w.whole(a) for a in node.args[:2])
+    axis = int(G.argument(node, 2, "dim", 0)) % len(x.sizes)
+    ends = [w.number(G.argument(node, i, n)) for i, n in ((3, "start"), (4, "end"))]
+    step = int(G.argument(node, 5, "step", 1))
+    if x.dynamic[axis] and step == 1 and not ends[0] and (ends[1] is None or ends[1] >= _INT32_END):
+        return part  # all of it
+    if x.dynamic[axis] or step != 1:
+        what = "every so many elements" if step != 1 else "a part of a dynamic batch"
+        raise ExportError(f"{name(node)}: replacing {what} cannot be written to TFLite")
+    size = x.sizes[axis]
+    start, end, _ = slice(*ends).indices(size)
+    front, behind = (
+        [_strided(w, node, x, {axis: (a, b, 1)}, b - a)] if b > a else []
+        for a, b in ((0, start), (end, size))
+    )
+    parts = [*front, part, *behind]
+    return part if len(parts) == 1 else concat(w, node, parts, axis)
+
+
+def copy(w: Writer, node: fx.Node) -> Value:
+    """Return what is copied over a tensor of its shape and type."""
+    target, source = (G.value(n) for n in node.args[:2])  # type: ignore[arg-type]  # nodes
+    if target.shape != source.shape or target.dtype != source.dtype:
+        raise ExportError(f"{name(node)}: a copy that broadcasts cannot be written to TFLite")
+    return w.whole(node.args[1])
 
 
 def repeat(w: Writer, node: fx.Node, x: Value) -> Value:
