@@ -15,14 +15,14 @@ from qtool.cli.command import Command
     click.option(
         "--provenance",
         is_flag=True,
-        help="Show what made an ONNX file: versions, model, weights, data, recipe and steps.",
+        help="Show what made a model file: versions, model, weights, data, recipe and steps.",
     ),
     options.json_,
 )
 def command(file: Path, provenance: bool, as_json: bool) -> None:
-    """Show the contents of FILE, an ONNX file or a calibration.
+    """Show the contents of FILE, an ONNX or TFLite file, or a calibration.
 
-    For an ONNX file: every operator, the kernel that ONNX Runtime runs for it, its MACs and its
+    For a model: every operator, the kernel that the runtime runs for it, its MACs and its
     quantization parameters. With --provenance: what made the file. For a calibration: every tensor
     and its range.
 

@@ -181,6 +181,9 @@ class ModelFile(Protocol):
     def parameters(self) -> Sequence[TensorParameters]:
         """Return the parameters of each quantized tensor."""
 
+    def self_test(self) -> str:
+        """Describe the test of itself that the file carries, in a sentence."""
+
     def notes(self) -> str:
         """Return what else it says of itself, in lines."""
 

@@ -76,8 +76,9 @@ class OnnxFile:
 
     @property
     def maker(self) -> str:
-        version = maker_version(self.outline)
-        return f"qtool {version}" if version else self.outline.producer_name or "unknown"
+        version, model = maker_version(self.outline), self.outline
+        other = f"{model.producer_name} {model.producer_version}".strip() or "unknown"
+        return f"qtool {version}" if version else other
 
     @property
     def target(self) -> str | None:
@@ -109,6 +110,9 @@ class OnnxFile:
         return read_parameters(self.path)
 
     def notes(self) -> str:
+        return self.self_test()
+
+    def self_test(self) -> str:
         try:
             test = SelfTest.of(self.outline)
         except VerificationError as error:

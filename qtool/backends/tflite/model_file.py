@@ -92,6 +92,9 @@ class TfliteModelFile:
                 rows.append(TensorParameters(name, tensor.type, tuple(scales), tuple(zeros)))
         return rows
 
+    def self_test(self) -> str:
+        return "no self-test in this file"
+
     def notes(self) -> str:
         return describe_file(self.file)
 

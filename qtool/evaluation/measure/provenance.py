@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.origin import Origin
-from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import load_outline, model_files
-from qtool.core.errors import FileError, VerificationError
+from qtool.backends.table import open_file
+from qtool.core.errors import FileError
 from qtool.core.formats import quantity
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 
 _CHUNK = 1 << 24  # bytes read at once
+_OWN = "qtool "
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,12 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made an ONNX file.
+    """What made a model file.
 
     Attributes:
         file: its path.
         sha256: of the model file and of the files with its weights, by name.
-        producer: name and version of the tool that wrote the file, from its ONNX header.
+        producer: name and version of the tool that wrote the file, from its header.
         qtool: version of qtool; null in files of other tools.
         target, plan, observer: runtime, digest of the plan, range estimator.
         recipe: rules and options of the conversion.
@@ -80,8 +79,7 @@ class Provenance:
             notes = ("not a file of qtool: nothing else is known of it",)
         elif self.origin is None:
             notes = ("written by a former version: model and data are not in the file",)
-        maker = f"qtool {self.qtool}" if self.qtool else self.producer
-        return Summary(title or self.file, f"written by {maker}", tuple(rows), notes)
+        return Summary(title or self.file, f"written by {self.producer}", tuple(rows), notes)
 
     def __str__(self) -> str:
         return str(self.summary())
@@ -100,33 +98,26 @@ def _origin_rows(origin: Origin) -> list[tuple[str, str]]:
 
 @accepts_paths("file")
 def provenance(file: str | Path) -> Provenance:
-    """Return what made an ONNX file.
+    """Return what made a model file.
 
     Args:
-        file: an ONNX file of any tool.
+        file: an ONNX or TFLite file of any tool.
 
     Raises:
-        FileError: not an ONNX file.
+        FileError: not a model file.
         VerificationError: the metadata that qtool wrote is damaged.
     """
-    model = load_outline(file)
-    info = FileInfo.of(model)
-    producer = f"{model.producer_name} {model.producer_version}".strip() or "unknown"
-    digests = {path.name: _sha256(path) for path in model_files(file)}
-    common = (str(file), digests, producer, maker_version(model))
-    if info is None:
-        return Provenance(*common, None, None, None, None, None, (), _self_test(model))
+    model = open_file(file)
+    digests = {path.name: _sha256(path) for path in model.parts}
+    producer, conversion = model.maker, model.conversion()
+    version = producer.removeprefix(_OWN) if producer.startswith(_OWN) else None
+    common = (str(file), digests, producer, version)
+    if conversion is None:
+        return Provenance(*common, None, None, None, None, None, (), model.self_test())
+    info = conversion.info
     steps = tuple(StepTaken(c.step, c.count, c.reason) for c in info.changes)
     plan = (info.target, info.plan, str(info.observer), info.recipe.to_json())
-    return Provenance(*common, *plan, info.origin, steps, _self_test(model))
-
-
-def _self_test(model: Any) -> str:
-    try:
-        test = SelfTest.of(model)
-    except VerificationError as error:
-        return str(error)
-    return "no self-test in this file" if test is None else str(test)
+    return Provenance(*common, *plan, info.origin, steps, model.self_test())
 
 
 def _sha256(path: Path) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.tflite.file import Model, Operator, Tensor, to_bytes
 from qtool.core.data.data_digest import DataDigest, merged_digest
 from qtool.core.errors import FileError
 from qtool.core.versions import own_version, version_of
@@ -105,3 +106,29 @@ def test_no_model(tmp_path: Path) -> None:
     (tmp_path / "x.onnx").write_bytes(b"no model")
     with pytest.raises(FileError, match="not a readable ONNX file"):
         provenance(tmp_path / "x.onnx")
+
+
+def test_a_tflite_file_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    qtool.quantize(network(), [data()], accuracy="fast", target="tflite").export(path, verify=False)
+    result, onnx_file = provenance(path), made(tmp_path, network(), [data()])
+    assert result.sha256 == {"model.tflite": hashlib.sha256(path.read_bytes()).hexdigest()}
+    assert (result.qtool, result.producer) == (own_version(), f"qtool {own_version()}")
+    assert result.target == "tflite"
+    assert result.origin == onnx_file.origin
+    assert result.self_test == "no self-test in this file"
+    text = str(result)
+    assert result.origin is not None
+    for part in ("written by qtool", result.origin.weights, result.origin.data):
+        assert part in text
+
+
+def test_a_tflite_file_of_another_tool(tmp_path: Path) -> None:
+    path = tmp_path / "model.tflite"
+    tensors = Tensor("x", "float32", (1, 4)), Tensor("y", "float32", (1, 4))
+    relu = Operator("RELU", (0,), (1,), {}, 1)
+    names = {"input_names": ("x",), "output_names": ("y",), "description": "another tool"}
+    path.write_bytes(to_bytes(Model(tensors, (relu,), (0,), (1,), **names)))
+    result = provenance(path)
+    assert (result.qtool, result.origin, result.producer) == (None, None, "another tool")
+    assert "not a file of qtool" in str(result)
