@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -47,6 +48,23 @@ def test_a_masked_token_counts_nothing_and_layers_of_samples_are_left_out() -> N
     every, some = (token_weights(graph, three, layers, asked)["inner"] for asked in (None, [0, 2]))
     assert list(some) == [0, 2]
     assert all(torch.equal(some[i], every[i]) for i in some)
+
+
+def test_weights_grow_with_the_root_of_the_gradient() -> None:
+    x, factor = torch.ones(1, 2, 4), torch.tensor([[1.0], [3.0]])
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.inner(x) * factor).sum(1)
+
+    graph = qtool.capture_model(Tokens().eval(), x).graph
+    layers = [n for n in G.calls(graph.graph) if is_product(n)]
+    gains = token_weights(graph, [Batch((x,), {})], layers)["inner"][0].flatten()
+    assert float(gains[1] / gains[0]) == pytest.approx(3**0.5, rel=1e-5)  # of float32 sums
 
 
 def test_behind_a_norm_of_what_does_not_vary_rows_count_alike() -> None:
