@@ -27,6 +27,7 @@ from qtool.backends.onnxruntime.kernels.common import (
 from qtool.core.types import QuantParams
 
 SumsOf = Callable[..., accumulate.Accumulate]
+"""Binds sums of products, with the arguments of `accumulate.conv_accumulator` and the like."""
 
 
 def conv(
@@ -51,7 +52,7 @@ def conv(
     check_types(x, w, out)
     sums = sums_of(x, w, weight, bias, stride=stride, pads=pads, dilation=dilation, groups=groups)
     scales = factors(x, w, out, weight.shape[0]).reshape(-1, *[1] * (weight.dim() - 2))
-    return _rescaled(sums, scales, out)
+    return _rescale_sums(sums, scales, out)
 
 
 def linear(
@@ -69,7 +70,7 @@ def linear(
     """
     check_types(x, w, out)
     sums = sums_of(x, w, weight, bias)
-    return _rescaled(sums, factors(x, w, out, weight.shape[0]), out)
+    return _rescale_sums(sums, factors(x, w, out, weight.shape[0]), out)
 
 
 def matmul(
@@ -80,7 +81,7 @@ def matmul(
 ) -> Kernel:
     """Two activations [..., M, K] @ [..., K, N] -> codes, or float32 where `out` is None."""
     check_types(a, b, out)
-    return _rescaled(sums_of(a, b), factors(a, b, out, 1), out)
+    return _rescale_sums(sums_of(a, b), factors(a, b, out, 1), out)
 
 
 def check_types(x: QuantParams, w: QuantParams, out: QuantParams | None) -> None:
@@ -97,19 +98,19 @@ def factors(x: QuantParams, w: QuantParams, out: QuantParams | None, channels: i
     return products if out is None else products / scalar32(out, "output")[0]
 
 
-def _rescaled(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams | None) -> Kernel:
+def _rescale_sums(sums: accumulate.Accumulate, scales: Tensor, out: QuantParams | None) -> Kernel:
     """rint(f32(f32(sum) * scale)) + zero point, saturated; f32(f32(sum) * scale) without `out`."""
     if out is None:
-        return lambda *codes: _scaled(sums(*codes), scales)
+        return lambda *codes: _scale(sums(*codes), scales)
     zero = scalar32(out, "output")[1]
 
     def kernel(*codes: Tensor) -> Tensor:
-        scaled = _scaled(sums(*codes), scales).round_()
+        scaled = _scale(sums(*codes), scales).round_()
         return saturate(scaled.add_(zero) if zero else scaled, out)
 
     return kernel
 
 
-def _scaled(sums: Tensor, scales: Tensor) -> Tensor:
+def _scale(sums: Tensor, scales: Tensor) -> Tensor:
     """A product of two vectors has no dimension, and one factor."""
     return sums.to(torch.float32).mul_(scales if sums.dim() else scales.squeeze())

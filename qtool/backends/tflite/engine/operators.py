@@ -69,7 +69,9 @@ def _bias(call: Call, position: int) -> torch.Tensor | None:
     if tensor is None:
         return None
     if tensor.type not in ("int32", "int64"):  # the second next to activations of 16 bits
-        raise KernelError(f"bias '{tensor.name}' is {tensor.type}; the kernels take int32")
+        raise KernelError(
+            f"bias '{tensor.name}' is {tensor.type}; the kernels take int32, next to int16 int64"
+        )
     return call.stored(position)
 
 

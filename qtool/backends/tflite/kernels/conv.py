@@ -32,7 +32,7 @@ Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
 
 Rescale = Callable[..., Kernel]
 """Sums, the parameters of input, weight and output, numbers of channels and of spatial axes, bounds
--> the kernel; see `rescaled`."""
+-> the kernel; see `rescale_sums`."""
 
 
 def _check_int8(params: QuantParams) -> None:
@@ -57,7 +57,7 @@ def _check(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
         raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
 
 
-def rescaled(
+def rescale_sums(
     sums: accumulate.Accumulate,
     x: QuantParams,
     w: QuantParams,
@@ -67,24 +67,36 @@ def rescaled(
     bounds: Bounds,
     multiply: Multiply | None = None,
 ) -> Kernel:
-    """Rescale with one multiplier per output channel: double(scale x) * scale w / scale out.
+    """Return the kernel that multiplies sums by scale x * scale w / scale out, per output channel.
 
-    multiply: of sums that have 32 bits; by default as the reference kernels.
+    Args:
+        sums: the accumulators.
+        x: per-tensor parameters of the input, int8 or int16.
+        w: parameters of the weight, int8 with zero point 0.
+        out: per-tensor parameters of the output, of the input's type.
+        channels: number of output channels.
+        rank: number of axes behind that of the channels.
+        bounds: real bounds of the fused activation.
+        multiply: multiplies sums of 32 bits; by default as the reference kernels.
+
+    Raises:
+        KernelError: other types, or weight zero points other than 0.
     """
     _check(x, w, out)
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     reals = [scale_x * s / scale_out for s in channel_scales(w, channels)]
     by = fp.channel_multipliers(reals, (channels, *[1] * rank))
-    return _finished(sums, by, out, bounds, multiply)
+    return _multiply_sums(sums, by, out, bounds, multiply)
 
 
-def _finished(
+def _multiply_sums(
     sums: accumulate.Accumulate,
     by: fp.Multiplier,
     out: QuantParams,
     bounds: Bounds,
     multiply: Multiply | None = None,
 ) -> Kernel:
+    """Return the kernel that multiplies sums, adds the zero point, and clamps to the bounds."""
     zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
     wide = out.qtype.torch_dtype == INT16.torch_dtype
     scaled = fp.multiply_wide if wide else multiply or fp.multiply_by_quantized_multiplier
@@ -107,7 +119,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
-    rescale: Rescale = rescaled,
+    rescale: Rescale = rescale_sums,
 ) -> Kernel:
     """Return the kernel: codes [N, I, *spatial] -> codes [N, O, *out].
 
@@ -147,7 +159,7 @@ def conv_transpose(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     bounds: Bounds = NO_BOUNDS,
-    rescale: Rescale = rescaled,
+    rescale: Rescale = rescale_sums,
 ) -> Kernel:
     """Return the kernel of a transposed convolution; arguments as `conv`.
 
@@ -188,8 +200,8 @@ def linear(
     scale_x, scale_out = per_tensor(x, "input")[0], per_tensor(out, "output")[0]
     if w.scale.numel() == 1:
         by = fp.quantize_multiplier(f32(scale_x * float(w.scale)) / scale_out)
-        return _finished(sums, by, out, bounds)
-    return rescaled(sums, x, w, out, weight.shape[0], 0, bounds)
+        return _multiply_sums(sums, by, out, bounds)
+    return rescale_sums(sums, x, w, out, weight.shape[0], 0, bounds)
 
 
 def linear_float(
@@ -223,11 +235,21 @@ def linear_float(
 def matmul(
     a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
 ) -> Kernel:
-    """Return the product of two activations [..., M, K] @ [..., K, N], int8 or int16."""
+    """Return the kernel of a product of two activations: [..., M, K] @ [..., K, N].
+
+    Args:
+        a: per-tensor parameters of the first operand, int8 or int16.
+        b: those of the second, of the same type.
+        out: those of the output, of the same type.
+        bounds: real bounds of the fused activation.
+
+    Raises:
+        KernelError: other types, or int16 with a zero point.
+    """
     if not all(_is_wide(p, "operand") for p in (a, b, out)):
         for params in (a, b, out):
             _check_int8(params)
     sums = accumulate.matmul_accumulator(a, b)
     scale = f32(per_tensor(a, "first input")[0] * per_tensor(b, "second input")[0])
     by = fp.quantize_multiplier(scale / per_tensor(out, "output")[0])
-    return _finished(sums, by, out, bounds)
+    return _multiply_sums(sums, by, out, bounds)

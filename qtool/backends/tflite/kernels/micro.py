@@ -19,7 +19,11 @@ from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.backends.tflite.kernels import lookup_tables
 from qtool.backends.tflite.kernels.elementwise import mul
-from qtool.backends.tflite.kernels.softmax import exp_on_negative, newton_reciprocal
+from qtool.backends.tflite.kernels.softmax import (
+    exp_on_negative,
+    half_of_one_plus,
+    newton_reciprocal,
+)
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, QuantParams
 
@@ -75,6 +79,7 @@ def _check(out: QuantParams, scale: float, zero: int) -> None:
 
 
 def _table(x: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
+    """Return a lookup in the results of a function: Q4.27 numbers -> int64 codes."""
     scale, zero = per_tensor(x, "input")
     if scale < LEAST_SCALE:
         raise KernelError(f"the input scale {scale:.3g} is below 2**-28; use a larger one")
@@ -90,7 +95,7 @@ def _table(x: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
 
 def _logistic(x: Tensor) -> Tensor:
     """Return the logistic of Q4.27 numbers in Q0.31."""
-    half = _half_of_one_plus(exp_on_negative(-x.abs(), _FRACTION))
+    half = half_of_one_plus(exp_on_negative(-x.abs(), _FRACTION))
     positive = fp.saturating_left_shift(newton_reciprocal(half), 1)  # of Q1.30
     result = torch.where(x > 0, positive, _ONE - positive)
     return torch.where(x == 0, 1 << 30, result)
@@ -98,11 +103,6 @@ def _logistic(x: Tensor) -> Tensor:
 
 def _tanh(x: Tensor) -> Tensor:
     """Return tanh of Q4.27 numbers in Q0.31: (1 - e) / (1 + e) with e = exp(-2|x|), signed."""
-    half = _half_of_one_plus(exp_on_negative(-x.abs(), _FRACTION - 1))  # twice the number
+    half = half_of_one_plus(exp_on_negative(-x.abs(), _FRACTION - 1))  # twice the number
     magnitude = fp.saturating_left_shift(newton_reciprocal(half) - (1 << 29), 2)  # of Q2.29
     return torch.where(x == 0, 0, torch.where(x < 0, -magnitude, magnitude))
-
-
-def _half_of_one_plus(x: Tensor) -> Tensor:
-    """Return (1 + x) / 2 of Q0.31 numbers >= 0: nearest, ties up."""
-    return (x + _ONE + 1) >> 1

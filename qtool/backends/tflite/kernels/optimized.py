@@ -57,6 +57,6 @@ def _multiply(x: Tensor, by: fp.Multiplier) -> Tensor:
 
 
 conv_transpose = partial(
-    reference.conv_transpose, rescale=partial(reference.rescaled, multiply=_multiply)
+    reference.conv_transpose, rescale=partial(reference.rescale_sums, multiply=_multiply)
 )
 """The kernel of a transposed convolution; arguments as those of the reference kernel."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import Kernel, f32, per_tensor
+from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, UINT8, QuantParams
 
@@ -142,8 +143,13 @@ def _reciprocal(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return 1 / sums for Q12.19 sums >= 1: Q0.31 mantissa in (1/2, 1], bits above unity."""
     headroom = 31 - _floor_log2(sums)
     a = (sums << headroom) - (1 << 31)
-    half = (a + _ONE + 1) >> 1  # both addends are >= 0: nearest, ties up
+    half = half_of_one_plus(a)
     return fp.saturating_left_shift(newton_reciprocal(half), 1), 12 - headroom
+
+
+def half_of_one_plus(x: Tensor) -> Tensor:
+    """Return (1 + x) / 2 of Q0.31 numbers >= 0: nearest, ties up."""
+    return (x + _ONE + 1) >> 1
 
 
 def newton_reciprocal(half: Tensor) -> Tensor:
@@ -195,15 +201,16 @@ def _lut(low: float, high: float, function: Callable[[Tensor], Tensor], dtype: A
     step = (high - low) / _LUT_STEPS
     places = low + torch.arange(_LUT_STEPS + 1, dtype=dtype) * step
     samples, middles = (function(v) * 2.0**15 for v in (places, places[:-1] + step / 2))
-    here, following = _round_half_away(samples), samples[1:]
-    straight = _round_half_away((following + here[:-1]) / 2)
-    bias = _round_half_away((straight - _round_half_away(middles)) / 2)
+    here, following = _nearest(samples), samples[1:]
+    straight = _nearest((following + here[:-1]) / 2)
+    bias = _nearest((straight - _nearest(middles)) / 2)
     shifted = torch.cat([here[:-1] - bias, here[-1:]])
     return shifted.to(torch.int64).clamp(INT16.qmin, INT16.qmax)
 
 
-def _round_half_away(x: Tensor) -> Tensor:
-    return torch.copysign(torch.floor(x.abs() + 0.5), x)
+def _nearest(x: Tensor) -> Tensor:
+    """Round halves away from zero, and keep the dtype."""
+    return round_half_away_tensor(x).to(x.dtype)
 
 
 def _interpolate(position: Tensor, lut: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Kernels of XNNPACK, LiteRT's default delegate, on int8 codes.
 
-Products are accumulated in int32 and scaled once in float32; halves round to even. Sums have
-multipliers of 21 bits, requantization such of 8 bits behind the point; both round halves up.
+Products are accumulated in int32 and scaled once in float32; halves round to even. ADD and SUB
+have multipliers of 21 bits. QUANTIZE and LEAKY_RELU have multipliers with 8 bits behind the point.
+Both round halves up.
 
 Sources: XNNPACK, src/microparams-init.c (the parameters of conv, add, mul, cvt), src/qs8-vadd,
 src/qs8-vmul, src/qs8-vcvt, src/f32-qs8-vcvt.
@@ -44,7 +45,7 @@ def linear(
 ) -> Kernel:
     """Return the kernel of a linear layer: codes [..., I], weight codes [O, I] -> [..., O]."""
     sums = accumulate.linear_accumulator(x, w, weight, bias)
-    return _scaled(sums, x, w, out, weight.shape[0], 0, bounds)
+    return _rescale_sums(sums, x, w, out, weight.shape[0], 0, bounds)
 
 
 def matmul(
@@ -129,8 +130,8 @@ def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
 
     def kernel(codes: Tensor) -> Tensor:
         real = codes.to(torch.int64) - zero_in
-        scaled = (torch.where(real < 0, real * negative, real * positive) + half) >> 8
-        return finish(scaled + zero_out, out, limits)
+        product = torch.where(real < 0, real * negative, real * positive)
+        return finish(((product + half) >> _REQUANTIZE_BITS) + zero_out, out, limits)
 
     return kernel
 
@@ -176,7 +177,7 @@ def quantize(out: QuantParams) -> Kernel:
     return kernel
 
 
-def _scaled(
+def _rescale_sums(
     sums: accumulate.Accumulate,
     x: QuantParams,
     w: QuantParams,
@@ -185,7 +186,7 @@ def _scaled(
     rank: int,
     bounds: Bounds,
 ) -> Kernel:
-    """Return f32(acc) * f32(f32(scale x * scale w) / scale out), halves to even."""
+    """Return the kernel f32(sum) * f32(f32(scale x * scale w) / scale out), halves to even."""
     _check(x, w, out)
     scale_x, (scale, zero) = per_tensor(x, "input")[0], per_tensor(out, "output")
     factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, channels)]
@@ -205,5 +206,5 @@ def _check(*params: QuantParams) -> None:
             raise KernelError(f"XNNPACK's kernels take int8 here, not {each.qtype}")
 
 
-conv = partial(reference.conv, rescale=_scaled)
-conv_transpose = partial(reference.conv_transpose, rescale=_scaled)
+conv = partial(reference.conv, rescale=_rescale_sums)
+conv_transpose = partial(reference.conv_transpose, rescale=_rescale_sums)
