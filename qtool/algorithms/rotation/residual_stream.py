@@ -1,7 +1,7 @@
 """The residual stream of a decoder: what writes to it, and what reads it.
 
 Embeddings and linear layers write to it, sums join them, RMSNorms and linear layers read it. An
-RMSNorm divides by a length, which a rotation keeps, so that the stream may be rotated by any
+RMSNorm divides by a length, which a rotation keeps. The stream may therefore be rotated by any
 orthogonal matrix if all of these are rotated along (Ashkboos et al. 2024, SliceGPT).
 """
 
@@ -129,7 +129,7 @@ def _layers_behind(norm: fx.Node) -> list[fx.Node]:
 
 
 def _keeps_channels(node: fx.Node) -> bool:
-    """Return whether an operator moves whole rows of channels."""
+    """Return whether an operator moves rows of channels and leaves the order in each row."""
     if node.target not in _MOVES or not isinstance(node.args[0], fx.Node):
         return False
     at, source = _MOVES[node.target], node.args[0]

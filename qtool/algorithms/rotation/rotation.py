@@ -34,7 +34,9 @@ REASON = "the residual stream is rotated, so that weights have no outliers"
 STATIC = "skipped, since activations have fixed ranges, which were observed before"
 SAMPLES, HOLDOUT_SAMPLES = 128, 64
 
-_Turn = Callable[[torch.Tensor], torch.Tensor]
+_Rotate = Callable[[torch.Tensor], torch.Tensor]
+_Forms = dict[str, tuple[_Rotate, list[fx.Node]]]
+"""Where the matrix multiplies -> the function that rotates a constant so, and its readers."""
 
 
 def _propose(state: ConversionState) -> ConversionState:
@@ -75,9 +77,9 @@ def rotate(module: fx.GraphModule) -> int:
     """
     stream = find_residual_stream(module.graph)
     matrix = randomized_hadamard(stream.width)
-    uses = _uses(module, stream, matrix)
-    for constant, turns in uses.items():
-        _replace(module, constant, turns)
+    constants = _forms(module, stream, matrix)
+    for constant, forms in constants.items():
+        _replace(module, constant, forms)
     for norm in {n for n in stream.readers.values() if n is not None}:
         gain = norm.args[2]
         if isinstance(gain, fx.Node):
@@ -86,53 +88,59 @@ def rotate(module: fx.GraphModule) -> int:
             )
             norm.replace_input_with(gain, own)
     G.finish(module)
-    return len(uses)
+    return len(constants)
 
 
-def _uses(
+def _forms(
     module: fx.GraphModule, stream: ResidualStream, matrix: torch.Tensor
-) -> Mapping[str, dict[str, tuple[_Turn, list[fx.Node]]]]:
-    """Return constant -> what is to become of it -> the function for that, and its readers."""
-    uses: dict[str, dict[str, tuple[_Turn, list[fx.Node]]]] = {}
+) -> Mapping[str, _Forms]:
+    """Return constant -> its rotated forms: readers may need several, as a table that is the head.
 
-    def use(reader: fx.Node, position: int, what: str, turn: _Turn) -> None:
+    The stream x becomes x @ matrix: tables [words, width] and biases [width] are multiplied like
+    it, weights [out, in] of writers by its transpose from the left, of readers from the right.
+    """
+    constants: dict[str, _Forms] = {}
+
+    def add(reader: fx.Node, position: int, side: str, rotate: _Rotate) -> None:
         constant = G.argument(reader, position, "bias")
         if isinstance(constant, fx.Node):
-            parts = uses.setdefault(str(constant.target), {})
-            parts.setdefault(what, (turn, []))[1].append(reader)
+            forms = constants.setdefault(str(constant.target), {})
+            forms.setdefault(side, (rotate, []))[1].append(reader)
 
     for table in stream.tables:
-        use(table, 1, "read", partial(_times, matrix))
+        add(table, 1, "right", partial(_times, matrix))
     for layer in stream.writers:
-        use(layer, 1, "written", lambda t: matrix.t() @ t)
-        use(layer, 2, "read", partial(_times, matrix))
+        add(layer, 1, "left", lambda t: matrix.t() @ t)
+        add(layer, 2, "right", partial(_times, matrix))
     for layer, norm in stream.readers.items():
         gain = None if norm is None else norm.args[2]
         if not isinstance(gain, fx.Node) or _is_one(G.tensor(module, gain)):
-            use(layer, 1, "read", partial(_times, matrix))
+            add(layer, 1, "right", partial(_times, matrix))
         else:
             rows = G.tensor(module, gain).detach().double()[:, None] * matrix
-            use(layer, 1, f"read {gain.target}", partial(_times, rows))
-    return uses
+            add(layer, 1, f"right, {gain.target}", partial(_times, rows))
+    return constants
 
 
-def _replace(
-    module: fx.GraphModule, target: str, turns: Mapping[str, tuple[_Turn, list[fx.Node]]]
-) -> None:
-    """Give each reader of a constant its own form of it: one new tensor per form."""
+def _replace(module: fx.GraphModule, target: str, forms: _Forms) -> None:
+    """Give each reader of a constant its own form of it: one new tensor per form.
+
+    Raises:
+        NoStreamError: something outside of the stream reads the constant.
+    """
     nodes = [n for n in module.graph.nodes if n.op == "get_attr" and n.target == target]
     old = G.tensor(module, nodes[0]).detach()
     others = {u for n in nodes for u in n.users} - {
-        r for _, readers in turns.values() for r in readers
+        r for _, readers in forms.values() for r in readers
     }
     if others:
         names = ", ".join(sorted(G.name_of(n) for n in others))
         raise NoStreamError(f"'{names}' reads a weight of the residual stream, too")
     name = G.name_of(nodes[0])
-    for form, (turn, readers) in enumerate(turns.values()):
-        data = torch.nn.Parameter(turn(old.double()).to(old), requires_grad=False)
+    for number, (rotate_data, readers) in enumerate(forms.values()):
+        data = torch.nn.Parameter(rotate_data(old.double()).to(old), requires_grad=False)
         first = next(n for n in module.graph.nodes if n in readers)
-        new = G.add_tensor(module, first, data, f"{name}.rotated" if form else name)
+        new = G.add_tensor(module, first, data, f"{name}.rotated" if number else name)
         for reader in readers:
             for node in nodes:
                 reader.replace_input_with(node, new)
