@@ -44,17 +44,23 @@ class PipeProcess(ABC):
 
     @abstractmethod
     def _crash(self, why: str) -> str:
-        """Return the error message for a process that ended. why: how it exited."""
+        """Return the error message for a process that ended.
+
+        Args:
+            why: its exit code or signal.
+        """
 
     def _complete(self, message: Message) -> Message:
         """Return a message as it is sent; called when no other call runs."""
         return message
 
     def _request(self, message: Message, arrays: Arrays) -> tuple[Message, Arrays]:
-        """Return the response to a message, with the number of the process as "process".
+        """Send a message and arrays, and return the response.
+
+        The response holds the number of the process as "process", since sessions end with it.
 
         Raises:
-            VerificationError: the process ended.
+            VerificationError: the process ended; see `_crash`.
         """
         with self._lock:
             process = self._process()
@@ -81,10 +87,10 @@ class PipeProcess(ABC):
         """Return the process, a new one after a fork: a forked process shares the pipes."""
         if self._running is None or self._running[0] != os.getpid():
             pipe, null = subprocess.PIPE, subprocess.DEVNULL
-            started = subprocess.Popen(  # noqa: S603  # our own script
+            process = subprocess.Popen(  # noqa: S603  # our own script
                 self._command(), stdin=pipe, stdout=pipe, stderr=null
             )
-            self._running = (os.getpid(), started)
+            self._running = (os.getpid(), process)
             atexit.register(self.close)
         return self._running[1]
 
@@ -101,18 +107,18 @@ class PipeProcess(ABC):
 
 
 def send(pipe: IO[bytes], message: Message, arrays: Arrays) -> None:
-    """Write a message and its arrays."""
-    plain = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]  # (it makes 0-d arrays 1-d)
-    tensors = [[str(a.dtype), a.shape, a.nbytes] for a in plain]
+    """Write a message and its arrays, of any shapes and number types."""
+    blocks = [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]  # (it makes 0-d arrays 1-d)
+    tensors = [[str(a.dtype), a.shape, a.nbytes] for a in blocks]
     text = json.dumps({**message, "tensors": tensors}).encode()
-    pipe.write(_LENGTHS.pack(len(text), sum(a.nbytes for a in plain)) + text)
-    for array in plain:
+    pipe.write(_LENGTHS.pack(len(text), sum(a.nbytes for a in blocks)) + text)
+    for array in blocks:
         pipe.write(array.tobytes())
     pipe.flush()
 
 
 def receive(pipe: IO[bytes]) -> tuple[Message, Arrays]:
-    """Read a message and its arrays.
+    """Read a message and its arrays, as `send` writes them.
 
     Raises:
         EOFError: the other side closed the pipe.

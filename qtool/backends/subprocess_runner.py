@@ -39,6 +39,11 @@ class SubprocessRunner(PipeProcess):
     def call(self, name: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
         """Run one handler of the subprocess on a file and return its response.
 
+        Args:
+            name: of the handler, a key of `serve`'s table.
+            path: the file.
+            arrays: its inputs, or what else the handler takes.
+
         Raises:
             VerificationError: the runtime failed, with its message, or crashed.
         """
@@ -59,9 +64,8 @@ class SubprocessRunner(PipeProcess):
 
 def serve(handlers: Mapping[str, Handler]) -> None:
     """Handle calls by name until the parent closes the pipe."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends it to all processes; the parent decides
+    # A terminal sends the signal to all processes; the parent decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, responses = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # runtimes print to stdout
     with suppress(EOFError, BrokenPipeError):

@@ -57,18 +57,19 @@ function send(message, parts = []) {
   [lengths, text, ...parts].forEach(write);
 }
 
-/** Name -> tensor, for the tensors of a message in the order of the inputs. */
+/** Input name -> tensor, for the tensors of a message, which are in the order of the inputs. */
 function feeds(ort, session, { tensors, payload }) {
   let start = payload.byteOffset;
-  const made = tensors.map(([code, shape, length]) => {
+  const inputs = tensors.map(([code, shape, length]) => {
     const [type, kind] = TYPES[code];
     const data = new kind(payload.buffer.slice(start, start + length));
     start += length;
     return new ort.Tensor(type, data, shape);
   });
-  return Object.fromEntries(session.inputNames.map((name, i) => [name, made[i]]));
+  return Object.fromEntries(session.inputNames.map((name, i) => [name, inputs[i]]));
 }
 
+/** The message that describes all outputs of a run, and their bytes. */
 function results(session, values) {
   const tensors = [], parts = [];
   for (const name of session.outputNames) {
@@ -80,7 +81,7 @@ function results(session, values) {
 }
 
 const sessions = new Map();
-let count = 0;
+let newest = 0; // number of the newest session
 
 async function release(id) {
   await sessions.get(id)?.release();
@@ -95,8 +96,8 @@ const calls = {
     }));
     const bytes = new Uint8Array(fs.readFileSync(model));
     const options = { executionProviders: ["wasm"], externalData };
-    sessions.set(++count, await ort.InferenceSession.create(bytes, options));
-    return [{ id: count }];
+    sessions.set(++newest, await ort.InferenceSession.create(bytes, options));
+    return [{ id: newest }];
   },
   async run(ort, message) {
     const session = sessions.get(message.id);
@@ -106,11 +107,11 @@ const calls = {
   // runs often once more, in the first runs, for which "warm" has seconds.
   async time(ort, message) {
     const session = sessions.get(message.id);
-    const given = feeds(ort, session, message);
+    const inputs = feeds(ort, session, message);
     const end = performance.now() + 1000 * message.warm;
-    while (performance.now() < end) await session.run(given);
+    while (performance.now() < end) await session.run(inputs);
     const start = process.cpuUsage();
-    for (let i = 0; i < message.times; i++) await session.run(given);
+    for (let i = 0; i < message.times; i++) await session.run(inputs);
     const { user, system } = process.cpuUsage(start);
     return [{ seconds: (user + system) / 1e6 }];
   },

@@ -15,7 +15,8 @@ from qtool.backends.onnxruntime_web.node_process import PROCESS
 from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
 
-WARM_UP = 1.0  # seconds until the engine of node has compiled the kernels that run
+WARM_UP = 1.0
+"""Seconds until the engine of node has compiled the kernels that run."""
 
 
 class WebSession:
@@ -35,14 +36,14 @@ class WebSession:
             raise OptionError(
                 f"onnxruntime-web runs on one thread here; give {argument('--threads', '1')}"
             )
-        described = session(path)  # in node inputs have no names for their dimensions
-        self._inputs: Sequence[Any] = described.get_inputs()
-        self._outputs: Sequence[Any] = described.get_outputs()
+        here = session(path)  # in node inputs have no names for their dimensions
+        self._inputs: Sequence[Any] = here.get_inputs()
+        self._outputs: Sequence[Any] = here.get_outputs()
         path = Path(path).resolve()
         weights = [[str(f.relative_to(path.parent)), str(f)] for f in model_files(path)[1:]]
         response, _ = PROCESS.call("open", model=str(path), external=weights)
         self._id = int(response["id"])
-        self._warm: tuple[Any, ...] = ()
+        self._warm_shapes: tuple[Any, ...] = ()
         weakref.finalize(self, PROCESS.release, response["process"], self._id)
 
     def get_inputs(self) -> Sequence[Any]:
@@ -56,11 +57,11 @@ class WebSession:
         return list(PROCESS.call("run", self._arrays(feed), id=self._id)[1])
 
     def seconds(self, feed: Mapping[str, Any], times: int) -> float:
-        """Return the CPU time of some runs, measured in node; the first call also warms up."""
+        """Return the CPU time of some runs in seconds, which node measures after a warm-up."""
         arrays = self._arrays(feed)
         shapes = tuple(a.shape for a in arrays)
-        warm = 0.0 if shapes == self._warm else WARM_UP
-        self._warm = shapes
+        warm = 0.0 if shapes == self._warm_shapes else WARM_UP
+        self._warm_shapes = shapes
         response, _ = PROCESS.call("time", arrays, id=self._id, times=times, warm=warm)
         return float(response["seconds"])
 
