@@ -1,8 +1,8 @@
 """The files of an encoder-decoder, with the keys and values of cross-attention in the other one.
 
-The decoder computes those of encoder states that its cache has not (`MergedDecoder`). Some runtimes
-want the encoder to return them instead. Both forms have the same nodes: those from the states to
-the keys and values move from one file to the other.
+A `MergedDecoder` computes keys and values of the encoder states that its cache does not hold. Some
+runtimes want the encoder to return them instead. Both forms have the same nodes: those from the
+states to the keys and values move from one file to the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CrossCache:
     """The cache of cross-attention.
 
     Attributes:
-        names: kind of each layer's pair, in order, such as "0.encoder.key".
+        names: of each key and value, in order of the layers, such as "0.encoder.key".
         heads, width: of keys and values [batch, heads, length, width].
     """
 
@@ -47,7 +47,12 @@ class CrossCache:
 
 
 def cross_cache(layers: int, heads: int, width: int) -> CrossCache:
-    """Return the cache of a decoder with so many layers."""
+    """Return the cache of a decoder.
+
+    Args:
+        layers: number of decoder layers.
+        heads, width: see `CrossCache`.
+    """
     kinds = ("key", "value")
     return CrossCache(
         tuple(f"{i}.encoder.{kind}" for i in range(layers) for kind in kinds), heads, width
@@ -111,11 +116,15 @@ def encoder_with(
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the encoder with the keys and values of its states as outputs.
 
-    Raises:
-        ExportError: the decoder is not the file of a `MergedDecoder`.
+    Args:
+        encoder, decoder: models of a `StatesEncoder` and of a `MergedDecoder`.
+        cache: the names.
 
     Returns:
-        The model; name of each constant that is one of the decoder -> its name there.
+        The model, and: name of each constant that comes from the decoder -> its name there.
+
+    Raises:
+        ExportError: the decoder is not the file of a `MergedDecoder`.
     """
     new = _new_values(decoder, cache)
     nodes = _needed(decoder.graph.node, new.values())
@@ -148,7 +157,11 @@ def encoder_with(
 
 
 def _new_values(decoder: onnx.ModelProto, cache: CrossCache) -> dict[str, str]:
-    """Return what the decoder appends to each part of its cache."""
+    """Return name in the cache -> the value that the decoder appends there.
+
+    Raises:
+        ExportError: it appends none.
+    """
     makers = {name: node for node in decoder.graph.node for name in node.output}
     new = {}
     for name in cache.names:
@@ -194,10 +207,10 @@ def _part(
 ) -> onnx.ModelProto:
     """Return a model with these outputs and what they depend on."""
     graph = model.graph
-    kept = _needed(nodes, [o.name for o in outputs])
-    read = {name for node in kept for name in node.input}
+    needed = _needed(nodes, [o.name for o in outputs])
+    read = {name for node in needed for name in node.input}
     part = helper.make_graph(
-        kept,
+        needed,
         graph.name,
         [i for i in graph.input if i.name in read],
         outputs,

@@ -16,7 +16,7 @@ import onnx
 _LEAST = 1024  # bytes of a tensor that is worth a reference
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 _SIZES = {_DOUBLE: 8, _FLOAT: 4}
-# field numbers of onnx.proto
+# numbers of fields: graph of a model, initializer of a graph, name and raw_data of a tensor
 _GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9
 
 
@@ -96,7 +96,7 @@ def _ranges(data: mmap.mmap, within: tuple[int, int], number: int) -> Iterator[t
 
 
 def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+    """Return a number of 7 bits a byte, the low ones first, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]

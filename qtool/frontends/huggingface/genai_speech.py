@@ -30,20 +30,21 @@ AUDIO, TEXT = "genai_audio.onnx", "genai_text.onnx"
 PROCESSOR = "audio_processor_config.json"
 _EXTRACTOR = "preprocessor_config.json"
 _SESSION = {"log_id": "onnxruntime-genai", "provider_options": []}
-Arrays = dict[str, np.ndarray[Any, Any]]
+NamedArrays = dict[str, np.ndarray[Any, Any]]
 
 
 def write_speech_files(config: Any, folder: Path, encoder: Path, decoder: Path) -> None:
     """Write graphs and configurations for onnxruntime-genai.
 
     Args:
-        config: of the model.
-        folder: of the model, with its preprocessor_config.json; above the files, or theirs.
-        encoder, decoder: the files of the other libraries.
+        config: the configuration of the model in transformers.
+        folder: where to write; it has the model's preprocessor_config.json. Encoder and decoder are
+            in it or in a folder below.
+        encoder, decoder: the ONNX files of the other libraries.
 
     Raises:
-        ExportError: the decoder has another form.
-        VerificationError: the graphs compute something else.
+        ExportError: the decoder is not the file of a `MergedDecoder`.
+        VerificationError: the graphs do not compute what those files compute.
         FileError: a file cannot be written.
     """
     heads = int(config.decoder_attention_heads)
@@ -51,37 +52,46 @@ def write_speech_files(config: Any, folder: Path, encoder: Path, decoder: Path) 
     write_cross_attention(encoder, decoder, folder / AUDIO, folder / TEXT, cache)
     _check(config, (encoder, decoder), (folder / AUDIO, folder / TEXT), cache)
     extractor = folder / _EXTRACTOR
-    known = json.loads(extractor.read_text("utf-8")) if extractor.is_file() else {}
-    for name, content in ((PROCESSOR, processor_config(known)), (CONFIG, speech_config(config))):
+    settings = json.loads(extractor.read_text("utf-8")) if extractor.is_file() else {}
+    contents = {PROCESSOR: processor_config(settings), CONFIG: speech_config(config)}
+    for name, content in contents.items():
         write_atomic(folder / name, f"{json.dumps(content, indent=2)}\n".encode())
 
 
 def _check(
     config: Any, shared: tuple[Path, Path], own: tuple[Path, Path], cache: CrossCache
 ) -> None:
-    """Compare the states and the logits of the first token of both pairs of files."""
+    """Compare the states and the logits of the first token of both pairs of files.
+
+    Args:
+        shared: encoder and decoder of the other libraries.
+        own: encoder and decoder of onnxruntime-genai.
+
+    Raises:
+        VerificationError: they differ in a bit.
+    """
     inputs = session(shared[0]).get_inputs()
     draw = np.random.default_rng(0)
     sizes = [[s if isinstance(s, int) else 1 for s in i.shape] for i in inputs]
-    heard = {
+    sound = {
         i.name: draw.normal(size=size).astype(np.float32)
         for i, size in zip(inputs, sizes, strict=True)
     }
     start = {"input_ids": np.array([[int(config.decoder_start_token_id)]])}
-    states = _outputs(shared[0], heard)
-    usual = _outputs(shared[1], {**start, STATES: states[ENCODED]})
-    audio = _outputs(own[0], heard)
-    crossed = {cache.past(name): audio[cache.present(name)] for name in cache.names}
-    cached = _outputs(own[1], {**start, **crossed})
-    pairs = [(states[ENCODED], audio[ENCODED]), *((usual[name], cached[name]) for name in cached)]
+    states = _outputs(shared[0], sound)
+    first = _outputs(shared[1], {**start, STATES: states[ENCODED]})
+    audio = _outputs(own[0], sound)
+    pasts = {cache.past(name): audio[cache.present(name)] for name in cache.names}
+    text = _outputs(own[1], {**start, **pasts})
+    pairs = [(states[ENCODED], audio[ENCODED]), *((first[name], text[name]) for name in text)]
     if not all(np.array_equal(a, b) for a, b in pairs):
         raise VerificationError(
             f"{own[1]}: it does not compute what {shared[1].name} computes, which is a bug in qtool"
         )
 
 
-def _outputs(path: Path, feed: Arrays) -> Arrays:
-    """Run a file; inputs that are not there are an empty cache."""
+def _outputs(path: Path, feed: NamedArrays) -> NamedArrays:
+    """Return the outputs of a file by name; inputs that the feed lacks are an empty cache."""
     opened = session(path, once=True)
     empty = {
         i.name: np.zeros([1 if axis == 0 else s if isinstance(s, int) else 0
@@ -98,8 +108,8 @@ def speech_config(config: Any) -> dict[str, Any]:
     length = int(config.max_target_positions)
     pairs = {"key": "past_key_values.%d.{}.key", "value": "past_key_values.%d.{}.value"}
     own, cross = ({k: v.format(part) for k, v in pairs.items()} for part in ("decoder", "encoder"))
-    made = {k: v.replace("past_key_values", "present") for k, v in own.items()}
-    crossed = {k: v.replace("past_key_values", "present") for k, v in cross.items()}
+    own_new = {k: v.replace("past_key_values", "present") for k, v in own.items()}
+    cross_new = {k: v.replace("past_key_values", "present") for k, v in cross.items()}
     ends = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
     return {
         "model": {
@@ -112,7 +122,7 @@ def speech_config(config: Any) -> dict[str, Any]:
                 "inputs": {"audio_features": "input_features"},
                 "outputs": {
                     "encoder_hidden_states": "last_hidden_state",
-                    **{f"cross_present_{kind}_names": name for kind, name in crossed.items()},
+                    **{f"cross_present_{kind}_names": name for kind, name in cross_new.items()},
                 },
             },
             "decoder": {
@@ -124,7 +134,7 @@ def speech_config(config: Any) -> dict[str, Any]:
                 },
                 "outputs": {
                     "logits": "logits",
-                    **{f"present_{kind}_names": name for kind, name in made.items()},
+                    **{f"present_{kind}_names": name for kind, name in own_new.items()},
                 },
             },
             "speech": {"config_filename": PROCESSOR},

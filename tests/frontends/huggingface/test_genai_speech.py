@@ -66,7 +66,7 @@ def test_other_graphs_are_refused(
         write_speech_files(config, folder, encoder, encoder)
     outputs = genai_speech._outputs
 
-    def wrong(path: Path, feed: genai_speech.Arrays) -> genai_speech.Arrays:
+    def wrong(path: Path, feed: genai_speech.NamedArrays) -> genai_speech.NamedArrays:
         found = outputs(path, feed)
         return {k: v + np.float32(path.name == TEXT) for k, v in found.items()}
 

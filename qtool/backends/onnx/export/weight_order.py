@@ -15,27 +15,33 @@ from onnx import helper, numpy_helper
 
 
 def store_as_read(model: onnx.ModelProto) -> None:
-    """Store the int8 weights of Gemm as [in, out], in place; those that others read stay."""
+    """Store the int8 weights of Gemm as [in, out], in place.
+
+    A weight that several nodes read stays as it is.
+
+    Args:
+        model: in QDQ form, with Gemm layers whose weights are [out, in] (transB).
+    """
     graph = model.graph
     makers = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
-    stored = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     readers = Counter(name for node in graph.node for name in node.input)
     for layer in graph.node:
         maker = makers.get(layer.input[1]) if layer.op_type == "Gemm" else None
-        codes = None if maker is None else stored.get(maker.input[0])
+        codes = None if maker is None else constants.get(maker.input[0])
         if maker is None or codes is None or codes.data_type != onnx.TensorProto.INT8:
             continue
-        transposed = [a for a in layer.attribute if a.name == "transB" and a.i]
-        alone = readers[layer.input[1]] == readers[codes.name] == 1
-        if not transposed or not alone:
+        transpose = [a for a in layer.attribute if a.name == "transB" and a.i]
+        is_alone = readers[layer.input[1]] == readers[codes.name] == 1
+        if not transpose or not is_alone:
             continue
         array = np.ascontiguousarray(numpy_helper.to_array(codes).T)
         codes.CopyFrom(numpy_helper.from_array(array, codes.name))
-        transposed[0].i = 0
+        transpose[0].i = 0
         axis = [a for a in maker.attribute if a.name == "axis"]
         for attribute in axis:
             maker.attribute.remove(attribute)
         maker.attribute.append(helper.make_attribute("axis", 1))
-        changed = [v for v in graph.value_info if v.name in (layer.input[1], codes.name)]
-        for value in changed:
+        shapes = [v for v in graph.value_info if v.name in (layer.input[1], codes.name)]
+        for value in shapes:  # of the former order
             graph.value_info.remove(value)
