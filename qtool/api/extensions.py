@@ -17,6 +17,7 @@ from qtool.backends.onnx.operators import Body, register_custom_operator
 from qtool.backends.runtime import Runtime
 from qtool.core import ops
 from qtool.core.errors import CalibrationError, PassError, PlanError
+from qtool.core.option_names import unknown_name
 from qtool.observers import Observer, Option
 from qtool.passes import GraphPass
 from qtool.planning import targets
@@ -115,6 +116,10 @@ def register_target(target: Target) -> None:
         raise PlanError(f"{where} has the unknown runtime '{target.runtime}'; register it first")
     if unknown := sorted(set(target.file.formats) - {n for f in table.FORMATS for n in f.names}):
         raise PlanError(f"{where} has the unknown format '{unknown[0]}'; register it first")
+    others = [runtime.name for f in table.FORMATS for runtime in f.other_runtimes]
+    if target.timed_in and target.timed_in not in others:
+        sentence = unknown_name("runtime", target.timed_in, others)
+        raise PlanError(f"{where} is to be timed elsewhere: {sentence}")
     targets.register(target)
 
 

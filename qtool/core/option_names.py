@@ -7,7 +7,7 @@ compares them with the tables below.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from qtool.core.step_names import FORMER_NAMES, current_step_name
@@ -65,10 +65,10 @@ def suffixes_of(requested: str) -> tuple[str, ...]:
     return tuple(MODEL_FORMATS) if requested == "qdq" else FORMATS.get(requested, MODEL_SUFFIXES)
 
 
-def add_format(names: Iterable[str], suffix: str) -> None:
+def add_format(names: Sequence[str], suffix: str) -> None:
     """Add the formats of a kind of files; the first is the default for files with the suffix."""
     FORMATS.update(dict.fromkeys(names, (suffix,)))
-    MODEL_FORMATS[suffix] = next(iter(names))
+    MODEL_FORMATS[suffix] = names[0]
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:

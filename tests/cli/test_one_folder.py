@@ -89,6 +89,7 @@ def test_every_command_takes_it(command: str, cli: Cli) -> None:
         (qtool.register_format, replace(TFLITE, names=("new",)), "of another format end in '.tfl"),
         (qtool.register_runtime, OPENVINO, "runtime 'openvino' is registered already"),
         (qtool.register_target, replace(TARGET, runtime="none"), "the unknown runtime 'none'"),
+        (qtool.register_target, replace(TARGET, timed_in="nod"), "did you mean 'node'"),
         (
             qtool.register_target,
             replace(TARGET, file=FileForm(formats=("none",))),

@@ -158,7 +158,7 @@ def bench(
         OptionError: a number is NaN, infinite or out of its range, or the runtime is unknown.
         DataError: files with different inputs, no data, data that does not fit, or a batch size
             that a file does not accept.
-        FileError: not an ONNX file.
+        FileError: not a model file.
         VerificationError: a file does not run, or the runtime is not installed.
     """
     _check_numbers(batch_sizes, threads, seconds, precision)
@@ -182,8 +182,8 @@ def bench(
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
             for phase in phases(paths[0], inputs)
         ]
-    ran = runtime_title(runtime)
-    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision, ran)
+    place = runtime_title(runtime)
+    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision, place)
 
 
 def _check_numbers(
