@@ -100,8 +100,8 @@ def _activations(node: fx.Node) -> str | None:
 _TYPES = tuple(replace(s, activations=a) for a in (INT8, INT16) for s in INTEGER_SCHEMES)
 _DYNAMIC = tuple(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4))
 _LINEAR = (*_TYPES, *_DYNAMIC, *WEIGHT_ONLY_SCHEMES)
-_OF_BOTH = ("concat", "sigmoid", "softmax", "tanh", "silu", "leaky_relu", "global_average_pool")
-_OF_INT8 = ("hard_swish",)
+_INT16_TOO = ("concat", "sigmoid", "softmax", "tanh", "silu", "leaky_relu", "global_average_pool")
+"""Operators on any float32 tensor whose kernels take int8 and int16."""
 
 _KERNELS = {
     "conv": KernelRule(_planar, schemes=_TYPES),
@@ -110,8 +110,8 @@ _KERNELS = {
     "add": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
     "mul": KernelRule(rules.tensors_only, opportunistic=True, schemes=_TYPES),
     "matmul": KernelRule(_activations, opportunistic=True, schemes=_TYPES),
-    **{key: KernelRule(rules.float32, opportunistic=True, schemes=_TYPES) for key in _OF_BOTH},
-    **{key: KernelRule(rules.float32, opportunistic=True) for key in _OF_INT8},
+    **{key: KernelRule(rules.float32, opportunistic=True, schemes=_TYPES) for key in _INT16_TOO},
+    "hard_swish": KernelRule(rules.float32, opportunistic=True),
     "prelu": KernelRule(_stored_slopes, opportunistic=True),
     "average_pool": KernelRule(_average_pool, opportunistic=True, schemes=_TYPES),
     "max_pool": KernelRule(_max_pool),
