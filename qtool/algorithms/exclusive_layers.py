@@ -19,7 +19,8 @@ class Layer:
     """A convolution or linear layer whose constants a step may change.
 
     Attributes:
-        weight, bias: the float constants, where the network is; bias: None without one.
+        node: its call in the graph.
+        weight, bias: the float constants, on the device of the network; bias: None without one.
         weight_params, bias_params: of their points; bias_params: None where the bias is float.
     """
 

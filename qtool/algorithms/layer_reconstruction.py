@@ -210,7 +210,10 @@ def reconstruct_layers(
 ) -> ConversionState:
     """Return the state with new constants of all layers that own them, solved on kept samples.
 
+    Without enough samples the state gets a note and no change.
+
     Args:
+        state: before the step.
         step, reason: of the change, which holds the constants that a file does not hold as codes.
         solver, needs_rows: see `LayerWalk`.
     """
@@ -220,10 +223,10 @@ def reconstruct_layers(
     if len(kept) < MIN_SAMPLES:
         return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
     executor = Executor(replace(state.graph, module=quantized_module(state)))
-    fitting = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)  # into memory
-    count = min(kept.n_train, fitting)
+    limit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)  # samples that fit in memory
+    count = min(kept.n_train, limit)
     size = max(1, min(BATCH, count // HOLDOUT_EVERY))
-    samples = state.batches(size, fitting, channels_last=True)
+    samples = state.batches(size, limit, channels_last=True)
     layers, ranks = exclusive_layers(state), ranks_for(state, step)
     own = range(ranks.rank, len(samples), ranks.size)
     nodes = [layer.node for layer in layers.values()]

@@ -30,6 +30,7 @@ def residual_target(result: torch.Tensor, exact: torch.Tensor, coded: torch.Tens
     """Return the target of a layer: its float result, plus the error of the tensor it is added to.
 
     Args:
+        result: float result of the layer.
         exact, coded: that tensor in the float and the quantized network; one that is broadcast
             counts as exact.
     """

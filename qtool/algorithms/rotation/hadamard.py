@@ -10,11 +10,15 @@ SEED = 0
 
 
 def randomized_hadamard(width: int) -> torch.Tensor:
-    """Return an orthogonal matrix with rows of random signs, float64 [width, width].
+    """Return an orthogonal matrix whose rows have random signs, float64 [width, width].
 
-    A Hadamard matrix of Sylvester's form for the largest power of two in `width`, times the cosine
-    transform for the odd part, as there are Hadamard matrices for few other sizes. Rows get random
-    signs (Ashkboos et al. 2024, QuaRot), always the same ones.
+    It is the Kronecker product of two matrices: Sylvester's Hadamard matrix, for the largest power
+    of two that divides the width, and the cosine transform, for the odd factor, since Hadamard
+    matrices of other sizes have no simple form. The signs (Ashkboos et al. 2024, QuaRot) are the
+    same in each run, so that a conversion can be repeated.
+
+    Args:
+        width: number of channels.
     """
     power = width & -width
     hadamard = torch.ones(1, 1, dtype=torch.float64)

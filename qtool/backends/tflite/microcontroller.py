@@ -35,18 +35,19 @@ OPERATORS = frozenset(
 """Operators of TensorFlow Lite Micro (its op resolver), of those that qtool writes or reads."""
 
 _NOT_INT16 = ("GATHER",)
-"""Operators of those that have no kernel for 16 bits."""
+"""Those of OPERATORS that have no kernel for int16 here."""
 
 _BORDERS = ("QUANTIZE", "DEQUANTIZE")
 _SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
-"""Operators whose kernels there are others than LiteRT's -> keys of their kernels."""
+"""Operators that saturate early with large input scales -> keys of their kernels."""
 
 
 def check(model: Model) -> None:
     """Check that a model runs on a microcontroller, in integers alone.
 
     Raises:
-        ExportError: an operator is not supported, or computes in float.
+        ExportError: an operator is not supported or computes in float, or the scale of its input
+            gives wrong results there.
     """
     for op in model.operators:
         tensor = model.tensors[op.outputs[0]]

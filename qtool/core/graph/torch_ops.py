@@ -154,7 +154,13 @@ def _padded(codes: torch.Tensor, widths: list[int], value: int) -> torch.Tensor:
 def range_of_batch(
     x: torch.Tensor, qmin: int, qmax: int, per_row: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return scale and zero point (float) of DynamicQuantizeLinear, or of each row."""
+    """Return scale and zero point, both float, of a range that holds 0, as DynamicQuantizeLinear.
+
+    Args:
+        x: floats of any shape.
+        qmin, qmax: the lowest and the highest code.
+        per_row: one range for each row of the last axis, [..., 1], instead of one of rank 0.
+    """
     ends = (x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)) if per_row else x.aminmax()
     low, high = ends[0].clamp(max=0), ends[1].clamp(min=0)
     scale = (high - low) / (qmax - qmin)

@@ -16,7 +16,7 @@ from qtool.core.records import to_json
 from qtool.core.summary import Summary
 
 _CHUNK = 1 << 24  # bytes read at once
-_OWN = "qtool "
+_OWN = "qtool "  # in front of the version, as a file names the tool that wrote it
 
 
 @dataclass(frozen=True)

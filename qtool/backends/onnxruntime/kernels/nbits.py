@@ -45,6 +45,9 @@ def matmul_nbits(
         inputs: the number of input features; the last block may be padded.
         bits: of the weights, a key of BLOCKS.
         bias: float32 [out].
+
+    Raises:
+        KernelError: the runtime has no kernel on int8 inputs for blocks of this length.
     """
     outputs, _, block = codes.shape
     if block not in BLOCKS[bits]:
@@ -82,10 +85,8 @@ def gather_nbits(packed: Tensor, bits: int, block: int) -> Kernel:
     def run(indices: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
         at = indices.to(torch.int64)
         at = torch.where(at < 0, at + len(packed), at)  # counted from the end
-        codes, scales = (
-            unpack(packed[at], packed.shape[-1] * 8 // bits, bits).to(torch.int32),
-            scale[at],
-        )
+        codes = unpack(packed[at], packed.shape[-1] * 8 // bits, bits).to(torch.int32)
+        scales = scale[at]
         zeros = torch.full(scales.shape, 2 ** (bits - 1))
         if zero_point is not None:
             zeros = unpack(zero_point[at], scales.shape[-1], bits).to(torch.int32)

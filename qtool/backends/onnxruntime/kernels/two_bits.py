@@ -1,9 +1,9 @@
 """Products with 2-bit weights on int8 inputs, in the order of ONNX Runtime's kernel for AVX512.
 
-A block of 32, 64 or 128 is multiplied into 16 integer sums (8 for 32 of them), each of 4
-neighbours; for 128 those of the second half are added to the same sums. Four blocks make a group:
-in float32, the first and third are added, and the second and fourth, each times both scales, then
-the two sums, and these to the total, whose 16 sums are added by halves at the end.
+A block has 16 integer sums (8 if it has 32 weights), each of the products of 4 neighbours; in a
+block of 128 the products of the second half are added to the sums of the first. Four blocks make a
+group. Its sums are multiplied by both scales in float32; the first and the third block are added,
+the second and the fourth, then these two. The groups are added to 16 totals, and these by halves.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def two_bit_products(codes: Tensor, scale: Tensor) -> Products:
     ]
 
     def one_block(x: Tensor, scales: Tensor, at: int) -> tuple[Tensor, Tensor]:
+        """Return the sums [lanes, rows, out] of a block, and both scales multiplied [rows, out]."""
         inputs = x[:, at * block : (at + 1) * block][:, elements]  # [rows, lanes, products]
         sums = torch.bmm(inputs.transpose(0, 1), weights[at])
         return sums, scales[:, at, None] * scale[:, at]
@@ -46,11 +47,11 @@ def two_bit_products(codes: Tensor, scale: Tensor) -> Products:
         for begin in range(0, count, _GROUP):
             pair = []
             for first in range(begin, min(begin + 2, count)):
-                sums, both = one_block(x, scales, first)
-                part = sums * both
+                sums, factor = one_block(x, scales, first)
+                part = sums * factor
                 if first + 2 < min(begin + _GROUP, count):
-                    sums, both = one_block(x, scales, first + 2)
-                    part = multiply_add(sums, both, part)
+                    sums, factor = one_block(x, scales, first + 2)
+                    part = multiply_add(sums, factor, part)
                 pair.append(part)
             total = total + (pair[0] + pair[1] if len(pair) == 2 else pair[0])
         return add_halves(total)

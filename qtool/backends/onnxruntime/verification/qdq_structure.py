@@ -102,8 +102,8 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
 def _check_layer(node: ir.Node, expected: Expected) -> None:
     x, weight = _dequantized(node, 0, "input"), _dequantized(node, 1, "weight")
     codes, scale = _constant(weight, 0), _constant(weight, 1)
-    plain = node.op_type == "Gemm" and not attributes_of(node).get("transB", 0)
-    axis = int(plain)  # of the output channels in the weight
+    is_in_out = node.op_type == "Gemm" and not attributes_of(node).get("transB", 0)
+    axis = int(is_in_out)  # of the output channels in the weight
     if codes is None or scale is None or codes.dtype != np.int8:
         kind = "not stored" if codes is None else f"{codes.dtype}, not int8"
         raise VerificationError(f"{node.name}: its weight is {kind}")
@@ -112,7 +112,7 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
         raise VerificationError(
             f"{node.name}: weight scales along axis {along}, output channels on axis {axis}"
         )
-    if plain and expected.transposed_weights:
+    if is_in_out and expected.transposed_weights:
         raise VerificationError(f"{node.name}: Gemm without transB, its channel axis is not 0")
     if expected.saturation_limit is not None:
         _check_pairs(node, codes, axis, expected.saturation_limit)

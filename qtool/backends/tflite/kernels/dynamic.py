@@ -1,4 +1,4 @@
-"""TFLite FULLY_CONNECTED on floats with int8 weights: each row of the input is quantized in a run.
+"""TFLite FULLY_CONNECTED on floats with int8 weights: each run quantizes each row of the input.
 
 Rows have any zero point (`asymmetric_quantize_inputs`). On x86-64 a row is quantized in blocks of 8
 elements, where a half is added in float32 and the sum cut off; the rest is rounded.
@@ -42,7 +42,10 @@ def dynamic_linear(w: QuantParams, weight: Tensor, bias: Tensor | None = None) -
 
 
 def _quantize_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the codes, float32, of each row, its scale and its zero point."""
+    """Return codes [rows, in], scales and zero points [rows, 1], all float32.
+
+    The zero point is computed from that end of the range where its rounding error is smaller.
+    """
     low, high = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
     empty = low == high
     scale = torch.where(empty, 1.0, (high - low).to(torch.float64) / INT8.levels)
