@@ -136,7 +136,7 @@ def _strided(
         result = w.new(name(node), node, x.order, x.params)
     else:
         sizes = [length if i in ranges else s for i, s in enumerate(x.sizes)]
-        result = w.add(f"{name(node)}.rest", sizes, x.dynamic, x.order, x.params, x.dtype)
+        result = w.add(f"{name(node)}.kept", sizes, x.dynamic, x.order, x.params, x.dtype)
     whole = [(0, 0, 1)] * len(x.sizes)
     chosen = [ranges.get(i, whole[0]) for i in x.order]
     mask = sum(1 << at for at, i in enumerate(x.order) if i not in ranges)
