@@ -61,7 +61,7 @@ def feed(ids: torch.Tensor, cache: Any, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("kind", ["float", "int8"])
+@pytest.mark.parametrize("kind", [pytest.param("float", marks=pytest.mark.matrix), "int8"])
 def test_the_file_of_a_model_in_memory(folder: Path, tmp_path: Path, kind: str) -> None:
     how: dict[str, Any] = {"mode": "weight-only", "accuracy": "fast"}
     found = qtool.quantize_by_blocks(

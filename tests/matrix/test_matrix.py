@@ -27,7 +27,7 @@ QUICK: tuple[Cell, ...] = (
     ("explain", "cnn", "static"),
     ("tune", "cnn", "static"),
     ("quantize", "lstm", "dynamic"),
-    ("inspect", "lstm", "dynamic"),
+    ("inspect", "lstm", "weight-only-int2"),
     ("compare", "onnx", "static"),
     ("blockwise", "onnx", "weight-only"),
     ("report", "classifier", "dynamic"),

@@ -102,21 +102,33 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a model in the layout that all libraries share, written once."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a float model, written once."""
     root = tmp_path_factory.mktemp("folders")
 
     def make(name: str) -> Path:
-        source, out = root / name / "model", root / name / "out"
-        if not out.exists():
-            write, line = MODELS[name]
-            source.mkdir(parents=True)
-            write(source)
-            tokenizer(library).save_pretrained(source)
-            settings = source / "tokenizer_config.json"  # with a class that transformers 4 knows
+        place = root / name / "model"
+        if not place.exists():
+            place.mkdir(parents=True)
+            MODELS[name][0](place)
+            tokenizer(library).save_pretrained(place)
+            settings = place / "tokenizer_config.json"  # with a class that transformers 4 knows
             plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
             settings.write_text(json.dumps(json.loads(settings.read_text()) | plain))
-            convert(source, out, data / ("sounds" if name == "whisper" else "texts.txt"), *line)
+        return place
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def folder(source: Make, data: Path) -> Callable[[str], Path]:
+    """The folder of a model in the layout that all libraries share, written once."""
+
+    def make(name: str) -> Path:
+        out = source(name).with_name("out")
+        if not out.exists():
+            texts = data / ("sounds" if name == "whisper" else "texts.txt")
+            convert(source(name), out, texts, *MODELS[name][1])
         return out
 
     return make
@@ -377,12 +389,11 @@ def test_genai_hears(layout: str, folder: Make, data: Path, tmp_path: Path) -> N
     ],
 )
 def test_what_no_folder_can_be(
-    line: list[str], sentence: str, folder: Make, data: Path, tmp_path: Path
+    line: list[str], sentence: str, source: Make, data: Path, tmp_path: Path
 ) -> None:
-    source = folder("t5").with_name("model")
     end = [str(tmp_path / part) if part.startswith("out") else part for part in line]
     more = [] if "--task" in line else ["--task", "text2text-generation-with-past"]
-    command = ["quantize", str(source), "--data", str(data / "texts.txt"), *end, *more]
+    command = ["quantize", str(source("t5")), "--data", str(data / "texts.txt"), *end, *more]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2, result.output
     assert sentence in result.output

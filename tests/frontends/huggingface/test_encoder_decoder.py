@@ -146,9 +146,8 @@ def test_two_halves_write_what_the_model_writes(make: Callable[[], Any]) -> None
     assert len(np.unique(found)) > 1
 
 
-@pytest.mark.parametrize(
-    "make", [t5_model, *(pytest.param(make, marks=pytest.mark.matrix) for make in (whisper, bart))]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("make", [t5_model, whisper, bart])
 def test_one_decoder_for_the_first_call_and_the_next_ones(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
