@@ -68,7 +68,7 @@ def sqnr(model: Any, file: Path, texts: Iterable[Any]) -> float:
     return float(10 * np.log10(power / noise))
 
 
-def compare(name: str, mode: str, accuracy: str) -> None:
+def compare(name: str, mode: str, accuracy: str, block: int) -> None:
     """Print a row of the table."""
     with TemporaryDirectory() as place:
         folder, (seen, new) = MODELS[name](Path(place))
@@ -82,7 +82,7 @@ def compare(name: str, mode: str, accuracy: str) -> None:
         memory = qtool.quantize(model, seen, **how)
         memory.export(one)
         middle = time.process_time()
-        blocks = qtool.quantize_by_blocks(folder, seen, other, task=TASK, block=BLOCK, **how)
+        blocks = qtool.quantize_by_blocks(folder, seen, other, task=TASK, block=block, **how)
         seconds = middle - start, time.process_time() - middle
         estimates = memory.fidelity.holdout[0].sqnr_db, blocks.sqnr["logits"]
         truths = [sqnr(model, file, new) for file in (one, other)]
@@ -101,11 +101,12 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--modes", nargs="*", default=["weight-only-int4", "weight-only"])
     parser.add_argument("--accuracy", nargs="*", default=["balanced"])
+    parser.add_argument("--block", type=int, default=BLOCK, help="bytes of weights in float32")
     chosen = parser.parse_args()
     for name in chosen.models:
         for mode in chosen.modes:
             for accuracy in chosen.accuracy:
-                compare(name, mode, accuracy)
+                compare(name, mode, accuracy, chosen.block)
 
 
 if __name__ == "__main__":
