@@ -18,6 +18,7 @@ from qtool.core.data import Batch
 from qtool.core.types import INT4
 from qtool.evaluation.restored_model import restore
 from qtool.planning.plan import Kind
+from tests.api.two_bits import needs_two_bits
 from tests.planning.targets.converted import captured, network, samples
 
 INT4_RULE = [{"select": "*", "weights": "int4"}]
@@ -112,7 +113,13 @@ ALONE: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("rule", "shape", "kernel"), ALONE.values(), ids=ALONE.keys())
+@pytest.mark.parametrize(
+    ("rule", "shape", "kernel"),
+    [
+        pytest.param(*case, id=name, marks=[needs_two_bits] if name.startswith("2 bits") else [])
+        for name, case in ALONE.items()
+    ],
+)
 def test_weights_of_a_linear_layer_alone(
     rule: dict[str, Any], shape: tuple[int, ...], kernel: str, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from qtool.core.types import UINT4, UINT8, Dynamic
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.fake_quantize import DynamicPoint
+from tests.api.two_bits import needs_two_bits
 from tests.backends.onnx.export.networks import run
 
 ROWS, INPUTS = 12, 40  # 40 is no multiple of a block of 32
@@ -56,7 +57,8 @@ KERNELS = {
     "weight-only-int4": {"MatMulNBits": 4},
     "weight-only-int2": {"MatMulNBits": 4},
 }
-every = pytest.mark.parametrize("mode", list(KERNELS))
+MODES = [pytest.param(m, marks=needs_two_bits) if m == "weight-only-int2" else m for m in KERNELS]
+every = pytest.mark.parametrize("mode", MODES)
 
 
 def ids() -> torch.Tensor:

@@ -1,0 +1,11 @@
+"""ONNX Runtime 1.23, the oldest that qtool works with, does not load products of 2-bit weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtool.backends.onnxruntime.session import VERSION
+
+needs_two_bits = pytest.mark.skipif(
+    VERSION < (1, 31), reason="2-bit weights are tested with ONNX Runtime 1.31"
+)
