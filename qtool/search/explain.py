@@ -28,6 +28,7 @@ from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, PlanError
+from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
 from qtool.core.progress import track
@@ -128,7 +129,7 @@ class Explainer:
             for i in np.flatnonzero(differing.any(1)).tolist():
                 if (wanted is None or samples + i in wanted) and len(flips) < most:
                     place = _most_certain(expected[i], differing[i])
-                    one = _one_sample(batch, i)
+                    one = _one_sample(self.model.graph, batch, i)
                     flips.append(self._flip(samples + i, one, expected[i, place], place))
             samples += len(expected)
         explained = {f.index for f in flips}
@@ -356,8 +357,14 @@ def _scores_at(output: torch.Tensor, place: int) -> torch.Tensor:
     return output[0].reshape(-1, output.shape[-1])[place]
 
 
-def _one_sample(batch: Batch, index: int) -> Batch:
-    def cut(x: Any) -> Any:
-        return x[index : index + 1] if isinstance(x, torch.Tensor) and x.dim() else x
+def _one_sample(graph: FloatGraph, batch: Batch, index: int) -> Batch:
+    """Return one sample of a batch; as every sample of it where the graph takes no other sizes."""
+    alone, size = graph.batches_are_samples, batch.size
 
-    return Batch(tuple(map(cut, batch.args)), {k: cut(v) for k, v in batch.kwargs.items()})
+    def cut(t: torch.Tensor) -> torch.Tensor:
+        if not t.dim() or (not alone and len(t) != size):
+            return t
+        sample = t[index : index + 1]
+        return sample if alone else sample.expand_as(t)
+
+    return batch.map_tensors(cut)

@@ -43,12 +43,6 @@ QUICK: tuple[Cell, ...] = (
 )
 """The cells of `make test`."""
 
-OPEN: dict[Cell, str] = {
-    ("explain", "encoder-decoder", "weight-only-int2"): "predictions that differ are run alone, "
-    "and the graph of a decoder half takes no batch of one sample",
-}
-"""Cells that fail, with the cause."""
-
 REMEDY = re.compile(r"qtool \w+|--[a-z]|\w+\(.*\)")
 """A command, an option or a call."""
 
@@ -99,7 +93,6 @@ def cells() -> list[object]:
         cell = (command, kind, mode)
         marks = [pytest.mark.xdist_group(kind)]
         marks += [] if cell in QUICK else [pytest.mark.matrix]
-        marks += [pytest.mark.xfail(reason=OPEN[cell])] if cell in OPEN else []
         parameters.append(pytest.param(*cell, id="-".join(cell), marks=marks))
     return parameters
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
@@ -36,6 +37,53 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
         qtool.explain(file, net, asked, samples=[same])
     with pytest.raises(qtool.DataError, match="there is no sample 256; the data has 256"):
         qtool.explain(file, net, asked, samples=[256])
+
+
+class Nested(nn.Module):
+    """Its input is in a list, as the keys and values of a cache."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return self.net(parts[0])
+
+
+class OneSize(Nested):
+    """It takes batches of one size alone."""
+
+    def __init__(self, net: nn.Module, size: int) -> None:
+        super().__init__(net)
+        self.size = size
+
+    def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return self.net(parts[0].reshape(self.size, *parts[0].shape[1:]))
+
+
+@pytest.mark.parametrize("one_size", [False, True])
+def test_a_sample_is_cut_out_of_lists_and_of_batches_of_one_size(
+    one_size: bool, tmp_path: Path
+) -> None:
+    net, seen, asked = ladder()
+    with torch.no_grad():
+        net.head.weight /= 1000
+        net.head.bias /= 1000
+    data = [([x],) for x in asked]
+    calibration = [([torch.cat(seen)],)]
+    model = OneSize(net, len(asked[0])).eval() if one_size else Nested(net).eval()
+    file = tmp_path / "int8.onnx"
+    quantized = qtool.quantize(model, calibration, accuracy="fast")
+    quantized.export(file)
+    flips = qtool.explain(file, model, data).flips
+    assert flips
+    for flip in flips:
+        batch, row = divmod(flip.index, len(asked[0]))
+        assert row  # not the first one, which every sample would be if the batch were not cut
+        with torch.no_grad():
+            scores = quantized(*data[batch])[row]
+        margin = float(scores[flip.expected] - scores[flip.predicted])
+        assert flip.quantized_margin == pytest.approx(margin, rel=1e-2)
 
 
 def test_a_flip_names_sample_and_classes_and_says_how_far_layers_go() -> None:
