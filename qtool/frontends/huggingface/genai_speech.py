@@ -49,8 +49,14 @@ def write_speech_files(config: Any, folder: Path, encoder: Path, decoder: Path) 
     """
     heads = int(config.decoder_attention_heads)
     cache = cross_cache(int(config.decoder_layers), heads, int(config.d_model) // heads)
-    write_cross_attention(encoder, decoder, folder / AUDIO, folder / TEXT, cache)
-    _check(config, (encoder, decoder), (folder / AUDIO, folder / TEXT), cache)
+    own = folder / AUDIO, folder / TEXT
+    try:  # a graph reads weights next to it, so that it is checked in its place
+        write_cross_attention(encoder, decoder, *own, cache)
+        _check(config, (encoder, decoder), own, cache)
+    except BaseException:
+        for path in own:
+            path.unlink(missing_ok=True)
+        raise
     extractor = folder / _EXTRACTOR
     settings = json.loads(extractor.read_text("utf-8")) if extractor.is_file() else {}
     contents = {PROCESSOR: processor_config(settings), CONFIG: speech_config(config)}
@@ -93,14 +99,15 @@ def _check(
 def _outputs(path: Path, feed: NamedArrays) -> NamedArrays:
     """Return the outputs of a file by name; inputs that the feed lacks are an empty cache."""
     opened = session(path, once=True)
-    empty = {
-        i.name: np.zeros([1 if axis == 0 else s if isinstance(s, int) else 0
-                          for axis, s in enumerate(i.shape)], np.float32)
-        for i in opened.get_inputs()
-        if i.name not in feed
-    }  # fmt: skip
+    empty = {i.name: _empty_cache(i) for i in opened.get_inputs() if i.name not in feed}
     names = [o.name for o in opened.get_outputs()]
     return dict(zip(names, opened.run(None, {**feed, **empty}), strict=True))
+
+
+def _empty_cache(cache: Any) -> np.ndarray[Any, Any]:
+    """Return an input of one sample whose other open sizes are 0."""
+    sizes = [size if isinstance(size, int) else 0 for size in cache.shape[1:]]
+    return np.zeros([1, *sizes], np.float32)
 
 
 def speech_config(config: Any) -> dict[str, Any]:

@@ -73,3 +73,4 @@ def test_other_graphs_are_refused(
     monkeypatch.setattr(genai_speech, "_outputs", wrong)
     with pytest.raises(VerificationError, match="does not compute what decoder_model_merged"):
         write_speech_files(config, folder, encoder, decoder)
+    assert not [name for name in (AUDIO, TEXT) if (folder / name).exists()]
