@@ -217,9 +217,8 @@ def reconstruct_layers(
         step, reason: of the change, which holds the constants that a file does not hold as codes.
         solver, needs_rows: see `LayerWalk`.
     """
-    if state.calibration is None or not state.batches(BATCH):
+    if state.calibration is None or not len(kept := state.calibration.kept_samples):
         return state.with_notes(f"{step}: {NO_SAMPLES}")
-    kept = state.calibration.kept_samples
     if len(kept) < MIN_SAMPLES:
         return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
     executor = Executor(replace(state.graph, module=quantized_module(state)))
@@ -227,6 +226,8 @@ def reconstruct_layers(
     count = min(kept.n_train, limit)
     size = max(1, min(BATCH, count // HOLDOUT_EVERY))
     samples = state.batches(size, limit, channels_last=True)
+    if not samples:
+        return state.with_notes(f"{step}: {NO_SAMPLES}")
     layers, ranks = exclusive_layers(state), ranks_for(state, step)
     own = range(ranks.rank, len(samples), ranks.size)
     nodes = [layer.node for layer in layers.values()]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.types import INT16, Bounds, QType, QuantParams
 
 Kernel = Callable[..., Tensor]
 """A bound kernel: takes code tensors, returns a code tensor."""
@@ -48,6 +48,11 @@ def operands(
             f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
         )
     return per_tensor(a, "first input"), per_tensor(b, "second input"), per_tensor(out, "output")
+
+
+def is_int16(qtype: QType) -> bool:
+    """Return whether codes are int16, of the full range or a narrower one."""
+    return qtype.torch_dtype == INT16.torch_dtype
 
 
 def channel_scales(params: QuantParams, channels: int) -> list[float]:

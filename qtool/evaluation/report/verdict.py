@@ -8,6 +8,7 @@ from enum import Enum
 
 from qtool.core.argument_names import argument
 from qtool.core.formats import percent, quantity
+from qtool.core.option_names import MODES
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.metrics import Metric, default_drop
@@ -16,7 +17,7 @@ from qtool.verification import Exactness
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
-SIZE_MODES = ("weight-only", "weight-only-int4", "weight-only-int2")
+SIZE_MODES = tuple(mode for mode in MODES if mode.startswith("weight-only"))
 """Modes that make a file smaller, and no operator faster by itself."""
 
 

@@ -16,6 +16,7 @@ from qtool.backends.kernels.params import (
     RELU_N1_TO_1,
     Kernel,
     f32,
+    is_int16,
     per_tensor,
 )
 from qtool.backends.tflite.kernels.bounds import finish, quantize_real
@@ -166,6 +167,6 @@ def _pair(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
     if x.qtype.torch_dtype != out.qtype.torch_dtype:
         raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
-    if x.qtype.torch_dtype == INT16.torch_dtype and any(zeros):
+    if is_int16(x.qtype) and any(zeros):
         raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
     return float(x.scale), zeros[0], float(out.scale), zeros[1]

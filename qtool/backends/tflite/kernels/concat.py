@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels.params import Kernel, f32, per_tensor, same_params
+from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor, same_params
 from qtool.backends.tflite.kernels.quantize import requantize as requantize_binder
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, UINT8, QuantParams
+from qtool.core.types import UINT8, QuantParams
 
 
 def concat(
@@ -49,7 +49,7 @@ def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
     if x.qtype.torch_dtype != out.qtype.torch_dtype:
         raise KernelError(f"cannot concatenate {x.qtype} into {out.qtype}; use one type")
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
-    if out.qtype.torch_dtype == INT16.torch_dtype and any(zeros):
+    if is_int16(out.qtype) and any(zeros):
         raise KernelError("int16 CONCATENATION needs zero points of 0; quantize symmetrically")
     if same_params(x, out):
         return _copy
@@ -57,7 +57,7 @@ def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
         return _rescale_uint8(x, out)
     if requantize:
         return requantize_binder(x, out)
-    if out.qtype.torch_dtype == INT16.torch_dtype:
+    if is_int16(out.qtype):
         return _copy
     raise KernelError(
         "int8 CONCATENATION copies codes, and the runtime refuses inputs whose scale or zero "

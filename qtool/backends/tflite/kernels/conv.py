@@ -21,11 +21,18 @@ from torch import Tensor
 
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, channel_scales, f32, per_tensor
+from qtool.backends.kernels.params import (
+    NO_BOUNDS,
+    Kernel,
+    channel_scales,
+    f32,
+    is_int16,
+    per_tensor,
+)
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, INT16, Bounds, QuantParams
+from qtool.core.types import INT8, Bounds, QuantParams
 
 Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
 """Accumulators [N, O, *out] and a multiplier per channel -> rounded products."""
@@ -42,7 +49,7 @@ def _check_int8(params: QuantParams) -> None:
 
 def _is_wide(params: QuantParams, what: str) -> bool:
     """Return whether codes have 16 bits, then with the zero point 0."""
-    wide = params.qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(params.qtype)
     if wide and per_tensor(params, what)[1]:
         raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
     return wide
@@ -98,7 +105,7 @@ def _multiply_sums(
 ) -> Kernel:
     """Return the kernel that multiplies sums, adds the zero point, and clamps to the bounds."""
     zero, limits = per_tensor(out, "output")[1], code_bounds(out, bounds)
-    wide = out.qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(out.qtype)
     scaled = fp.multiply_wide if wide else multiply or fp.multiply_by_quantized_multiplier
 
     def kernel(*codes: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, operands
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, is_int16, operands
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, Bounds, QuantParams
@@ -58,7 +58,7 @@ def add(
     """
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     limits = code_bounds(out, bounds)
-    wide = a.qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(a.qtype)
     if wide:
         if zero_a or zero_b or zero:
             raise KernelError("int16 ADD and SUB need zero points of 0; quantize symmetrically")

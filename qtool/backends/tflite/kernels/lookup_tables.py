@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes, lookup
-from qtool.backends.kernels.params import Kernel, f32, per_tensor
+from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
 from qtool.backends.tflite.kernels.elementwise import checked_log2, mul
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, QType, QuantParams
+from qtool.core.types import QType, QuantParams
 
 # The int16 table holds sigmoid(i / 24) * 2**16, rounded, one higher at these places.
 _ONE_HIGHER = (
@@ -42,7 +42,7 @@ def logistic(x: QuantParams, out: QuantParams) -> Kernel:
         KernelError: other output scales, which the runtime refuses, too.
     """
     scale, _ = per_tensor(out, "output")
-    wide = x.qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(x.qtype)
     expected = 1 / 32768 if wide else 1 / 256
     if scale != expected:
         raise KernelError(
@@ -54,14 +54,14 @@ def logistic(x: QuantParams, out: QuantParams) -> Kernel:
 
 def logistic_output(qtype: QType) -> QuantParams:
     """Return the only parameters that LOGISTIC gives codes of a type."""
-    wide = qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(qtype)
     scale, zero = (2.0**-15, 0) if wide else (1 / 256, qtype.qmin)
     return QuantParams(qtype, torch.tensor(scale), torch.tensor(zero))
 
 
 def tanh(x: QuantParams, out: QuantParams) -> Kernel:
     """Return the hyperbolic tangent on codes; int16 needs output scale 1/32768, zero points 0."""
-    if x.qtype.torch_dtype == INT16.torch_dtype:
+    if is_int16(x.qtype):
         return _interpolated(x, out, tanh=True)
     return _table(x, out, lambda v: v.to(torch.float64).tanh().to(torch.float32))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import Kernel, f32, per_tensor
+from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, UINT8, QuantParams
@@ -57,7 +57,7 @@ def softmax(
     scale_out, zero_out = per_tensor(out, "output")
     if x.qtype.torch_dtype != out.qtype.torch_dtype:
         raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
-    wide = x.qtype.torch_dtype == INT16.torch_dtype
+    wide = is_int16(x.qtype)
     expected_scale = 1 / 32768 if wide else 1 / 256
     expected_zero = 0 if wide else x.qtype.qmin
     checked = x.qtype.torch_dtype != UINT8.torch_dtype  # the runtime does not check uint8
