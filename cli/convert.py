@@ -132,7 +132,7 @@ def write(
     from qtool.backends.onnxruntime.model_file import ONNX
     from qtool.backends.table import format_of, open_file
     from qtool.core.option_names import file_format
-    from qtool.evaluation.latency.speedup import measure_speedup
+    from qtool.evaluation.latency.speedup import measure_speedup, untimed_reason
 
     with output.status("exporting and verifying"):
         result = quantized.export(
@@ -159,7 +159,8 @@ def write(
         )
     missed = _missed(result, *goals)
     size = sum(f.stat().st_size for f in (open_file(path).parts if is_onnx else [path]))
-    summary = _summary(quantized, path, size, result, speed)
+    untimed = untimed_reason(quantized.plan.target) if timed else ""
+    summary = _summary(quantized, path, size, result, speed, untimed)
     if accuracy is not None and evaluation is not None:
         summary = _with_accuracy(summary, accuracy, evaluation.kind)
     if write_extra is not None:
@@ -198,7 +199,9 @@ def _summary(
     size: int,
     result: Verification,
     speed: Speedup | None,
+    untimed: str,
 ) -> Summary:
+    """Return the summary of a file. untimed: why there is no speed, or ""."""
     plan = quantized.plan
     text = f"{MODES[plan.recipe.mode]}, for {plan.target}"
     whole = quantized.float_bytes
@@ -206,6 +209,8 @@ def _summary(
     rows = [("size", formats.size(size) + (part if whole > size else ""))]
     if speed is not None:
         rows += speed.rows()
+    elif untimed:
+        rows.append(("speed", f"not measured: {untimed}"))
     summary = result.summary(str(path), text)
     notes = (*quantized.notes, *summary.notes)
     return replace(summary, rows=(*rows, *summary.rows), notes=notes)

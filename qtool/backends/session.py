@@ -42,6 +42,7 @@ class OtherRuntime:
         name: as users name it.
         title: what runs the files, as its makers write it, and where.
         version: returns the installed version, None if it is not installed.
+        remedy: how to install it, as part of a sentence.
         session: opens a file there, with a number of threads (0 lets the runtime choose). Raises
             VerificationError if it is not installed or refuses the file, OptionError if it cannot
             run that many threads.
@@ -50,6 +51,7 @@ class OtherRuntime:
     name: str
     title: str
     version: Callable[[], str | None]
+    remedy: str
     session: Callable[[str | Path, int], Session]
 
     def __str__(self) -> str:

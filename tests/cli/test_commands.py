@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from qtool.cli import output, progress
 from rich.console import Console
 
 import qtool
+from qtool.backends.table import other_runtime
 from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
@@ -208,3 +210,20 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
     assert 20 < printed["fidelity"]["outputs"][0]["sqnr_db"] < 90
     assert (f"below --min-sqnr {least}" in result.stderr) is (code == 1)
     assert (sample.folder / "again.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("onnxruntime-web", "onnxruntime-web in node is not installed: `qtool emulators install"),
+        ("qnn", "files for qnn do not run in ONNX Runtime here"),
+    ],
+)
+def test_why_there_is_no_speed(
+    target: str, reason: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = replace(other_runtime("node"), version=lambda: None)
+    monkeypatch.setattr("qtool.evaluation.latency.speedup.other_runtime", lambda _: web)
+    line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
+    assert f"not measured: {reason}" in cli(*line, "--target", target, "--timing", "0.1").output
+    assert "not measured" not in cli(*line, "--target", target, "--timing", "0").output

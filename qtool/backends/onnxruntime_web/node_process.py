@@ -13,7 +13,7 @@ from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
 
 _SCRIPT = Path(__file__).with_name("serve.mjs")
-_REMEDY = "`qtool emulators install --web` installs onnxruntime-web for it"
+REMEDY = "`qtool emulators install --web` installs onnxruntime-web for it"
 
 
 def version() -> str | None:
@@ -79,10 +79,10 @@ def require_node() -> str:
     program = shutil.which("node")
     if program is None:
         raise VerificationError(
-            f"node is not installed: install it (version 18 or newer); {_REMEDY}"
+            f"node is not installed: install it (version 18 or newer); {REMEDY}"
         )
     if not web_version():
-        raise VerificationError(f"onnxruntime-web is not installed: {_REMEDY}")
+        raise VerificationError(f"onnxruntime-web is not installed: {REMEDY}")
     return program
 
 

@@ -123,10 +123,21 @@ def _cost(node: NodeTime) -> str:
     return f"  {node.name}: {own:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
+def untimed_reason(target_name: str) -> str:
+    """Return why files for a target cannot be timed on this machine, or ""."""
+    chosen = target(target_name)
+    if not runs_here(chosen):
+        return f"files for {target_name} do not run in ONNX Runtime here"
+    if chosen.timed_in and other_runtime(chosen.timed_in).version() is None:
+        other = other_runtime(chosen.timed_in)
+        return f"{other.title} is not installed: {other.remedy}"
+    return ""
+
+
 def measure_speedup(
     quantized: Quantized, file: str | Path, *, seconds: float = 1.0
 ) -> Speedup | None:
-    """Time an exported file against its float model; None if its target does not run here.
+    """Time an exported file against its float model; None if there is an `untimed_reason`.
 
     The files of a target whose speed counts in another runtime are timed there.
 
@@ -139,7 +150,7 @@ def measure_speedup(
     """
     chosen, mode = target(quantized.plan.target), quantized.plan.recipe.mode
     place = chosen.timed_in or NATIVE
-    if not runs_here(chosen) or (place != NATIVE and other_runtime(place).version() is None):
+    if untimed_reason(chosen.name):
         return None
     inputs = _one_sample(quantized.reference, quantized)
     with scratch_folder() as folder:
