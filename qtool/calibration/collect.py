@@ -91,7 +91,8 @@ def modules_to_observe(
 
     Inserts a module for every probe, in place.
     """
-    points, probe_modules = quant_points(prepared), insert_probes(prepared, probes)
+    points = quant_points(prepared)
+    probe_modules = insert_probes(prepared, {p.name: p.tensor for p in probes})
     nodes = {G.name_of(n): n for n in prepared.graph.nodes}
     first = _first_size(G.placeholders(prepared.graph))
     modules = {}

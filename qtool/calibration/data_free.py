@@ -22,9 +22,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import EPS_POSITION, batch_norms
 from qtool.core.progress import track
-from qtool.core.types import ObserverSpec
 from qtool.planning.fake_quantize import insert_probes
-from qtool.planning.plan import Probe
 
 SAMPLES, BATCH = 128, 32
 ITERATIONS = 150
@@ -97,9 +95,8 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
         if not tensor.is_floating_point():
             raise DataError(f"input '{info.name}' is not float and cannot be generated; give data")
     module = G.clone(graph.module)
-    probes = [Probe(f"{s.tensor}.seen", s.tensor, ObserverSpec("mean")) for s in statistics]
-    modules = insert_probes(module, probes)
-    targets = {modules[p.name]: s for p, s in zip(probes, statistics, strict=True)}
+    modules = insert_probes(module, {f"{s.tensor}.seen": s.tensor for s in statistics})
+    targets = {modules[f"{s.tensor}.seen"]: s for s in statistics}
     sizes = [(BATCH, *t.shape[1:]) if graph.can_split_batches else tuple(t.shape) for t in tensors]
     generator = torch.Generator().manual_seed(0)
     count = math.ceil(SAMPLES / sizes[0][0])

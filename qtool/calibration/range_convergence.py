@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qtool.core.types import UINT8, ObserverSpec
-from qtool.observers import OBSERVERS, Histogram, Statistic, range_of
+from qtool.observers import Histogram, Statistic, range_of
 
 FEW_SAMPLES = 16
 THRESHOLDS = ((1.2, 0.05, 2), (2.0, 0.0, 1))
@@ -62,13 +62,9 @@ class RangeConvergence:
         widths = {}
         for name, statistic in statistics.items():
             spec = self._specs[name]
-            if OBSERVERS[spec.name].estimate is None or statistic.axis is not None:
-                continue
-            if isinstance(
-                statistic, Histogram
-            ):  # other observers search for a range, which is slow
+            if isinstance(statistic, Histogram):  # others search for a range, which is slow
                 spec = ObserverSpec("percentile", tuple(statistic.settings.items()))
-            if not statistic.empty:
+            if statistic.axis is None and not statistic.empty:
                 low, high = range_of(spec, statistic, UINT8, False)
                 widths[name] = float(high) - float(low)
         return widths

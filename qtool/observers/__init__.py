@@ -1,14 +1,12 @@
 """Observers: statistics of a tensor's values, and the quantization range estimated from them.
 
 An observer is a statistic, a range estimate and a granularity (per tensor or per channel), named
-by a row of the registry. Statistics without a range (a mean) have rows, too, and are stored in the
-same file; steps of the conversion use them.
+by a row of the registry.
 """
 
 from __future__ import annotations
 
 from qtool.observers.histogram import Bins, Histogram
-from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.ranges import Range
@@ -33,7 +31,6 @@ __all__ = [
     "OBSERVERS",
     "Bins",
     "Histogram",
-    "Mean",
     "MinMax",
     "MovingAverage",
     "Observer",

@@ -16,29 +16,19 @@ import torch
 from numpy.typing import NDArray
 
 from qtool.core.types import QType
-from qtool.observers.histogram import Bins, Histogram
-from qtool.observers.ranges import Range
+from qtool.observers.histogram import Bins
+from qtool.observers.ranges import by_channel
 from qtool.observers.scale_and_zero_point import solve
-from qtool.observers.statistic import as_tensor
 
 Floats = NDArray[np.float64]
 
 THRESHOLDS = np.exp2(-np.arange(0, 97) / 16)  # of the largest value: to a 64th, by 4 %
 
 
-def entropy(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """Return the range with the least divergence, per tensor or per channel: float64.
-
-    One threshold clips both sides of zero; of equals the widest wins.
-
-    Raises:
-        CalibrationError: the histogram is empty.
-    """
-    ends = np.array([_best(bins, qtype, symmetric) for bins in histogram.channel_bins()])
-    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)
-
-
-def _best(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
+@by_channel
+def entropy(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
+    """Return the range with the least divergence. One threshold clips both sides of zero; of equals
+    the widest wins."""
     reach = max(-bins.low, bins.high)
     if not reach > 0:
         return bins.low, bins.high

@@ -16,27 +16,11 @@ from math import erfc, exp, pi, sqrt
 import numpy as np
 
 from qtool.core.types import QType
-from qtool.observers.histogram import Bins, Histogram
-from qtool.observers.ranges import Range
-from qtool.observers.statistic import as_tensor
+from qtool.observers.histogram import Bins
+from qtool.observers.ranges import by_channel
 
 BISECTIONS = 60  # of the interval of the threshold, down to float precision
 MAX_THRESHOLD = 64.0  # in widths of the distribution; more than any number of codes needs
-
-
-def gaussian(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """Return the range for normally distributed elements, per tensor or per channel: float64.
-
-    Raises:
-        CalibrationError: the histogram is empty.
-    """
-    return _clipped(histogram, qtype, symmetric, _gaussian_cut, power=2)
-
-
-def laplace(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
-    """Return the range for Laplace distributed elements; see `gaussian`."""
-    return _clipped(histogram, qtype, symmetric, _laplace_cut, power=1)
-
 
 Cut = Callable[[float], float]
 
@@ -68,14 +52,21 @@ def threshold(cut: Cut, steps: float) -> float:
     return (low + high) / 2
 
 
-def _clipped(histogram: Histogram, qtype: QType, symmetric: bool, cut: Cut, power: int) -> Range:
-    ends = np.array(
-        [_ends(bins, qtype, symmetric, cut, power) for bins in histogram.channel_bins()]
-    )
-    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)
+@by_channel
+def gaussian(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
+    """Return the range for normally distributed elements."""
+    return _clipped(bins, qtype, symmetric, _gaussian_cut, power=2)
 
 
-def _ends(bins: Bins, qtype: QType, symmetric: bool, cut: Cut, power: int) -> tuple[float, float]:
+@by_channel
+def laplace(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
+    """Return the range for Laplace distributed elements."""
+    return _clipped(bins, qtype, symmetric, _laplace_cut, power=1)
+
+
+def _clipped(
+    bins: Bins, qtype: QType, symmetric: bool, cut: Cut, power: int
+) -> tuple[float, float]:
     middles = (bins.edges[:-1] + bins.edges[1:]) / 2
     one_sided = bins.low >= 0 or bins.high <= 0
     zero = (bins.edges[:-1] <= 0) & (bins.edges[1:] > 0)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
     CHUNK,
+    Extremes,
     State,
     Statistic,
-    as_tensor,
     channel_count,
     check_mergeable,
     check_range_state,
@@ -63,7 +63,7 @@ class Bins:
     high: float
 
 
-class Histogram:
+class Histogram(Extremes):
     """Histogram with bins [i * 2**k, (i+1) * 2**k), and exact minimum and maximum.
 
     For each channel, k is the smallest exponent (but at least -80) for which the observed range,
@@ -97,16 +97,8 @@ class Histogram:
         self.counts = np.zeros((0, bins + 1), np.int64)
 
     @property
-    def channels(self) -> int:
-        return self.low.size
-
-    @property
     def settings(self) -> Mapping[str, float]:
         return {"bins": self.bins}
-
-    @property
-    def empty(self) -> bool:
-        return self.channels == 0
 
     def update(self, x: torch.Tensor) -> None:
         channels = channel_count(x, self.axis, self.channels)
@@ -293,11 +285,6 @@ class Histogram:
             outer = _index(ends, self.exponent[c]) - self.first[c]
             counts[outer] = np.maximum(counts[outer], 1)  # observed, even if not counted
             yield Bins(counts, edges, float(self.low[c]), float(self.high[c]))
-
-    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.empty:
-            raise CalibrationError("no data was observed")
-        return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:
         """Return `min`, `max` float32 [C]; `exponent`, `total` int64 [C]; `counts` int64.

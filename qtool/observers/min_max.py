@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
+    Extremes,
     State,
     Statistic,
-    as_tensor,
     check_mergeable,
     check_range_state,
     extremes,
@@ -22,14 +22,12 @@ from qtool.observers.statistic import (
 _DTYPES = {"min": np.float32, "max": np.float32, "rows": np.int64}
 
 
-class MinMax:
+class MinMax(Extremes):
     """Lowest and highest element; independent of batches, their order and merging.
 
     Attributes:
-        axis: Of the channels; None per tensor.
+        axis, low, high: See `Extremes`; float32.
         rows: Number of elements per channel.
-        low: Lowest elements, float32 [C].
-        high: Highest elements, float32 [C].
     """
 
     def __init__(self, axis: int | None) -> None:
@@ -37,18 +35,6 @@ class MinMax:
         self.rows = 0
         self.low = np.zeros(0, np.float32)
         self.high = np.zeros(0, np.float32)
-
-    @property
-    def channels(self) -> int:
-        return self.low.size
-
-    @property
-    def settings(self) -> Mapping[str, float]:
-        return {}
-
-    @property
-    def empty(self) -> bool:
-        return self.channels == 0
 
     def update(self, x: torch.Tensor) -> None:
         self._include(*extremes(x, self.axis, self.channels))
@@ -65,11 +51,6 @@ class MinMax:
             low, high = np.minimum(self.low, low), np.maximum(self.high, high)
         if low.size:
             self.low, self.high = low, high
-
-    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.empty:
-            raise CalibrationError("no data was observed")
-        return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
     def state(self) -> State:
         """`min` and `max`: float32 [C] (C = 1 per tensor, 0 when empty); `rows`: int64 [1]."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
 from qtool.observers.statistic import (
+    Extremes,
     State,
     Statistic,
-    as_tensor,
     check_mergeable,
     check_range_state,
     extremes,
@@ -28,7 +28,7 @@ _DTYPES = {
 }
 
 
-class MovingAverage:
+class MovingAverage(Extremes):
     """e = x for the first batch, then e = momentum * e + (1 - momentum) * x, in float64.
 
     x is the batch's minimum (and, separately, its maximum). Unlike the other statistics this one
@@ -41,16 +41,8 @@ class MovingAverage:
         self.axis = axis
         self.momentum = momentum
         self.batches = 0
-        self.mean = np.zeros((2, 0))  # rows: minimum, maximum; columns: channels
-        self.first = np.zeros((2, 0))
-
-    @property
-    def empty(self) -> bool:
-        return self.batches == 0
-
-    @property
-    def channels(self) -> int:
-        return self.mean.shape[1]
+        self.low = self.high = np.zeros(0)
+        self.first = np.zeros((2, 0))  # rows: minimum, maximum; columns: channels
 
     @property
     def settings(self) -> Mapping[str, float]:
@@ -62,10 +54,15 @@ class MovingAverage:
             return
         new = np.stack([low, high]).astype(np.float64)
         if self.empty:
-            self.first = self.mean = new
+            self.first = new
         else:
-            self.mean = self.momentum * self.mean + (1 - self.momentum) * new
+            new = self.momentum * self._mean() + (1 - self.momentum) * new
+        self.low, self.high = new
         self.batches += 1
+
+    def _mean(self) -> NDArray[np.float64]:
+        """Return the averages as `first` is."""
+        return np.stack([self.low, self.high])
 
     def merge(self, other: Statistic) -> None:
         """Continue with the batches of `other`; exact up to float64 rounding.
@@ -78,22 +75,18 @@ class MovingAverage:
         if other.empty:
             return
         if self.empty:
-            self.first, self.mean = other.first, other.mean
+            self.first, mean = other.first, other._mean()
         else:
-            self.mean = other.mean + self.momentum**other.batches * (self.mean - other.first)
-            self.mean[1] = self.mean.max(0)  # rounding must not put it under the minimum
+            mean = other._mean() + self.momentum**other.batches * (self._mean() - other.first)
+            mean[1] = mean.max(0)  # rounding must not put it under the minimum
+        self.low, self.high = mean
         self.batches += other.batches
-
-    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.empty:
-            raise CalibrationError("no data was observed")
-        return as_tensor(self.mean[0], self.axis), as_tensor(self.mean[1], self.axis)
 
     def state(self) -> State:
         """`min`, `max`, `first_min`, `first_max`: float64 [C]; `batches`: int64 [1]."""
         return {
-            "min": self.mean[0].copy(),
-            "max": self.mean[1].copy(),
+            "min": self.low.copy(),
+            "max": self.high.copy(),
             "first_min": self.first[0].copy(),
             "first_max": self.first[1].copy(),
             "batches": np.array([self.batches], np.int64),
@@ -113,6 +106,6 @@ class MovingAverage:
             raise CalibrationError("damaged statistics: 'batches' does not fit the channels")
         new = cls(axis, momentum=momentum)
         new.batches = int(arrays["batches"][0])
-        new.mean = np.stack([arrays["min"], arrays["max"]])
+        new.low, new.high = arrays["min"], arrays["max"]
         new.first = np.stack([arrays["first_min"], arrays["first_max"]])
         return new

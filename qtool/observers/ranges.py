@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 import torch
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 from qtool.core.types import QType
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.scale_and_zero_point import solve
-from qtool.observers.statistic import RangeStatistic, as_tensor
+from qtool.observers.statistic import as_tensor
 
 Range = tuple[torch.Tensor, torch.Tensor]
 Floats = NDArray[np.float64]
+P = ParamSpec("P")
 
 # Candidates of `mse`: ratios to the initial range, wide to narrow, so that of equals the widest
 # wins. First 8 octaves down, in half octaves where every combination of the two ends must be tried,
@@ -26,28 +29,33 @@ _NEARBY = tuple(np.exp2(np.arange(8, -9, -1) / fine) for fine in (16, 16, 64))
 _BATCH_SIZE = 16  # candidates per array of [candidates, bins]
 
 
-def min_max(statistic: RangeStatistic) -> Range:
-    """Return the extremes, without clipping. Raises CalibrationError when empty."""
-    return statistic.extent()
+def by_channel(
+    estimate: Callable[Concatenate[Bins, P], tuple[float, float]],
+) -> Callable[Concatenate[Histogram, P], Range]:
+    """Decorate an estimate of one channel to return the ranges of all channels of a histogram.
+
+    It raises CalibrationError when the histogram is empty.
+    """
+
+    @wraps(estimate)
+    def ranges(histogram: Histogram, /, *args: P.args, **kwargs: P.kwargs) -> Range:
+        ends = np.array([estimate(bins, *args, **kwargs) for bins in histogram.channel_bins()])
+        return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)
+
+    return ranges
 
 
-def percentile(histogram: Histogram, p: float = 99.999) -> Range:
+@by_channel
+def percentile(bins: Bins, p: float = 99.999) -> tuple[float, float]:
     """Return the range without 100 - p percent of the elements at either tail.
 
     Linear within a bin, never outside the exact minimum and maximum. A tail is clipped only if it
     has elements on its side of zero, and not beyond zero: after a ReLU the minimum stays.
 
     Args:
-        histogram: of the tensor or its channels.
+        bins: of the tensor or one of its channels.
         p: in percent, from 50 to 100.
-
-    Raises:
-        CalibrationError: the histogram is empty.
     """
-    return _per_channel(histogram, lambda bins: _percentile(bins, p))
-
-
-def _percentile(bins: Bins, p: float) -> tuple[float, float]:
     clipped = bins.counts.sum() * (1 - p / 100)
     lo = min(_walk(bins.counts, bins.edges, clipped), 0.0)
     hi = max(-_walk(bins.counts[::-1], -bins.edges[::-1], clipped), 0.0)
@@ -62,20 +70,14 @@ def _walk(counts: NDArray[np.int64], edges: Floats, elements: float) -> float:
     return float(edges[i] + (edges[i + 1] - edges[i]) * inside)
 
 
-def mse(histogram: Histogram, qtype: QType, symmetric: bool) -> Range:
+@by_channel
+def mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
     """Return the range that `solve` turns into the smallest mean squared quantization error.
 
     Elements count as spread evenly over their bin and the error is integrated exactly, so it is
     right also where a quantization step is finer than a bin. Candidates: no clipping, and each end
     shrunk by up to 2**8, to about 1 percent. Deterministic.
-
-    Raises:
-        CalibrationError: the histogram is empty.
     """
-    return _per_channel(histogram, lambda bins: _mse(bins, qtype, symmetric))
-
-
-def _mse(bins: Bins, qtype: QType, symmetric: bool) -> tuple[float, float]:
     low, high = min(bins.low, 0.0), max(bins.high, 0.0)
     if symmetric:
         reach = max(-low, high)
@@ -121,9 +123,3 @@ def _errors(bins: Bins, lo: Floats, hi: Floats, qtype: QType, symmetric: bool) -
     # A plain sum, not a matrix product: the same on every machine and thread count.
     errors: Floats = (np.diff(integral, axis=1) * density).sum(axis=1)
     return errors
-
-
-def _per_channel(histogram: Histogram, estimate: Callable[[Bins], tuple[float, float]]) -> Range:
-    """Return the ranges of all channels."""
-    ends = np.array([estimate(bins) for bins in histogram.channel_bins()])
-    return as_tensor(ends[:, 0], histogram.axis), as_tensor(ends[:, 1], histogram.axis)

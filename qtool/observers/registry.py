@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from qtool.core.errors import CalibrationError
 from qtool.core.option_names import unknown_name
 from qtool.core.types import ObserverSpec, QType
-from qtool.observers import gaussian_laplace, ranges
+from qtool.observers import ranges
 from qtool.observers.entropy import entropy
+from qtool.observers.gaussian_laplace import gaussian, laplace
 from qtool.observers.histogram import Histogram
-from qtool.observers.mean import Mean
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
 from qtool.observers.mse import least_error
@@ -23,6 +23,8 @@ from qtool.observers.ranges import Range
 from qtool.observers.statistic import RangeStatistic, Statistic
 
 Options = Mapping[str, float]
+Estimate = Callable[[Any, Options, QType, bool], Range]
+"""(statistic, options, type of the codes, whether the range is symmetric) -> range."""
 
 
 class StatisticType(Protocol):
@@ -81,8 +83,7 @@ class Observer:
     Attributes:
         name: Its name in recipes and options.
         statistic: The statistic.
-        estimate: Returns the range from (statistic, options, qtype, symmetric). None: the statistic
-            has no range; a step of the conversion uses it, and users cannot choose it.
+        estimate: Returns the range of the statistic.
         options: By name; the first is the main one: `name:value` sets it.
         range_of_values: Returns the ranges of rows [C, n] from the values themselves, where that is
             better than the statistic.
@@ -90,7 +91,7 @@ class Observer:
 
     name: str
     statistic: StatisticType
-    estimate: Callable[[Any, Options, QType, bool], Range] | None
+    estimate: Estimate
     options: Mapping[str, Option] = field(default_factory=dict)
     range_of_values: Callable[[torch.Tensor, QType, bool], Range] | None = None
 
@@ -111,28 +112,18 @@ def register(observer: Observer) -> None:
     OBSERVERS[observer.name] = observer
 
 
-def _min_max(statistic: RangeStatistic, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return ranges.min_max(statistic)
+def _without_options(estimate: Callable[[Any, QType, bool], Range]) -> Estimate:
+    """Return a range estimate that no option changes."""
+    return lambda statistic, _, qtype, symmetric: estimate(statistic, qtype, symmetric)
 
 
-def _percentile(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
+def _min_max(statistic: RangeStatistic, *_: object) -> Range:
+    """Return the extremes, without clipping."""
+    return statistic.extent()
+
+
+def _percentile(statistic: Histogram, options: Options, *_: object) -> Range:
     return ranges.percentile(statistic, options["p"])
-
-
-def _mse(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return ranges.mse(statistic, qtype, symmetric)
-
-
-def _entropy(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return entropy(statistic, qtype, symmetric)
-
-
-def _gaussian(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return gaussian_laplace.gaussian(statistic, qtype, symmetric)
-
-
-def _laplace(statistic: Histogram, options: Options, qtype: QType, symmetric: bool) -> Range:
-    return gaussian_laplace.laplace(statistic, qtype, symmetric)
 
 
 _BINS = Option(2048, 64, 65536, setting=True)
@@ -142,30 +133,18 @@ for _row in (
     Observer("minmax", MinMax, _min_max),
     Observer("moving_average", MovingAverage, _min_max, {"momentum": _MOMENTUM}),
     Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
-    Observer("mse", Histogram, _mse, {"bins": _BINS}, least_error),
-    Observer("entropy", Histogram, _entropy, {"bins": _BINS}),
-    Observer("gaussian", Histogram, _gaussian, {"bins": _BINS}),
-    Observer("laplace", Histogram, _laplace, {"bins": _BINS}),
-    Observer("mean", Mean, None),
+    Observer("mse", Histogram, _without_options(ranges.mse), {"bins": _BINS}, least_error),
+    Observer("entropy", Histogram, _without_options(entropy), {"bins": _BINS}),
+    Observer("gaussian", Histogram, _without_options(gaussian), {"bins": _BINS}),
+    Observer("laplace", Histogram, _without_options(laplace), {"bins": _BINS}),
 ):
     register(_row)
 
 
 def _observer(name: str) -> Observer:
     if name not in OBSERVERS:
-        raise CalibrationError(unknown_name("observer", name, _range_observers()))
+        raise CalibrationError(unknown_name("observer", name, OBSERVERS))
     return OBSERVERS[name]
-
-
-def _range_observers() -> list[str]:
-    return [name for name, row in OBSERVERS.items() if row.estimate]
-
-
-def _no_range_error(name: str) -> CalibrationError:
-    return CalibrationError(
-        f"observer {name!r} measures no range to quantize with; those that do: "
-        f"{', '.join(_range_observers())}"
-    )
 
 
 def options_of(spec: ObserverSpec) -> dict[str, float]:
@@ -215,18 +194,15 @@ def restore(spec: ObserverSpec, axis: int | None, state: Mapping[str, NDArray[An
 def range_of(spec: ObserverSpec, statistic: Statistic, qtype: QType, symmetric: bool) -> Range:
     """Return the range `spec` estimates from its statistic: float64, rank 0 per tensor, else [C].
 
-    Raises CalibrationError when the statistic is empty, was not made for `spec`, or is no range.
+    Raises CalibrationError when the statistic is empty or was not made for `spec`.
     """
-    estimate = _observer(spec.name).estimate
-    if estimate is None:
-        raise _no_range_error(spec.name)
     own = create(spec, statistic.axis)
     if type(statistic) is not type(own) or statistic.settings != own.settings:
         raise CalibrationError(
             f"observer {str(spec)!r} cannot read {type(statistic).__name__} statistics "
             f"made with {dict(statistic.settings)}"
         )
-    return estimate(statistic, options_of(spec), qtype, symmetric)
+    return _observer(spec.name).estimate(statistic, options_of(spec), qtype, symmetric)
 
 
 def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
@@ -245,12 +221,10 @@ def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmet
 def parse(text: str) -> ObserverSpec:
     """Return a checked spec of `name`, `name:value` (the main option) or `name:key=value,...`.
 
-    Raises CalibrationError as `options_of` does, and for an observer that measures no range.
+    Raises CalibrationError as `options_of` does.
     """
     name, colon, rest = text.strip().partition(":")
     row = _observer(name)
-    if row.estimate is None:
-        raise _no_range_error(name)
     pairs: list[tuple[str, float | str]] = []
     for part in rest.split(",") if colon else ():
         key, equals, value = (word.strip() for word in part.partition("="))

@@ -20,8 +20,8 @@ CHUNK = 1 << 18
 _DEVICE_CHUNK = 1 << 20
 
 
-class Measure(Protocol):
-    """Attributes that must agree for two statistics to be merged.
+class Statistic(Protocol):
+    """A summary of all batches of one tensor. Small, mergeable, serializable.
 
     Attributes:
         axis: One channel per index along this axis (may be negative); None: one for the tensor.
@@ -38,10 +38,6 @@ class Measure(Protocol):
     def settings(self) -> Mapping[str, float]:
         """Arguments of the constructor besides the axis; merging needs equal settings."""
         ...
-
-
-class Statistic(Measure, Protocol):
-    """A summary of all batches of one tensor. Small, mergeable, serializable."""
 
     @property
     def empty(self) -> bool:
@@ -88,6 +84,37 @@ class RangeStatistic(Statistic, Protocol):
         Raises CalibrationError when empty.
         """
         ...
+
+
+class Extremes:
+    """The part of a range statistic that follows from the ends of its channels.
+
+    Attributes:
+        axis: Of the channels; None per tensor.
+        low: Lowest values [C].
+        high: Highest values [C].
+    """
+
+    axis: int | None
+    low: NDArray[Any]
+    high: NDArray[Any]
+
+    @property
+    def channels(self) -> int:
+        return self.low.size
+
+    @property
+    def settings(self) -> Mapping[str, float]:
+        return {}
+
+    @property
+    def empty(self) -> bool:
+        return self.channels == 0
+
+    def extent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.empty:
+            raise CalibrationError("no data was observed")
+        return as_tensor(self.low, self.axis), as_tensor(self.high, self.axis)
 
 
 def depends_on_order(statistic: Statistic) -> bool:
@@ -209,7 +236,7 @@ def as_tensor(values: NDArray[Any], axis: int | None) -> torch.Tensor:
     return t.reshape(()) if axis is None else t
 
 
-def check_mergeable(one: Measure, other: Measure) -> None:
+def check_mergeable(one: Statistic, other: Statistic) -> None:
     """Raise CalibrationError unless kind, axis, settings and number of channels are equal.
 
     An empty statistic has no channels yet and fits any number.

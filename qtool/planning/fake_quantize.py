@@ -8,7 +8,7 @@ the value is clipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph.torch_ops import range_of_batch
 from qtool.core.types import INT32, Dynamic, QType, QuantParams, Requantized
-from qtool.planning.plan import Kind, Point, Probe, QuantPlan
+from qtool.planning.plan import Kind, Point, QuantPlan
 
 
 class _FakeQuantize(torch.autograd.Function):
@@ -146,18 +146,18 @@ def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:
     return module
 
 
-def insert_probes(module: fx.GraphModule, probes: Iterable[Probe]) -> dict[str, nn.Module]:
-    """Insert an identity module on each observed tensor, in place; return them by probe name."""
+def insert_probes(module: fx.GraphModule, probes: Mapping[str, str]) -> dict[str, nn.Module]:
+    """Insert an identity module on each tensor, in place; `probes`: {name: tensor}."""
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     modules: dict[str, nn.Module] = {}
-    for probe in probes:
-        path = _free_path(module, "probes", probe.name)
-        modules[probe.name] = nn.Identity()
-        module.add_submodule(path, modules[probe.name])
-        with _inserting_after(nodes[probe.tensor]):
-            call = module.graph.call_module(path, (nodes[probe.tensor],))
-        call.meta[G.NAME] = probe.name
-        call.meta["val"] = G.value(nodes[probe.tensor])
+    for name, tensor in probes.items():
+        path = _free_path(module, "probes", name)
+        modules[name] = nn.Identity()
+        module.add_submodule(path, modules[name])
+        with _inserting_after(nodes[tensor]):
+            call = module.graph.call_module(path, (nodes[tensor],))
+        call.meta[G.NAME] = name
+        call.meta["val"] = G.value(nodes[tensor])
     module.recompile()
     return modules
 

@@ -65,7 +65,7 @@ def test_where_the_bell_is_true_the_error_is_nearly_the_least(
         least = error(x, ranges.mse(of(x), qtype, False), qtype, False)
         found = error(x, estimate(of(x), qtype, False), qtype, False)
         assert found <= 1.05 * least  # the search itself looks 1 % apart
-        everything = error(x, ranges.min_max(of(x)), qtype, False)
+        everything = error(x, of(x).extent(), qtype, False)
         assert found < everything
 
 

@@ -71,7 +71,7 @@ def test_percentile_is_linear_within_a_bin() -> None:
 
 def test_min_max_of_any_statistic() -> None:
     for kind in (MinMax, MovingAverage, Histogram):
-        lo, hi = ranges.min_max(observed(lambda: kind(None), [tensor([-1, 0.3, 2])]))  # noqa: B023
+        lo, hi = observed(lambda: kind(None), [tensor([-1, 0.3, 2])]).extent()  # noqa: B023
         assert (lo.item(), hi.item()) == (-1, 2)
 
 
@@ -180,7 +180,7 @@ def test_channels_get_their_own_ranges() -> None:
     x = torch.randn(3, 500) ** 3 * tensor([1e-3, 1, 1e3])[:, None]
     together = histogram_of(x, axis=0)
     for estimate in (
-        ranges.min_max,
+        Histogram.extent,
         lambda s: ranges.percentile(s, 99),
         lambda s: ranges.mse(s, INT8, True),
     ):
@@ -191,7 +191,7 @@ def test_channels_get_their_own_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    "estimate", [ranges.min_max, ranges.percentile, lambda s: ranges.mse(s, UINT8, False)]
+    "estimate", [Histogram.extent, ranges.percentile, lambda s: ranges.mse(s, UINT8, False)]
 )
 def test_no_data_is_an_error(estimate: Callable[[Histogram], object]) -> None:
     with pytest.raises(CalibrationError, match="no data"):

@@ -11,7 +11,6 @@ import torch
 from qtool.core.errors import CalibrationError, DataError
 from qtool.observers import (
     Histogram,
-    Mean,
     MinMax,
     MovingAverage,
     RangeStatistic,
@@ -25,7 +24,7 @@ Kind = Callable[[int | None], Statistic]
 RangeKind = Callable[[int | None], RangeStatistic]
 
 RANGES: list[RangeKind] = [MinMax, MovingAverage, Histogram]
-KINDS: list[Kind] = [*RANGES, Mean]
+KINDS: list[Kind] = [*RANGES]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_range = pytest.mark.parametrize("kind", RANGES)
 
