@@ -31,7 +31,7 @@ import torch
 
 import qtool
 from qtool.backends.onnxruntime.verification.audit import audit
-from qtool.evaluation.latency.interleaved_timing import median_latency
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.model_inputs import Feeder
 from qtool.verification.fidelity import decibels
 
@@ -240,7 +240,7 @@ def judged(row: Row, network: networks.Network, exact: np.ndarray, plain: Path, 
         values["error"] = 100 * lost.std() / np.sqrt(len(lost))
         values["agree"] = 100 * (exact.argmax(-1) == found.argmax(-1)).mean()
     arrays = [array[:1] for array in Feeder(plain).arrays(network.timed, 0)]
-    values["speed"] = median_latency([plain, out], arrays, seconds=SECONDS).ratios[1]
+    values["speed"] = time_files([plain, out], arrays, seconds=SECONDS).ratios[1].median
     return Row(**{**asdict(row), **values})
 
 

@@ -23,7 +23,7 @@ import torch
 
 import qtool
 from qtool.evaluation.file_function import FileFunction
-from qtool.evaluation.latency.interleaved_timing import median_latency
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.model_inputs import Feeder, resized
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets
@@ -70,7 +70,8 @@ def measure(
     ratio = {}
     for n in (1, 32):
         inputs = resized(plain, arrays, n) or arrays
-        ratio[n] = median_latency([plain, file], inputs, seconds=options.seconds).ratios[1]
+        timing = time_files([plain, file], inputs, seconds=options.seconds)
+        ratio[n] = timing.ratios[1].median
     if network.metric is None:
         before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
     else:

@@ -79,8 +79,8 @@ def _plain(text: str) -> str:
 
 def operators() -> str:
     """What each target does with each operator, from the rows and the tables."""
+    from docs.support_matrix import LEGEND, operator_table
     from qtool.planning.targets import TARGETS
-    from qtool.planning.targets.support_matrix import LEGEND, operator_table
 
     words = "\n".join(f"- **{word}**: {meaning}" for word, meaning in LEGEND.items())
     return f"{words}\n\n{operator_table(TARGETS.values())}"

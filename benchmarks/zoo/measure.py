@@ -22,7 +22,7 @@ from qtool import QuantizedModel
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
 from qtool.core.ops import macs
-from qtool.evaluation.latency.interleaved_timing import median_latency
+from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.planning.plan import Execution
 from qtool.verification import Verification
@@ -105,8 +105,8 @@ def measure(name: str, network: Network, seconds: float) -> Record:
         captured.export_float(plain)
         files = (plain, file)
         one = _arrays({k: v[:1] for k, v in held_out.items()})
-        latency = median_latency(files, one, seconds=seconds)
-        slower = latency.ratios[1] < 1.0
+        latency = time_files(files, one, seconds=seconds)
+        slower = latency.ratios[1].median < 1.0
         return Record(
             network=name,
             group=network.group,
@@ -122,9 +122,9 @@ def measure(name: str, network: Network, seconds: float) -> Record:
             convert=converted - start,
             export=exported - converted,
             mebibytes=peak,
-            float_ms=latency.milliseconds[0],
-            int8_ms=latency.milliseconds[1],
-            ratio=latency.ratios[1],
+            float_ms=latency.models[0].median,
+            int8_ms=latency.models[1].median,
+            ratio=latency.ratios[1].median,
             costliest=_costliest(files, one) if slower else (),
         )
 

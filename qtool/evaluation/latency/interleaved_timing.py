@@ -43,21 +43,6 @@ def clock_for(threads: int) -> Clock:
 
 
 @dataclass(frozen=True)
-class Latency:
-    """Median latency of several files.
-
-    Attributes:
-        milliseconds: of one run, per file, as the medians of `Timing`.
-        ratios: time of the first file / time of each file, paired median.
-        rounds: number of rounds.
-    """
-
-    milliseconds: tuple[float, ...]
-    ratios: tuple[float, ...]
-    rounds: int
-
-
-@dataclass(frozen=True)
 class Spread:
     """Milliseconds of one run.
 
@@ -176,20 +161,6 @@ def time_files(
             if precision is not None and all(r.width <= precision for r in current().ratios):
                 break
     return current()
-
-
-def median_latency(
-    files: Sequence[str | Path],
-    inputs: Sequence[np.ndarray[Any, Any]],
-    *,
-    threads: int = 1,
-    seconds: float = 2.0,
-    least_rounds: int = MIN_ROUNDS,
-) -> Latency:
-    """Return only the medians of `time_files`."""
-    timing = time_files(files, inputs, threads=threads, seconds=seconds, least_rounds=least_rounds)
-    medians, ratios = (s.median for s in timing.models), (r.median for r in timing.ratios)
-    return Latency(tuple(medians), tuple(ratios), timing.rounds)
 
 
 def _rounds(

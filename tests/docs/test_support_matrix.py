@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from docs.support_matrix import LEGEND, operator_table, treatment
 from qtool import capture_model
 from qtool.core.ops import OPS
 from qtool.planning.targets import TARGETS
-from qtool.planning.targets.support_matrix import LEGEND, operator_table, treatment
 from tests.passes.differential import Function
 
 FORMS = {"integer": "integer", "opportunistic": "integer", "moves": "pass", "weights": "weights"}
