@@ -41,8 +41,7 @@ from qtool.core.graph.split_layers import split
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
-from qtool.core.records import to_json
-from qtool.core.summary import Summary, group_names
+from qtool.core.summary import Result, Summary, group_names
 from qtool.core.types import Change
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
@@ -61,7 +60,7 @@ SPLIT = 4
 
 
 @dataclass(frozen=True)
-class BlockResult:
+class BlockResult(Result):
     """The result of a block-wise conversion.
 
     Attributes:
@@ -98,10 +97,6 @@ class BlockResult:
         own = [b.samples for b in self.blocks if not self.sqnr.keys().isdisjoint(b.sqnr)]
         return min(own, default=0)
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
-
     def summary(self) -> Summary:
         """Return the result in a few lines."""
         changes = ", ".join(f"{c.step} ({c.count} layers)" for c in changes_of(self.blocks))
@@ -117,9 +112,6 @@ class BlockResult:
         )
         all_notes = (*self.notes, *(note for b in self.blocks for note in b.notes))
         return Summary(str(self.files[0]), "quantized block by block", rows, all_notes)
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
     def details(self) -> str:
         """Return the SQNR of each block."""

@@ -59,6 +59,15 @@ def to_json(value: Any) -> Any:
     return value
 
 
+class JsonRecord:
+    """A dataclass that commands print as JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and the properties in JSON_PROPERTIES, for `json.dumps`."""
+        fields: dict[str, Any] = to_json(self)
+        return fields
+
+
 def from_json(kind: type[T], value: Any) -> T:
     """Return the dataclass of a `to_json` value.
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qtool.core.records import JsonRecord
+
 NOTES = 3
 """Notes that a summary shows."""
 
@@ -41,6 +43,17 @@ class Summary:
         head = f"{self.title}  {self.text}" if self.text else self.title
         rows = [f"  {label}  {text}" for label, text in self.lines()]
         return "\n".join([head, *rows, *self.warnings])
+
+
+class Result(JsonRecord):
+    """A result that is printed as its summary."""
+
+    def summary(self) -> Summary:
+        """Return the result in a few lines."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.summary())
 
 
 def shorten(notes: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
-from qtool.core.summary import Summary
+from qtool.core.summary import Result, Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.latency.decoding import phases
@@ -56,7 +56,7 @@ class ModelFigures:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """A float model and its quantized file on the same data.
 
     Attributes:
@@ -92,10 +92,6 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
     runtime: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
-
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
         own, samples = self.int8, self.samples
@@ -112,9 +108,6 @@ class Evaluation:
         place = f" in {self.runtime}" if self.runtime else ""
         text = f"compared with its float model{place}"
         return Summary(title, text, tuple(rows), warnings=warnings)
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
     def details(self) -> str:
         """Return a table with a column per model."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from qtool.core.formats import part, percent, table
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary, group_names
 from qtool.frontends.data.sample_names import SampleNames
 
@@ -79,7 +79,7 @@ class LayerFlips(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(JsonRecord):
     """Changed predictions of a quantized model.
 
     Attributes:
@@ -112,10 +112,6 @@ class Explanation:
             for f in self.flips
         )
         return replace(self, flips=tuple(flips))
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the result in a few lines."""

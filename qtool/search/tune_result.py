@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from qtool.core.formats import db, percent, quantity, share, size, table, times
-from qtool.core.records import to_json
 from qtool.core.sqnr import decibels
-from qtool.core.summary import Summary
+from qtool.core.summary import Result, Summary
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Trial
 from qtool.search.choices import SearchSpace
@@ -43,7 +41,7 @@ class GroupChoice:
 
 
 @dataclass(frozen=True)
-class TuneResult:
+class TuneResult(Result):
     """Result of a search.
 
     Attributes:
@@ -91,10 +89,6 @@ class TuneResult:
         """True if the best file is the float model: nothing is quantized."""
         return self.best.key == self.unquantized
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
-
     def summary(self, title: str = "tuned") -> Summary:
         """Return the best file in a few lines."""
         best = self.best
@@ -119,9 +113,6 @@ class TuneResult:
         layers = _count_choices(tuple(group.choice for group in self.groups))
         files = quantity(len(self.evaluated), "file")
         return f"{files} evaluated in {self.seconds:.0f} s; layers: {layers}"
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
     def details(self) -> str:
         """Return the precision of each group of layers, and all evaluated files."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qtool.core import formats
 from qtool.core.ops import OPS
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.planning.plan import Decision, Execution, QuantPlan
 
 _PLANNED = "as planned for"
@@ -37,7 +37,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(JsonRecord):
     """The audit of one file.
 
     Attributes:
@@ -82,10 +82,6 @@ class Coverage:
     @property
     def float_rows(self) -> tuple[AuditRow, ...]:
         return tuple(r for r in self.rows if not r.integer)
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def row(self) -> tuple[str, str]:
         """Return (label, figures) for a summary."""

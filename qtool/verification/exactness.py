@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from qtool.core.errors import DataError
 from qtool.core.formats import part, percent, quantity
 from qtool.core.profile_titles import describe_profile
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.types import Array
 
 
@@ -62,7 +62,7 @@ class CodeCounts:
 
 
 @dataclass(frozen=True)
-class Exactness:
+class Exactness(JsonRecord):
     """Result of comparing the integer engine with ONNX Runtime.
 
     Attributes:
@@ -104,10 +104,6 @@ class Exactness:
     def exact(self) -> bool:
         """Whether all output values are identical."""
         return self.identical == self.elements
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from qtool.core import formats
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels, sqnr
 
 MIN_SQNR_DB = 20.0
@@ -61,7 +61,7 @@ Outputs = tuple[OutputSqnr, ...]
 
 
 @dataclass(frozen=True)
-class Fidelity:
+class Fidelity(JsonRecord):
     """Comparison of the outputs on a sample with those of the float model.
 
     Attributes:
@@ -120,10 +120,6 @@ class Fidelity:
                 f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
             )
         return f"warning: {' and '.join(problems)}{why}"
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def _shown(self) -> str:
         same = sorted(self.equal_shares, key=lambda each: each[1])

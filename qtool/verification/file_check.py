@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from qtool.core.summary import Summary
+from qtool.core.summary import Result, Summary
 from qtool.verification.exactness import Exactness
 from qtool.verification.self_check import SelfCheck
 
 
 @dataclass(frozen=True)
-class FileCheck(Exactness):
+class FileCheck(Result, Exactness):
     """The self-test of a file, and the comparison of the integer engine with ONNX Runtime.
 
     Attributes:
@@ -37,6 +37,3 @@ class FileCheck(Exactness):
             rows.append(("delegate", self.delegate.rows()[0][1]))
         good = self.exact and self.passed
         return Summary(title, "verified" if good else "not verified", tuple(rows))
-
-    def __str__(self) -> str:
-        return str(self.summary())

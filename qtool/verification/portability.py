@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from qtool.core.argument_names import argument
 from qtool.core.formats import db, percent
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 
 PORTABLE = "onnxruntime"
 CLOSE = 60.0
@@ -44,7 +43,7 @@ class OtherCpu:
 
 
 @dataclass(frozen=True)
-class Portability:
+class Portability(JsonRecord):
     """A file on the other families of CPUs that ONNX Runtime has kernels for.
 
     Attributes:
@@ -58,10 +57,6 @@ class Portability:
     samples: int
     float_nodes: int
     portable: bool
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def row(self) -> tuple[str, str] | None:
         """Return (label, figures) for a summary; None if nothing differs on other CPUs."""

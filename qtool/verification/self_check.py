@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qtool.core.argument_names import argument
 from qtool.core.formats import part
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 
 _NEW_FILE = "take a fresh copy of the file, or convert again"
 
 
 @dataclass(frozen=True)
-class SelfCheck:
+class SelfCheck(JsonRecord):
     """Result of the self-test of a file on this machine.
 
     Attributes:
@@ -67,10 +67,6 @@ class SelfCheck:
     def passed(self) -> bool:
         """Whether nothing differs. A file without a test passes."""
         return self.unmodified is not False and not self.failure and self.exact and self.near
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qtool.core.formats import quantity
-from qtool.core.records import to_json
-from qtool.core.summary import Summary
+from qtool.core.summary import Result, Summary
 from qtool.verification.coverage import Coverage
 from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity
@@ -16,7 +15,7 @@ from qtool.verification.portability import Portability
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Result):
     """Result of the verification of an exported file.
 
     Attributes:
@@ -46,10 +45,6 @@ class Verification:
         """Whether parity holds, and integer kernels are exact to the last bit."""
         return self.parity.passed and (self.exactness is None or self.exactness.passed)
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
-
     def rows(self) -> tuple[tuple[str, str], ...]:
         """Return (label, figures) for a summary."""
         rows = [self.fidelity.row(), self.coverage.row(), ("verified", self._verified())]
@@ -70,9 +65,6 @@ class Verification:
         notes = (*self.fidelity.notes(), *self.notes)
         warnings = () if warning is None else (warning,)
         return Summary(title, text, self.rows(), notes, warnings)
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
     def details(self) -> str:
         """Return every measurement, with a line per operator that is in float."""

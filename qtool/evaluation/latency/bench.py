@@ -14,7 +14,7 @@ from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -39,7 +39,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(JsonRecord):
     """Latency of several files.
 
     Attributes:
@@ -63,10 +63,6 @@ class Bench:
         return len(self.files) < 2 or all(
             r.width <= self.precision for t in self.timings for r in t.ratios
         )
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def summary(self, title: str = "") -> Summary:
         """Return the fastest file of each timing."""

@@ -18,7 +18,7 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
@@ -44,7 +44,7 @@ _QUANTIZED = (Execution.INTEGER, Execution.DYNAMIC, Execution.WEIGHTS)
 
 
 @dataclass(frozen=True)
-class Speedup:
+class Speedup(JsonRecord):
     """Speed of a quantized model relative to its float model, on one thread.
 
     Attributes:
@@ -78,10 +78,6 @@ class Speedup:
         """True if the model is slower in what it is for: weights alone promise fast steps."""
         promised = not self.mode.startswith("weight-only") or self.timing.phase == STEP
         return promised and self.ratio < 1
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def __str__(self) -> str:
         return "\n".join(map(self._line, self.timings))

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from qtool.backends.stored_tensors import TensorParameters
 from qtool.backends.table import is_model, open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.records import to_json
+from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
 from qtool.verification import Coverage
 
 
 @dataclass(frozen=True)
-class ModelContents:
+class ModelContents(JsonRecord):
     """Contents of a model file.
 
     Attributes:
@@ -33,10 +32,6 @@ class ModelContents:
     coverage: Coverage
     parameters: tuple[TensorParameters, ...]
     self_test: str
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def summary(self, title: str | None = None) -> Summary:
         """Return what the file is in a few lines."""
@@ -70,7 +65,7 @@ class ModelContents:
 
 
 @dataclass(frozen=True)
-class CalibrationContents:
+class CalibrationContents(JsonRecord):
     """Contents of a calibration file.
 
     Attributes:
@@ -84,10 +79,6 @@ class CalibrationContents:
     fingerprint: str
     inputs: tuple[str, ...]
     ranges: dict[str, tuple[float, float]]
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     def summary(self, title: str | None = None) -> Summary:
         """Return what the calibration is in a few lines."""

@@ -12,8 +12,7 @@ from qtool.backends.table import open_file
 from qtool.core.errors import FileError
 from qtool.core.formats import quantity
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.records import to_json
-from qtool.core.summary import Summary
+from qtool.core.summary import Result, Summary
 
 _CHUNK = 1 << 24  # bytes read at once
 _OWN = "qtool "  # in front of the version, as a file names the tool that wrote it
@@ -29,7 +28,7 @@ class StepTaken:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class Provenance(Result):
     """What made a model file.
 
     Attributes:
@@ -56,10 +55,6 @@ class Provenance:
     steps: tuple[StepTaken, ...]
     self_test: str
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
-
     def summary(self, title: str | None = None) -> Summary:
         """Return a line per fact."""
         rows = [(f"sha256 of {name}", digest) for name, digest in self.sha256.items()]
@@ -80,9 +75,6 @@ class Provenance:
         elif self.origin is None:
             notes = ("written by a former version: model and data are not in the file",)
         return Summary(title or self.file, f"written by {self.producer}", tuple(rows), notes)
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
 
 def _origin_rows(origin: Origin) -> list[tuple[str, str]]:

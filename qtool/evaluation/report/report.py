@@ -10,8 +10,8 @@ from typing import Any
 from qtool.backends.model_file import Deployment
 from qtool.core.errors import FileError
 from qtool.core.formats import db, percent, size, table
-from qtool.core.records import from_json, to_json
-from qtool.core.summary import Summary
+from qtool.core.records import from_json
+from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.latency.speed_rows import speed_rows
@@ -90,7 +90,7 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Result):
     """A report; docs/report.md describes every field.
 
     Attributes:
@@ -120,10 +120,6 @@ class Report:
     notes: tuple[str, ...]
     plan: tuple[PlanRow, ...]
     best: Best | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = to_json(self)
-        return fields
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Report:
@@ -178,9 +174,6 @@ class Report:
     def _integer_row(self, model: ModelFacts) -> tuple[str, str]:
         label, text = integer_row(model.integer_mac_share, model.integer_weight_mac_share)
         return label, text if model.runs_here else f"{text} (as planned for {model.target})"
-
-    def __str__(self) -> str:
-        return str(self.summary())
 
     def table(self) -> str:
         """Return a table of verdict, accuracy, latency and size with a column per model.
