@@ -10,77 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qtool.core.graph.torch_ops import define
+from qtool.core.graph.torch_ops import operator
 from qtool.core.ops.rotary import rotary_embedding
 from qtool.core.types import INT8
 
 
-def _sequence_lengths(mask: Tensor) -> tuple[Tensor, Tensor]:
+@operator()
+def sequence_lengths(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the last token of each text, int32 [batch], and the length of the longest one, int32
+    []; mask [batch, total] is 1 for tokens and 0 for the padding behind them."""
     total = torch.ones_like(mask[0]).sum()
     return (mask.sum(1) - 1).to(torch.int32), total.to(torch.int32)
 
 
-sequence_lengths = define("sequence_lengths(Tensor mask) -> (Tensor, Tensor)", _sequence_lengths)
-"""Index of the last token of each text, int32 [batch], and the length of the longest one, int32
-[]; mask [batch, total] is 1 for tokens and 0 for the padding behind them."""
-
-
-def _token_positions(last: Tensor, ids: Tensor, limit: int) -> Tensor:
+@operator()
+def token_positions(last: Tensor, ids: Tensor, limit: int) -> Tensor:
+    """Positions of new tokens, int64 [batch, sequence]: the last one of a text is at `last`
+    [batch], or the first at 0 if the text is shorter than ids [batch, sequence]. All are below
+    `limit`."""
     new = ids.shape[1]
     first = (last.to(torch.int64) + (1 - new)).clamp(min=0)
     return first[:, None] + torch.arange(new, device=ids.device)
-
-
-token_positions = define(
-    "token_positions(Tensor last, Tensor ids, int limit) -> Tensor", _token_positions
-)
-"""Positions of new tokens, int64 [batch, sequence]: the last one of a text is at `last` [batch], or
-the first at 0 if the text is shorter than ids [batch, sequence]. All are below `limit`."""
-
-
-def _grouped_attention(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    past_key: Tensor,
-    past_value: Tensor,
-    last: Tensor,
-    total: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    mask: Tensor | None,
-    key_scale: Tensor | None,
-    value_scale: Tensor | None,
-    heads: int,
-    groups: int,
-    scale: float,
-    window: int,
-    softcap: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if key is None or value is None:
-        width = query.shape[2] // (heads + 2 * groups)
-        query, key, value = query.split([heads * width, groups * width, groups * width], 2)
-    positions = token_positions(last, query[:, :, 0], 0)
-    q, k, v = (_split_heads(t, n) for t, n in ((query, heads), (key, groups), (value, groups)))
-    if cos is not None and sin is not None:
-        angles = cos[positions], sin[positions]
-        q, k = (_rotate(t, *angles) for t in (q, k))
-    steps = (
-        None if t is None else t.unflatten(0, (groups, 1, -1)) for t in (key_scale, value_scale)
-    )
-    pairs = [
-        _append(past, new, positions, step)
-        for past, new, step in zip((past_key, past_value), (k, v), steps, strict=True)
-    ]
-    keys, values = (real.repeat_interleave(heads // groups, 1) for _, real in pairs)
-    seen = torch.arange(keys.shape[2], device=q.device)
-    visible = seen <= positions[:, :, None]
-    if window > 0:
-        visible = visible & (seen > positions[:, :, None] - window)
-    bias = torch.where(visible[:, None], 0.0, float("-inf"))
-    bias = bias if mask is None else bias + mask
-    attended = _attend(q, keys, values, bias, scale, softcap)
-    return attended.transpose(1, 2).flatten(2), pairs[0][0], pairs[1][0]
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -116,19 +66,58 @@ def _attend(
     return torch.softmax(scores + bias, -1) @ values
 
 
-grouped_attention = define(
-    "grouped_attention(Tensor query, Tensor? key, Tensor? value, Tensor past_key,"
-    " Tensor past_value, Tensor last, Tensor total, Tensor? cos, Tensor? sin, Tensor? mask,"
-    " Tensor? key_scale, Tensor? value_scale, int heads, int groups, float scale, int window,"
-    " float softcap) -> (Tensor, Tensor, Tensor)",
-    _grouped_attention,
-)
-"""Causal attention over a KV cache.
+@operator()
+def grouped_attention(
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    past_key: Tensor,
+    past_value: Tensor,
+    last: Tensor,
+    total: Tensor,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    mask: Tensor | None,
+    key_scale: Tensor | None,
+    value_scale: Tensor | None,
+    heads: int,
+    groups: int,
+    scale: float,
+    window: int,
+    softcap: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Causal attention over a KV cache.
 
-query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; without key
-and value, query has the features of all three. Past key and value [batch, groups, past, width],
-float, or int8 with scales per channel [groups x width]. `last` and `total` of `sequence_lengths`.
-cos and sin [positions, angles]: of the rotary embedding; None without it. mask [batch, 1, sequence,
-total] is added before the softmax. window: number of last tokens that a token attends to, -1 for
-all. softcap: bound of the scores, 0 for none. Returns [batch, sequence, heads x width], and keys
-and values of all tokens, rotated; those of padding are undefined."""
+    query [batch, sequence, heads x width], key and value [batch, sequence, groups x width]; without
+    key and value, query has the features of all three. Past key and value [batch, groups, past,
+    width], float, or int8 with scales per channel [groups x width]. `last` and `total` of
+    `sequence_lengths`. cos and sin [positions, angles]: of the rotary embedding; None without it.
+    mask [batch, 1, sequence, total] is added before the softmax. window: number of last tokens that
+    a token attends to, -1 for all. softcap: bound of the scores, 0 for none. Returns [batch,
+    sequence, heads x width], and keys and values of all tokens, rotated; those of padding are
+    undefined.
+    """
+    if key is None or value is None:
+        width = query.shape[2] // (heads + 2 * groups)
+        query, key, value = query.split([heads * width, groups * width, groups * width], 2)
+    positions = token_positions(last, query[:, :, 0], 0)
+    q, k, v = (_split_heads(t, n) for t, n in ((query, heads), (key, groups), (value, groups)))
+    if cos is not None and sin is not None:
+        angles = cos[positions], sin[positions]
+        q, k = (_rotate(t, *angles) for t in (q, k))
+    steps = (
+        None if t is None else t.unflatten(0, (groups, 1, -1)) for t in (key_scale, value_scale)
+    )
+    pairs = [
+        _append(past, new, positions, step)
+        for past, new, step in zip((past_key, past_value), (k, v), steps, strict=True)
+    ]
+    keys, values = (real.repeat_interleave(heads // groups, 1) for _, real in pairs)
+    seen = torch.arange(keys.shape[2], device=q.device)
+    visible = seen <= positions[:, :, None]
+    if window > 0:
+        visible = visible & (seen > positions[:, :, None] - window)
+    bias = torch.where(visible[:, None], 0.0, float("-inf"))
+    bias = bias if mask is None else bias + mask
+    attended = _attend(q, keys, values, bias, scale, softcap)
+    return attended.transpose(1, 2).flatten(2), pairs[0][0], pairs[1][0]

@@ -5,16 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qtool.core.graph.torch_ops import define
+from qtool.core.graph.torch_ops import operator
 
 
-def _skip_rms_norm(x: Tensor, skip: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+@operator()
+def skip_rms_norm(x: Tensor, skip: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x + skip over the last dimension, and the sum; all [batch, sequence, features]."""
     total = x + skip
     return torch.rms_norm(total, list(weight.shape), weight, eps), total
-
-
-skip_rms_norm = define(
-    "skip_rms_norm(Tensor x, Tensor skip, Tensor weight, float eps) -> (Tensor, Tensor)",
-    _skip_rms_norm,
-)
-"""RMSNorm of x + skip over the last dimension, and the sum; all [batch, sequence, features]."""

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from qtool.core.graph.torch_ops import define
+from qtool.core.graph.torch_ops import operator
 from qtool.core.ops import mac_counts as count
 from qtool.core.ops.row import Op
+
+aten = torch.ops.aten
 
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 """Recurrent layer -> positions in torch of the gates in ONNX's order."""
@@ -18,16 +21,16 @@ GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 def _recurrent(
     kind: str,
     kernel: Callable[..., Any],
-    x: torch.Tensor,
-    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    state: Sequence[torch.Tensor | None],
+    x: Tensor,
+    weights: Sequence[Tensor],
+    state: Sequence[Tensor | None],
 ) -> Any:
     w, r, b = weights
     count, hidden = len(w), r.shape[2]
     order = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
 
-    def as_torch(t: torch.Tensor) -> torch.Tensor:
-        gates: torch.Tensor = t.unflatten(0, (-1, hidden))[order]
+    def as_torch(t: Tensor) -> Tensor:
+        gates: Tensor = t.unflatten(0, (-1, hidden))[order]
         return gates.flatten(0, 1)
 
     parts = []
@@ -40,84 +43,59 @@ def _recurrent(
     return (y.unflatten(-1, (count, hidden)).transpose(1, 2), *last)
 
 
-def _lstm(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    r: torch.Tensor,
-    b: torch.Tensor,
-    h: torch.Tensor | None,
-    c: torch.Tensor | None,
-) -> Any:
-    return _recurrent("lstm", torch.ops.aten.lstm.input, x, (w, r, b), (h, c))
+@operator()
+def lstm(
+    x: Tensor, weight: Tensor, recurrent: Tensor, b: Tensor, h: Tensor | None, c: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LSTM, one layer: x [time, batch, in], weight [directions, 4 x hidden, in], recurrent
+    [directions, 4 x hidden, hidden], b [directions, 8 x hidden], gates as in ONNX; h and c
+    [directions, batch, hidden], zeros if None. Returns all states [time, directions, batch,
+    hidden], the last h and c."""
+    y, h, c = _recurrent("lstm", aten.lstm.input, x, (weight, recurrent, b), (h, c))
+    return y, h, c
 
 
-def _gru(
-    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, h: torch.Tensor | None
-) -> Any:
-    return _recurrent("gru", torch.ops.aten.gru.input, x, (w, r, b), (h,))
+@operator()
+def gru(
+    x: Tensor, weight: Tensor, recurrent: Tensor, b: Tensor, h: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
+    y, last = _recurrent("gru", aten.gru.input, x, (weight, recurrent, b), (h,))
+    return y, last
 
 
-def _rnn(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    r: torch.Tensor,
-    b: torch.Tensor,
-    h: torch.Tensor | None,
-    function: str,
-) -> Any:
-    kernels = {"tanh": torch.ops.aten.rnn_tanh.input, "relu": torch.ops.aten.rnn_relu.input}
-    return _recurrent("rnn", kernels[function], x, (w, r, b), (h,))
+@operator()
+def rnn(
+    x: Tensor, weight: Tensor, recurrent: Tensor, b: Tensor, h: Tensor | None, function: str
+) -> tuple[Tensor, Tensor]:
+    """RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
+    kernels = {"tanh": aten.rnn_tanh.input, "relu": aten.rnn_relu.input}
+    y, last = _recurrent("rnn", kernels[function], x, (weight, recurrent, b), (h,))
+    return y, last
 
 
-def _dynamic_lstm(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    w_scale: torch.Tensor,
-    w_zero: torch.Tensor,
-    r: torch.Tensor,
-    r_scale: torch.Tensor,
-    r_zero: torch.Tensor,
-    b: torch.Tensor,
-    h: torch.Tensor | None,
-    c: torch.Tensor | None,
-) -> Any:
+@operator()
+def dynamic_lstm(
+    x: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    r: Tensor,
+    r_scale: Tensor,
+    r_zero: Tensor,
+    b: Tensor,
+    h: Tensor | None,
+    c: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`lstm` on int8 codes [directions, in, 4 x hidden], with scales and zero points [directions, 4
+    x hidden]; ONNX Runtime's kernel quantizes x and, in each step, the state."""
     weights = ((w, w_scale, w_zero), (r, r_scale, r_zero))
-    real = [
+    real = (
         ((codes.int() - zero.int()[:, None]).float() * scale[:, None]).transpose(1, 2)
         for codes, scale, zero in weights
-    ]
-    return _lstm(x, real[0], real[1], b, h, c)
-
-
-lstm = define(
-    "lstm(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, Tensor? c)"
-    " -> (Tensor, Tensor, Tensor)",
-    _lstm,
-)
-"""LSTM, one layer: x [time, batch, in], weight [directions, 4 x hidden, in], recurrent [directions,
-4 x hidden, hidden], b [directions, 8 x hidden], gates as in ONNX; h and c [directions, batch,
-hidden], zeros if None. Returns all states [time, directions, batch, hidden], the last h and c."""
-
-gru = define(
-    "gru(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h) -> (Tensor, Tensor)", _gru
-)
-"""GRU with linear_before_reset, one layer; three gates, otherwise as `lstm`."""
-
-rnn = define(
-    "rnn(Tensor x, Tensor weight, Tensor recurrent, Tensor b, Tensor? h, str function)"
-    " -> (Tensor, Tensor)",
-    _rnn,
-)
-"""RNN, one layer, `function` "tanh" or "relu"; one gate, otherwise as `lstm`."""
-
-
-dynamic_lstm = define(
-    "dynamic_lstm(Tensor x, Tensor w, Tensor w_scale, Tensor w_zero, Tensor r, Tensor r_scale,"
-    " Tensor r_zero, Tensor b, Tensor? h, Tensor? c) -> (Tensor, Tensor, Tensor)",
-    _dynamic_lstm,
-)
-"""`lstm` on int8 codes [directions, in, 4 x hidden], with scales and zero points [directions, 4 x
-hidden]; ONNX Runtime's kernel quantizes x and, in each step, the state."""
+    )
+    y, h, c = _recurrent("lstm", aten.lstm.input, x, (*real, b), (h, c))
+    return y, h, c
 
 
 def _row(key: str, target: Any) -> Op:
