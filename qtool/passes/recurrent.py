@@ -53,7 +53,9 @@ def _match(node: fx.Node) -> _Call | None:
     return _Call(x, states, weights, count, bool(batch_first))
 
 
-def _rewrite(module: fx.GraphModule, node: fx.Node, call: _Call) -> None:
+def _rewrite(module: fx.GraphModule, node: fx.Node, _: _Call) -> None:
+    call = _match(node)  # again: the layer before it may have other results now
+    assert call is not None
     kind, target, options = _KINDS[node.target]
     x = (
         insert_before(node, aten.transpose.int, (call.x, 0, 1), "time")

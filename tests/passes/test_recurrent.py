@@ -56,6 +56,17 @@ def test_states_that_are_given() -> None:
     assert found.ops().count("lstm") == 2
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_layer_reads_results_of_another_directly(batch_first: bool) -> None:
+    def run(x: torch.Tensor, first: nn.Module, second: nn.Module) -> torch.Tensor:
+        y, (h, _) = first(x if batch_first else x.transpose(0, 1))
+        return second(y, h)[0]
+
+    layers = (nn.LSTM(4, 4, batch_first=batch_first), nn.GRU(4, 4, batch_first=batch_first))
+    found = rewritten(Function(run, *layers), SHAPE, passes=[recurrent])
+    assert {"lstm", "gru"} <= set(found.ops())
+
+
 def test_weights_stand_as_in_onnx() -> None:
     """Gates input, output, forget, cell: the rows of torch's third are last."""
     layer = nn.LSTM(1, 1, batch_first=True)
