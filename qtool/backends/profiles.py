@@ -9,10 +9,16 @@ from types import MappingProxyType
 from typing import Any
 
 from qtool.backends.kernels import passthrough
+from qtool.backends.kernels.accumulate import (
+    conv_accumulator,
+    conv_transpose_accumulator,
+    linear_accumulator,
+    matmul_accumulator,
+)
 from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.params import Kernel
+from qtool.backends.kernels.products import Scale, layer, product
 from qtool.backends.onnxruntime.kernels import avx2 as ort_avx2
-from qtool.backends.onnxruntime.kernels import conv as ort_conv
 from qtool.backends.onnxruntime.kernels import dynamic as ort_dynamic
 from qtool.backends.onnxruntime.kernels import elementwise as ort_elementwise
 from qtool.backends.onnxruntime.kernels import generic as ort_generic
@@ -25,9 +31,9 @@ from qtool.backends.onnxruntime.kernels import recurrent as ort_recurrent
 from qtool.backends.onnxruntime.kernels import softmax as ort_softmax
 from qtool.backends.onnxruntime.kernels import sse as ort_sse
 from qtool.backends.onnxruntime.kernels.functions import multiply_then_add
+from qtool.backends.onnxruntime.kernels.scaling import scale_sums
 from qtool.backends.tflite.kernels import activation as tflite_activation
 from qtool.backends.tflite.kernels import concat as tflite_concat
-from qtool.backends.tflite.kernels import conv as tflite_conv
 from qtool.backends.tflite.kernels import dynamic as tflite_dynamic
 from qtool.backends.tflite.kernels import elementwise as tflite_elementwise
 from qtool.backends.tflite.kernels import lookup_tables as tflite_table
@@ -35,6 +41,7 @@ from qtool.backends.tflite.kernels import micro as tflite_micro
 from qtool.backends.tflite.kernels import optimized as tflite_optimized
 from qtool.backends.tflite.kernels import pool as tflite_pool
 from qtool.backends.tflite.kernels import quantize as tflite_quantize
+from qtool.backends.tflite.kernels import scaling as tflite_scaling
 from qtool.backends.tflite.kernels import softmax as tflite_softmax
 from qtool.backends.tflite.kernels import xnnpack
 from qtool.core.errors import KernelError
@@ -98,22 +105,25 @@ class Profile:
         return binder(*args, **kwargs)
 
 
+def _transposed(scale: Scale) -> Binder:
+    return layer(conv_transpose_accumulator, scale, axis=1)
+
+
 _TFLITE: dict[str, Binder] = {
     "add": tflite_elementwise.add,
     "average_pool": tflite_pool.average_pool,
-    "clip": tflite_activation.clip,
     "concat": tflite_concat.concat,
-    "conv": tflite_conv.conv,
-    "conv_transpose": tflite_conv.conv_transpose,
+    "conv": layer(conv_accumulator, tflite_scaling.scale_by_channel),
+    "conv_transpose": _transposed(tflite_scaling.scale_by_channel),
     "dequantize": tflite_quantize.dequantize,
     "dynamic_linear": tflite_dynamic.dynamic_linear,
     "gelu": tflite_table.gelu,
     "global_average_pool": tflite_pool.global_average_pool,
     "hard_swish": tflite_activation.hard_swish,
     "leaky_relu": tflite_activation.leaky_relu,
-    "linear": tflite_conv.linear,
-    "linear_float": tflite_conv.linear_float,
-    "matmul": tflite_conv.matmul,
+    "linear": layer(linear_accumulator, tflite_scaling.scale_linear),
+    "linear_float": layer(linear_accumulator, tflite_scaling.scale_in_float64),
+    "matmul": product(matmul_accumulator, tflite_scaling.scale_product),
     "max_pool": tflite_pool.max_pool,
     "mean": tflite_pool.mean,
     "mul": tflite_elementwise.mul,
@@ -124,36 +134,34 @@ _TFLITE: dict[str, Binder] = {
     "relu": tflite_activation.relu,
     "requantize": tflite_quantize.requantize,
     "sigmoid": tflite_table.logistic,
-    "silu": tflite_table.silu,
     "softmax": tflite_softmax.softmax,
     "sub": tflite_elementwise.sub,
     "tanh": tflite_table.tanh,
 }
 
-_TFLITE_2 = {**_TFLITE, "linear": tflite_conv.linear_float}
+_TFLITE_2 = {**_TFLITE, "linear": _TFLITE["linear_float"]}
 _TFLITE_MICRO: dict[str, Binder] = {  # of other precision, which shows in int16 codes
     **_TFLITE,
     "leaky_relu": partial(tflite_activation.leaky_relu, in_float64=True),
     "mul": partial(tflite_elementwise.mul, in_float64=True),
     "sigmoid": tflite_micro.logistic,
-    "silu": tflite_micro.silu,
     "softmax": partial(tflite_softmax.softmax, in_float64=False),
     "tanh": tflite_micro.tanh,
 }
 _TFLITE_OPTIMIZED: dict[str, Binder] = {
     **_TFLITE_2,
-    "conv_transpose": tflite_optimized.conv_transpose,
+    "conv_transpose": _transposed(tflite_optimized.scale_transposed),
     "quantize": tflite_optimized.quantize,
 }
 _XNNPACK: dict[str, Binder] = {
     **_TFLITE_2,
     "add": xnnpack.add,
-    "conv": xnnpack.conv,
-    "conv_transpose": xnnpack.conv_transpose,
-    "global_average_pool": xnnpack.global_average_pool,
+    "conv": layer(conv_accumulator, xnnpack.scale_sums),
+    "conv_transpose": _transposed(xnnpack.scale_sums),
+    "global_average_pool": partial(tflite_pool.global_average_pool, mean_over=xnnpack.mean),
     "leaky_relu": xnnpack.leaky_relu,
-    "linear": xnnpack.linear,
-    "matmul": xnnpack.matmul,
+    "linear": layer(linear_accumulator, xnnpack.scale_sums),
+    "matmul": product(matmul_accumulator, xnnpack.scale_sums),
     "mean": xnnpack.mean,
     "mul": xnnpack.mul,
     "quantize": xnnpack.quantize,
@@ -165,7 +173,7 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "add": ort_elementwise.add,
     "average_pool": ort_pool.average_pool,
     "concat": ort_elementwise.concat,
-    "conv": ort_conv.conv,
+    "conv": layer(conv_accumulator, scale_sums),
     "dequantize": ort_quantize.dequantize,
     "dynamic_lstm": ort_recurrent.dynamic_lstm,
     "dynamic_matmul": ort_dynamic.dynamic_matmul,
@@ -175,8 +183,8 @@ _ONNXRUNTIME: dict[str, Binder] = {
     "global_average_pool": ort_pool.global_average_pool,
     "hard_swish": ort_table.hard_swish,
     "leaky_relu": ort_table.leaky_relu,
-    "linear": ort_conv.linear,
-    "matmul": ort_conv.matmul,
+    "linear": layer(linear_accumulator, scale_sums),
+    "matmul": product(matmul_accumulator, scale_sums),
     "matmul_integer": ort_dynamic.matmul_integer,
     "matmul_nbits": ort_nbits.matmul_nbits,
     "max_pool": ort_pool.max_pool,
@@ -197,10 +205,10 @@ _OTHERS: dict[str, Binder] = {  # without those that follow the order of sums of
 }
 _AVX2: dict[str, Binder] = {
     **_OTHERS,
-    "conv": ort_avx2.conv,
+    "conv": layer(ort_avx2.conv_sums, scale_sums),
     "dynamic_matmul": partial(ort_dynamic.dynamic_matmul, sums_of=ort_avx2.product_sums),
-    "linear": ort_avx2.linear,
-    "matmul": ort_avx2.matmul,
+    "linear": layer(ort_avx2.product_sums, scale_sums),
+    "matmul": product(ort_avx2.matmul_sums, scale_sums),
     "matmul_integer": partial(ort_dynamic.matmul_integer, sums_of=ort_avx2.product_sums),
 }
 _UNFUSED: dict[str, Binder] = {

@@ -96,28 +96,23 @@ def conv_transpose_accumulator(
     stride: int | Sequence[int] = 1,
     pads: int | Sequence[int] = 0,
     output_padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
 ) -> Accumulate:
-    """As `conv_accumulator` for a transposed convolution: weight [I, O / groups, *kernel]."""
+    """As `conv_accumulator` for a transposed convolution: weight [I, O, *kernel]."""
     rank = weight.dim() - 2
     if rank not in _CONV_TRANSPOSE:
         raise KernelError(f"transposed convolution weight has {weight.dim()} axes; 3 to 5 are")
-    strides, dilations = spatial(stride, rank, "stride"), spatial(dilation, rank, "dilation")
+    strides = spatial(stride, rank, "stride")
     extra = spatial(output_padding, rank, "output_padding")
     crop = [-p for p in spatial(pads, 2 * rank, "pads")]
-    channels = weight.shape[1] * groups
-    offsets = check_bias(bias, channels, x)
+    offsets = check_bias(bias, weight.shape[1], x)
     stored = _Weight.of(w, weight, axis=1)
-    values = stored.values(torch.int64)
-    per_output = values.reshape(groups, -1, *values.shape[1:]).transpose(1, 2).flatten(0, 1)
+    per_output = stored.values(torch.int64).transpose(0, 1)
     bound = _Weight(per_output).bound(x) + offsets.abs()
-    zeros = (0,) * rank
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
         # Cropping afterwards lets begin and end pads differ; output_padding only adds cells.
         grow = [0] * rank + list(extra)
-        full = _CONV_TRANSPOSE[rank](piece, part, None, strides, zeros, zeros, groups, dilations)
+        full = _CONV_TRANSPOSE[rank](piece, part, None, strides)
         cut = pad_spatial(full, [c + g for c, g in zip(crop, grow, strict=True)])
         return cut if shift is None else cut + shift.reshape(-1, *[1] * rank)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from torch import Tensor
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
-from qtool.backends.onnxruntime.kernels import conv as exact_conv
 from qtool.core.types import QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
@@ -99,10 +97,10 @@ def conv_sums(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    stride: int | Sequence[int],
-    pads: int | Sequence[int],
-    dilation: int | Sequence[int],
-    groups: int,
+    stride: int | Sequence[int] = 1,
+    pads: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> accumulate.Accumulate:
     """As `accumulate.conv_accumulator`, with saturation."""
     rank = weight.dim() - 2
@@ -178,8 +176,3 @@ def _saturating(
         return total.to(torch.float64) + lost.reshape(total.shape)
 
     return run
-
-
-conv = partial(exact_conv.conv, sums_of=conv_sums)
-linear = partial(exact_conv.linear, sums_of=product_sums)
-matmul = partial(exact_conv.matmul, sums_of=matmul_sums)

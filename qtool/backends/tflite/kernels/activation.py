@@ -54,13 +54,6 @@ def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
     return kernel
 
 
-def clip(
-    x: QuantParams, out: QuantParams, *, low: float | None = None, high: float | None = None
-) -> Kernel:
-    """Return the RELU operator with these bounds; raise KernelError if there is none."""
-    return relu(x, out, bounds=(low, high))
-
-
 def leaky_relu(
     x: QuantParams, out: QuantParams, *, alpha: float, in_float64: bool = False
 ) -> Kernel:

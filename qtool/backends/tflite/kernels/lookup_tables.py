@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
-from qtool.backends.tflite.kernels.elementwise import checked_log2, mul
+from qtool.backends.tflite.kernels.elementwise import checked_log2
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import QType, QuantParams
@@ -72,21 +72,6 @@ def gelu(x: QuantParams, out: QuantParams, *, approximate: str = "none") -> Kern
     if approximate not in forms:
         raise KernelError(f"GELU has the forms {sorted(forms)}, not {approximate!r}")
     return _table(x, out, forms[approximate])
-
-
-def silu(x: QuantParams, out: QuantParams) -> Kernel:
-    """Return x * logistic(x) as LOGISTIC, then MUL, as there is no SILU operator.
-
-    The gate has the only parameters that LOGISTIC allows: scale 1/256 and the lowest zero point,
-    or 1/32768 and 0.
-    """
-    gate = logistic_output(x.qtype)
-    sigmoid, product = logistic(x, gate), mul(x, gate, out)
-
-    def kernel(codes: Tensor) -> Tensor:
-        return product(codes, sigmoid(codes))
-
-    return kernel
 
 
 def _logistic32(v: Tensor) -> Tensor:

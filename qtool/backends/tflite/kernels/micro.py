@@ -18,7 +18,6 @@ from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.backends.tflite.kernels import lookup_tables
-from qtool.backends.tflite.kernels.elementwise import mul
 from qtool.backends.tflite.kernels.softmax import (
     exp_on_negative,
     half_of_one_plus,
@@ -60,13 +59,6 @@ def tanh(x: QuantParams, out: QuantParams) -> Kernel:
         return lookup_tables.tanh(x, out)
     _check(out, 1 / 128, 0)
     return _table(x, lambda v: fp.rounding_divide_by_pot(_tanh(v), 31 - 7))
-
-
-def silu(x: QuantParams, out: QuantParams) -> Kernel:
-    """Return x * logistic(x), as LOGISTIC, then MUL."""
-    gate = lookup_tables.logistic_output(x.qtype)
-    sigmoid, product = logistic(x, gate), mul(x, gate, out, in_float64=True)
-    return lambda codes: product(codes, sigmoid(codes))
 
 
 def _check(out: QuantParams, scale: float, zero: int) -> None:

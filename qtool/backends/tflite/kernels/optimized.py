@@ -15,9 +15,9 @@ from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import Kernel, f32, per_tensor
-from qtool.backends.tflite.kernels import conv as reference
 from qtool.backends.tflite.kernels.bounds import finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
+from qtool.backends.tflite.kernels.scaling import scale_by_channel
 from qtool.core.types import QuantParams
 
 _BLOCK = 8  # elements, or channels
@@ -56,7 +56,5 @@ def _multiply(x: Tensor, by: fp.Multiplier) -> Tensor:
     )
 
 
-conv_transpose = partial(
-    reference.conv_transpose, rescale=partial(reference.rescale_sums, multiply=_multiply)
-)
-"""The kernel of a transposed convolution; arguments as those of the reference kernel."""
+scale_transposed = partial(scale_by_channel, multiply=_multiply)
+"""How the sums of a transposed convolution are scaled."""

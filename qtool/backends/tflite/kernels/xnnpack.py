@@ -17,7 +17,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import (
     NO_BOUNDS,
     Kernel,
@@ -26,7 +25,7 @@ from qtool.backends.kernels.params import (
     operands,
     per_tensor,
 )
-from qtool.backends.tflite.kernels import conv as reference
+from qtool.backends.kernels.products import ToCodes
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, Bounds, QuantParams
@@ -34,34 +33,25 @@ from qtool.core.types import INT8, Bounds, QuantParams
 _SUM_BITS, _REQUANTIZE_BITS = 20, 8
 
 
-def linear(
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    bounds: Bounds = NO_BOUNDS,
-) -> Kernel:
-    """Return the kernel of a linear layer: codes [..., I], weight codes [O, I] -> [..., O]."""
-    sums = accumulate.linear_accumulator(x, w, weight, bias)
-    return _rescale_sums(sums, x, w, out, weight.shape[0], 0, bounds)
+def scale_sums(
+    x: QuantParams, w: QuantParams, out: QuantParams, channels: int, rank: int, bounds: Bounds
+) -> ToCodes:
+    """Bind f32(sum) * f32(f32(scale x * scale w) / scale out), halves to even.
 
-
-def matmul(
-    a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO_BOUNDS
-) -> Kernel:
-    """Return the product of two activations [..., M, K] @ [..., K, N], `b` with zero point 0."""
-    _check(a, b, out)
-    (scale_a, _), (scale_b, _), (scale, zero) = operands(a, b, out)
-    sums, by = accumulate.matmul_accumulator(a, b), f32(f32(scale_a * scale_b) / scale)
+    Of products of two activations, too, whose second operand has zero point 0. See
+    `products.Scale`.
+    """
+    _check(x, w, out)
+    scale_x, (scale, zero) = per_tensor(x, "input")[0], per_tensor(out, "output")
+    factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, channels)]
+    by = torch.tensor(factors, dtype=torch.float32).reshape(channels, *[1] * rank)
     limits = code_bounds(out, bounds)
 
-    def kernel(x: Tensor, y: Tensor) -> Tensor:
-        scaled = torch.round(sums(x, y).to(torch.float32) * by).to(torch.float64)
+    def to_codes(sums: Tensor) -> Tensor:
+        scaled = torch.round(sums.to(torch.float32) * by).to(torch.float64)
         return finish(scaled + zero, out, limits)
 
-    return kernel
+    return to_codes
 
 
 def add(
@@ -106,22 +96,11 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams, *, bounds: Bounds = NO
     return kernel
 
 
-def requantize(x: QuantParams, out: QuantParams) -> Kernel:
-    """Return codes with other parameters: the ratio of the scales has 8 bits behind the point."""
-    _check(x, out)
-    (scale_in, zero_in), (scale_out, zero_out) = per_tensor(x, "input"), per_tensor(out, "output")
-    by = round(f32(256.0 * f32(scale_in / scale_out)))
-    half, limits = 1 << (_REQUANTIZE_BITS - 1), (out.qtype.qmin, out.qtype.qmax)
-
-    def kernel(codes: Tensor) -> Tensor:
-        scaled = ((codes.to(torch.int64) - zero_in) * by + half) >> _REQUANTIZE_BITS
-        return finish(scaled + zero_out, out, limits)
-
-    return kernel
-
-
 def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
-    """Return x where it is positive and alpha * x elsewhere; factors as in `requantize`."""
+    """Return x where it is positive and alpha * x elsewhere.
+
+    Ratios of scales have 8 bits behind the point.
+    """
     _check(x, out)
     (scale_in, zero_in), (scale_out, zero_out) = per_tensor(x, "input"), per_tensor(out, "output")
     ratio = f32(scale_in / scale_out)
@@ -134,6 +113,10 @@ def leaky_relu(x: QuantParams, out: QuantParams, *, alpha: float) -> Kernel:
         return finish(((product + half) >> _REQUANTIZE_BITS) + zero_out, out, limits)
 
     return kernel
+
+
+requantize = partial(leaky_relu, alpha=1.0)
+"""Codes with other parameters."""
 
 
 def mean(
@@ -154,16 +137,6 @@ def mean(
     return kernel
 
 
-def global_average_pool(x: QuantParams, out: QuantParams) -> Kernel:
-    """Return the mean over all spatial axes: [N, C, *spatial] -> [N, C, 1, ...]."""
-
-    def kernel(codes: Tensor) -> Tensor:
-        return mean(x, out, axes=range(2, codes.dim()))(codes)
-
-    _check(x, out)
-    return kernel
-
-
 def quantize(out: QuantParams) -> Kernel:
     """Return float32 -> codes: the value times the reciprocal of the scale, halves to even."""
     scale, zero = per_tensor(out, "output")
@@ -177,34 +150,7 @@ def quantize(out: QuantParams) -> Kernel:
     return kernel
 
 
-def _rescale_sums(
-    sums: accumulate.Accumulate,
-    x: QuantParams,
-    w: QuantParams,
-    out: QuantParams,
-    channels: int,
-    rank: int,
-    bounds: Bounds,
-) -> Kernel:
-    """Return the kernel f32(sum) * f32(f32(scale x * scale w) / scale out), halves to even."""
-    _check(x, w, out)
-    scale_x, (scale, zero) = per_tensor(x, "input")[0], per_tensor(out, "output")
-    factors = [f32(f32(scale_x * s) / scale) for s in channel_scales(w, channels)]
-    by = torch.tensor(factors, dtype=torch.float32).reshape(channels, *[1] * rank)
-    limits = code_bounds(out, bounds)
-
-    def kernel(codes: Tensor) -> Tensor:
-        scaled = torch.round(sums(codes).to(torch.float32) * by).to(torch.float64)
-        return finish(scaled + zero, out, limits)
-
-    return kernel
-
-
 def _check(*params: QuantParams) -> None:
     for each in params:
         if each.qtype.torch_dtype != INT8.torch_dtype:
             raise KernelError(f"XNNPACK's kernels take int8 here, not {each.qtype}")
-
-
-conv = partial(reference.conv, rescale=_rescale_sums)
-conv_transpose = partial(reference.conv_transpose, rescale=_rescale_sums)

@@ -9,8 +9,17 @@ from qtool.backends.kernels import accumulate
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import per_tensor
 from qtool.backends.profiles import PROFILES, Profile
-from qtool.backends.tflite.kernels import activation, bounds, concat, conv, elementwise, quantize
+from qtool.backends.tflite.kernels import (
+    activation,
+    bounds,
+    concat,
+    elementwise,
+    quantize,
+    scaling,
+)
 from tests.backends.kernels.golden import mismatches
+
+REFERENCE = PROFILES["tflite"].binders
 
 
 def single_rounding(x, by):
@@ -64,10 +73,10 @@ PATCHES = {
     "averages round down": ((fp, "divide_half_away", floor_division), ["average_pool"]),
     "float quantize to even": ((quantize, "round_half_away_tensor", half_to_even), ["quantize"]),
     "float concat to even": ((concat, "round_half_away_tensor", half_to_even), ["concat"]),
-    "float linear to even": ((conv, "round_half_away_tensor", half_to_even), ["linear_float"]),
+    "float linear to even": ((scaling, "round_half_away_tensor", half_to_even), ["linear_float"]),
     "factor of MUL in double": ((elementwise, "f32", float), ["mul"]),
     "factor of RELU in double": ((activation, "f32", float), ["relu", "leaky_relu"]),
-    "factor of FULLY_CONNECTED in double": ((conv, "f32", float), ["linear"]),
+    "factor of FULLY_CONNECTED in double": ((scaling, "f32", float), ["linear"]),
     "bound of RELU6 rounds down": ((bounds, "round_half_away", int), ["relu"]),
 }
 
@@ -136,7 +145,7 @@ def zero_point_inside_quantize(out):
 
 def padding_without_zero_point(x, w, out, weight, bias=None, *, pads=0, **rest):
     """Pads the codes with 0 instead of the zero point."""
-    kernel = conv.conv(x, w, out, weight, bias, **rest)
+    kernel = REFERENCE["conv"](x, w, out, weight, bias, **rest)
     return lambda codes: kernel(accumulate.pad_spatial(codes, pads))
 
 
@@ -150,8 +159,8 @@ BINDERS = {
         "quantize",
     ),
     "padding with code 0": ("conv", padding_without_zero_point, "conv"),
-    "newer FULLY_CONNECTED for the older": ("linear", conv.linear_float, "linear"),
-    "older FULLY_CONNECTED for the newer": ("linear_float", conv.linear, "linear_float"),
+    "newer FULLY_CONNECTED for the older": ("linear", REFERENCE["linear_float"], "linear"),
+    "older FULLY_CONNECTED for the newer": ("linear_float", REFERENCE["linear"], "linear_float"),
 }
 
 
