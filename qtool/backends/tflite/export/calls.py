@@ -36,22 +36,18 @@ INTEGER: Mapping[str, Write] = {
     "concat": elementwise.concat,
     "conv": layers.conv,
     "conv_transpose": layers.conv_transpose,
-    "gelu": elementwise.unary(
-        "GELU", 2, approximate=lambda n: G.argument(n, 1, "approximate", "none") == "tanh"
-    ),
+    "gelu": elementwise.gelu,
     "global_average_pool": layers.global_average_pool,
-    "hard_swish": elementwise.unary("HARD_SWISH", 1),
-    "leaky_relu": elementwise.unary(
-        "LEAKY_RELU", 2, alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01))
-    ),
+    "hard_swish": elementwise.hard_swish,
+    "leaky_relu": elementwise.leaky_relu,
     "linear": linear,
     "matmul": elementwise.matmul,
     "mul": elementwise.binary("MUL"),
     "prelu": elementwise.prelu,
-    "sigmoid": elementwise.unary("LOGISTIC", 2),
+    "sigmoid": elementwise.logistic,
     "silu": elementwise.silu,
     "softmax": elementwise.softmax,
-    "tanh": elementwise.unary("TANH", 2),
+    "tanh": elementwise.tanh,
 }
 """Operator key -> writer of its kernel on codes."""
 
@@ -229,7 +225,7 @@ def _move(w: Writer, node: fx.Node) -> Value | None:
     """Write an operator that moves elements, on codes where they are; None for others."""
     row = row_of(node)
     if node.target is torch_ops.max_pool:
-        return layers.max_pool(w, node, None, (None, None))
+        return layers.max_pool(w, node)
     if node.target is torch_ops.rescale:
         return _rescale(w, node)
     if row is not None and row.role is Role.JOIN:
@@ -266,16 +262,18 @@ def _rescale(w: Writer, node: fx.Node) -> Value | None:
     return new
 
 
-def _float(w: Writer, node: fx.Node) -> Value | Stored:
+def _float(w: Writer, node: fx.Node, whole: fx.Node | None = None) -> Value | Stored:
+    """Write an operator in float; `whole` is the one that torch made it of."""
     write = FLOAT.get(node.target)
     if write is not None:
         return write(w, node)
-    if (parts := decomposed(node)) is not None:
+    if whole is None and (parts := decomposed(node)) is not None:
         return _decomposed(w, node, parts)
     kind = str(getattr(node.target, "_schema", node.target)).split("(")[0]
+    made = "" if whole is None else ", which torch makes of it,"
     raise ExportError(
-        f"{G.name_of(node)}: {kind} has no TFLite operator that qtool writes; rewrite this part of "
-        "the model, or write an .onnx file"
+        f"{G.name_of(whole or node)}: {kind}{made} has no TFLite operator that qtool writes; "
+        "rewrite this part of the model, or write an .onnx file"
     )
 
 
@@ -288,16 +286,5 @@ def _decomposed(w: Writer, node: fx.Node, parts: fx.Graph) -> Value | Stored:
         part.meta[G.NAME] = f"{G.name_of(node)}/{part.name}"
         if part.op == "call_function" and G.is_tensor(part):
             constant = _constant(w, part)
-            w.values[part] = constant or _move(w, part) or _written_part(w, node, part)
+            w.values[part] = constant or _move(w, part) or _float(w, part, node)
     return w.values[G.output_nodes(parts)[0]]
-
-
-def _written_part(w: Writer, node: fx.Node, part: fx.Node) -> Value | Stored:
-    write = FLOAT.get(part.target)
-    if write is None:
-        kind = str(getattr(part.target, "_schema", part.target)).split("(")[0]
-        raise ExportError(
-            f"{G.name_of(node)}: {kind}, which torch makes of it, has no TFLite operator that "
-            "qtool writes; rewrite this part of the model, or write an .onnx file"
-        )
-    return write(w, part)

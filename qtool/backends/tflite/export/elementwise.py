@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.moves import concat as write_concat
@@ -46,10 +47,7 @@ def _lifted(w: Writer, argument: Value | Stored, rank: int, order: Order) -> Val
         return argument
     title = f"{w.builder.tensors[argument.index].name}.rank"
     plain = w.in_order(argument, identity(len(argument.sizes)))
-    sizes, dynamic = (1,) * missing + plain.sizes, (False,) * missing + plain.dynamic
-    lifted = w.add(title, sizes, dynamic, identity(rank), plain.params, plain.dtype)
-    w.reshape(plain, lifted)
-    return w.in_order(lifted, order)
+    return w.in_order(w.lifted(plain, rank, title), order)
 
 
 def binary(kind: str) -> Any:
@@ -66,33 +64,51 @@ def binary(kind: str) -> Any:
     return write
 
 
-def unary(kind: str, version: int, **options: Any) -> Any:
-    """Return the writer of an operator of one operand; an option may be a function of the call."""
+def unary(kind: str, version: int = 1, **options: Any) -> Any:
+    """Return the writer of an operator of one operand, on codes or in float.
 
-    def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
-        x = w.computed(node.args[0])
-        x = w.in_order(x, x.order)
+    Args:
+        kind: the operator.
+        version: of the operator on codes.
+        options: of the operator; one may be a function of the call.
+    """
+
+    def write(
+        w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+    ) -> Value:
+        x = w.whole(node.args[0], out)
         result = w.new(name(node), node, x.order, out)
         values = {k: v(node) if callable(v) else v for k, v in options.items()}
-        return w.emit(kind, [x], result, version, **values)
+        return w.emit(kind, [x], result, 1 if out is None else version, **values)
 
     return write
 
 
-def silu(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
-    """Write LOGISTIC, with the only parameters that it may have, and MUL."""
-    x = w.computed(node.args[0])
-    x = w.in_order(x, x.order)
-    assert x.params is not None
-    gate = logistic_output(x.params.qtype)
-    sigmoid = w.emit("LOGISTIC", [x], w.new(f"{name(node)}.gate", node, x.order, gate), 2)
-    return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), 2)
+gelu = unary("GELU", 2, approximate=lambda n: G.argument(n, 1, "approximate", "none") == "tanh")
+leaky_relu = unary("LEAKY_RELU", 2, alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01)))
+logistic = unary("LOGISTIC", 2)
+hard_swish = unary("HARD_SWISH")
+tanh = unary("TANH", 2)
 
 
-def softmax(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
-    x = last_axis(w, w.computed(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
+def silu(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
+    """Write LOGISTIC, on codes with the only parameters that it may have, and MUL."""
+    x = w.whole(node.args[0], out)
+    gate = None if out is None or x.params is None else logistic_output(x.params.qtype)
+    version = 1 if out is None else 2
+    title = f"{name(node)}.gate"
+    sigmoid = w.emit("LOGISTIC", [x], w.new(title, node, x.order, gate), version)
+    return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), version)
+
+
+def softmax(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
+    x = last_axis(w, w.operand(node.args[0], out), int(node.args[1]))  # type: ignore[arg-type]  # a number
     result = w.new(name(node), node, x.order, out)
-    return w.emit("SOFTMAX", [x], result, 2, beta=1.0)
+    return w.emit("SOFTMAX", [x], result, 1 if out is None else 2, beta=1.0)
 
 
 def last_axis(w: Writer, x: Value, axis: int) -> Value:
@@ -165,9 +181,11 @@ def equal(a: QuantParams, b: QuantParams) -> bool:
     return same and bool((a.scale == b.scale).all()) and bool((a.zero_point == b.zero_point).all())
 
 
-def matmul(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+def matmul(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write BATCH_MATMUL; a transposed operand is read as it lies."""
-    a, b = (w.computed(n) for n in node.args[:2])
+    a, b = (w.operand(n, out) for n in node.args[:2])
     return write_matmul(w, node, a, b, out)
 
 

@@ -1,13 +1,15 @@
-"""Rows, columns and places of values, looked up in float."""
+"""Rows, columns and places of values, looked up in float; padding with elements of the image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import fx
 
 from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.moves import pad_widths
 from qtool.backends.tflite.export.values import Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer
 from qtool.core import graph as G
@@ -88,3 +90,36 @@ def arg_max(kind: str) -> Callable[[Writer, fx.Node], Value]:
         return result
 
     return write
+
+
+def border_pad(w: Writer, node: fx.Node) -> Value:
+    """Write padding by reflection as MIRROR_PAD; by other elements as a GATHER for each axis."""
+    mode = G.argument(node, 2, "mode", "constant")
+    x = w.whole(node.args[0])
+    around = pad_widths(w, node, len(x.sizes))
+    if mode == "reflect" and min(min(pair) for pair in around) >= 0:
+        table = w.pads(x, around)
+        return w.emit("MIRROR_PAD", [x, table], w.new(name(node), node, x.order), mode=0)
+    for axis, (before, after) in enumerate(around):
+        if before or after:
+            x = _gathered(w, node, x, axis, _places(x.sizes[axis], before, after, str(mode)))
+    return x
+
+
+def _places(size: int, before: int, after: int, mode: str) -> list[int]:
+    """Return the place of each element of a padded axis in the axis itself."""
+    places = np.arange(-before, size + after)
+    if mode == "circular":
+        return [int(p) for p in places % size]
+    if mode == "reflect":
+        turn = np.abs(places) % max(2 * (size - 1), 1)
+        return [int(p) for p in np.minimum(turn, 2 * (size - 1) - turn)]
+    return [int(p) for p in places.clip(0, size - 1)]
+
+
+def _gathered(w: Writer, node: fx.Node, x: Value, axis: int, places: list[int]) -> Value:
+    if x.dynamic[axis]:
+        raise ExportError(f"{name(node)}: padding a dynamic batch cannot be written to TFLite")
+    sizes = [len(places) if i == axis else s for i, s in enumerate(x.sizes)]
+    result = w.add(f"{name(node)}.{axis}", sizes, x.dynamic, x.order)
+    return w.emit("GATHER", [x, w.integers(places)], result, 2, axis=x.axis(axis))

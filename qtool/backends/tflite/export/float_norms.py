@@ -74,7 +74,7 @@ def _masked(w: Writer, node: fx.Node, scores: Value, mask: Value | Stored) -> Va
 
 
 def _plain(value: Value | Stored) -> Value | Stored:
-    return value if isinstance(value, Value) else Stored(value.name, value.real().detach())
+    return value if isinstance(value, Value) else value.in_float()
 
 
 def rms_norm(w: Writer, node: fx.Node) -> Value:

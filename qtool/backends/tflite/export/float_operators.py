@@ -11,14 +11,16 @@ import torch
 from torch import fx
 
 from qtool.backends.tflite.export import (
+    elementwise,
     float_functions,
-    float_layers,
     float_lookups,
     float_norms,
+    layers,
     moves,
 )
-from qtool.backends.tflite.export.elementwise import aligned, last_axis, write_matmul
+from qtool.backends.tflite.export.elementwise import aligned, last_axis
 from qtool.backends.tflite.export.layers import name
+from qtool.backends.tflite.export.linear import dynamic_linear, linear
 from qtool.backends.tflite.export.values import Stored, Value, channels_last, identity
 from qtool.backends.tflite.export.writer import DTYPES, Writer
 from qtool.backends.tflite.file.schema import ELEMENT_TYPES
@@ -28,15 +30,6 @@ from qtool.core.graph import torch_ops
 
 aten = torch.ops.aten
 Write = Callable[[Writer, fx.Node], Value | Stored]
-
-
-def _unary(kind: str, version: int = 1, **options: Any) -> Write:
-    def write(w: Writer, node: fx.Node) -> Value:
-        x = w.whole(node.args[0])
-        values = {k: v(node) if callable(v) else v for k, v in options.items()}
-        return w.emit(kind, [x], w.new(name(node), node, x.order), version, **values)
-
-    return write
 
 
 def _binary(kind: str, version: int = 1) -> Write:
@@ -86,11 +79,6 @@ def _swapped(kind: str) -> Write:
     return write
 
 
-def _softmax(w: Writer, node: fx.Node) -> Value:
-    x = last_axis(w, w.floats(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
-    return w.emit("SOFTMAX", [x], w.new(name(node), node, x.order), beta=1.0)
-
-
 def _log_softmax(w: Writer, node: fx.Node) -> Value:
     x = last_axis(w, w.floats(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
     return w.emit("LOG_SOFTMAX", [x], w.new(name(node), node, x.order))
@@ -99,19 +87,16 @@ def _log_softmax(w: Writer, node: fx.Node) -> Value:
 def _reduce(kind: str) -> Write:
     def write(w: Writer, node: fx.Node) -> Value:
         x = w.whole(node.args[0])
-        axes = G.argument(node, 1, "dim")
-        axes = list(range(len(x.sizes))) if axes in (None, [], ()) else axes
-        axes = [axes] if isinstance(axes, int) else list(axes)
-        keep = bool(G.argument(node, 2, "keepdim", False))
-        return _reduced(w, node, kind, x, axes, keep)
+        return _reduced(w, node, kind, x, 1)
 
     return write
 
 
-def _reduced(
-    w: Writer, node: fx.Node, kind: str, x: Value, axes: Sequence[int], keep: bool
-) -> Value:
-    gone = {a % len(x.sizes) for a in axes}
+def _reduced(w: Writer, node: fx.Node, kind: str, x: Value, at: int) -> Value:
+    """Write a reduction; the arguments of the call have its axes at `at`, then `keepdim`."""
+    axes, keep = G.argument(node, at, "dim"), bool(G.argument(node, at + 1, "keepdim", False))
+    axes = range(len(x.sizes)) if axes in (None, [], ()) else axes
+    gone = {a % len(x.sizes) for a in ([axes] if isinstance(axes, int) else axes)}
     if keep:
         order = x.order
     else:
@@ -127,18 +112,9 @@ def _vector_norm(w: Writer, node: fx.Node) -> Value:
     if float(G.argument(node, 1, "ord", 2)) != 2:
         raise ExportError(f"{name(node)}: norms but the Euclidean one cannot be written to TFLite")
     x = w.whole(node.args[0])
-    axes = G.argument(node, 2, "dim")
-    axes = list(range(len(x.sizes))) if axes is None else axes
-    axes = [axes] if isinstance(axes, int) else list(axes)
     squares = w.emit("MUL", [x, x], w.new(f"{name(node)}.squares", x))
-    keep = bool(G.argument(node, 3, "keepdim", False))
-    total = _reduced(w, node, "SUM", squares, axes, keep)
+    total = _reduced(w, node, "SUM", squares, 2)
     return w.emit("SQRT", [total], w.new(f"{name(node)}.root", total))
-
-
-def _matmul(w: Writer, node: fx.Node) -> Value:
-    a, b = (w.floats(n) for n in node.args[:2])
-    return write_matmul(w, node, a, b, None)
 
 
 def _where(w: Writer, node: fx.Node) -> Value:
@@ -160,20 +136,12 @@ def _cast(w: Writer, node: fx.Node) -> Value | Stored:
     if x.dtype == DTYPES.get(wanted):
         return x
     x = w.in_order(x, x.order)
-    result = w.new(name(node), node, x.order)
+    return _cast_into(w, x, w.new(name(node), node, x.order))
+
+
+def _cast_into(w: Writer, x: Value, result: Value) -> Value:
     types = {"in_data_type": ELEMENT_TYPES[x.dtype], "out_data_type": ELEMENT_TYPES[result.dtype]}
     return w.emit("CAST", [x], result, **types)
-
-
-def _whole_unary(kind: str) -> Write:
-    """An operator on values that are no floats."""
-
-    def write(w: Writer, node: fx.Node) -> Value:
-        x = w.computed(node.args[0])
-        x = w.in_order(x, x.order)
-        return w.emit(kind, [x], w.new(name(node), node, x.order))
-
-    return write
 
 
 def _bilinear(w: Writer, node: fx.Node) -> Value:
@@ -207,12 +175,8 @@ def _full_like(w: Writer, node: fx.Node) -> Value:
         return w.emit("ZEROS_LIKE", [x], result)
     w.emit("ZEROS_LIKE", [x], zeros)
     if x.dtype != result.dtype:
-        types = {
-            "in_data_type": ELEMENT_TYPES[x.dtype],
-            "out_data_type": ELEMENT_TYPES[result.dtype],
-        }
         cast = result if not number else w.new(f"{name(node)}.cast", node)
-        zeros = w.emit("CAST", [zeros], cast, **types)
+        zeros = _cast_into(w, zeros, cast)
     if not number:
         return zeros
     stored = w.stored(Stored("number", torch.tensor(number, dtype=G.value(node).dtype)), ())
@@ -226,45 +190,49 @@ def _cumsum(w: Writer, node: fx.Node) -> Value:
     return w.emit("CUMSUM", [x, axis], w.new(name(node), node, x.order))
 
 
+_OF_TENSOR_OR_NUMBER: Mapping[Any, str] = {
+    aten.add: "ADD",
+    aten.sub: "SUB",
+    aten.mul: "MUL",
+    aten.div: "DIV",
+    aten.eq: "EQUAL",
+    aten.ne: "NOT_EQUAL",
+    aten.gt: "GREATER",
+    aten.ge: "GREATER_EQUAL",
+    aten.lt: "LESS",
+    aten.le: "LESS_EQUAL",
+}
+"""Torch operator -> the TFLite operator of its forms with a tensor and with a number."""
+
 FLOAT: Mapping[Any, Write] = {
-    aten.add.Tensor: _binary("ADD"),
-    aten.add.Scalar: _binary("ADD"),
-    aten.sub.Tensor: _binary("SUB"),
-    aten.sub.Scalar: _binary("SUB"),
+    **{each.Tensor: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
+    **{each.Scalar: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
     aten.rsub.Scalar: _swapped("SUB"),
-    aten.mul.Tensor: _binary("MUL"),
-    aten.mul.Scalar: _binary("MUL"),
     torch_ops.rescale: _binary("MUL"),
-    aten.div.Tensor: _binary("DIV"),
-    aten.div.Scalar: _binary("DIV"),
     aten.maximum.default: _binary("MAXIMUM"),
     aten.minimum.default: _binary("MINIMUM"),
     aten.pow.Tensor_Scalar: _power,
     aten.pow.Tensor_Tensor: _power,
-    aten.abs.default: _unary("ABS"),
-    aten.neg.default: _unary("NEG"),
-    aten.exp.default: _unary("EXP"),
-    aten.log.default: _unary("LOG"),
-    aten.sqrt.default: _unary("SQRT"),
-    aten.rsqrt.default: _unary("RSQRT"),
-    aten.sin.default: _unary("SIN"),
-    aten.cos.default: _unary("COS"),
-    aten.floor.default: _unary("FLOOR"),
+    aten.abs.default: elementwise.unary("ABS"),
+    aten.neg.default: elementwise.unary("NEG"),
+    aten.exp.default: elementwise.unary("EXP"),
+    aten.log.default: elementwise.unary("LOG"),
+    aten.sqrt.default: elementwise.unary("SQRT"),
+    aten.rsqrt.default: elementwise.unary("RSQRT"),
+    aten.sin.default: elementwise.unary("SIN"),
+    aten.cos.default: elementwise.unary("COS"),
+    aten.floor.default: elementwise.unary("FLOOR"),
     aten.ceil.default: float_functions.ceil,
     aten.round.default: float_functions.round_to_even,
-    aten.sigmoid.default: _unary("LOGISTIC"),
-    aten.tanh.default: _unary("TANH"),
-    aten.relu.default: _unary("RELU"),
+    aten.sigmoid.default: elementwise.logistic,
+    aten.tanh.default: elementwise.tanh,
+    aten.relu.default: elementwise.unary("RELU"),
     aten.clamp.default: float_functions.clamp,
-    aten.leaky_relu.default: _unary(
-        "LEAKY_RELU", alpha=lambda n: float(G.argument(n, 1, "negative_slope", 0.01))
-    ),
-    aten.gelu.default: _unary(
-        "GELU", approximate=lambda n: G.argument(n, 1, "approximate", "none") == "tanh"
-    ),
-    aten.hardswish.default: _unary("HARD_SWISH"),
+    aten.leaky_relu.default: elementwise.leaky_relu,
+    aten.gelu.default: elementwise.gelu,
+    aten.hardswish.default: elementwise.hard_swish,
     aten.hardsigmoid.default: float_functions.hard_sigmoid,
-    aten.silu.default: float_functions.silu,
+    aten.silu.default: elementwise.silu,
     aten.elu.default: float_functions.elu,
     aten.expm1.default: float_functions.expm1,
     aten.log1p.default: float_functions.log1p,
@@ -275,12 +243,12 @@ FLOAT: Mapping[Any, Write] = {
     aten.zeros_like.default: _full_like,
     aten.alias.default: _as_is,
     aten.clone.default: _as_is,
-    aten.pad.default: float_layers.border_pad,
+    aten.pad.default: float_lookups.border_pad,
     aten.sum.default: _reduce("SUM"),
     aten.mean.default: _reduce("MEAN"),
-    aten._softmax.default: _softmax,
+    aten._softmax.default: elementwise.softmax,
     aten.prelu.default: float_functions.prelu,
-    aten.softmax.int: _softmax,
+    aten.softmax.int: elementwise.softmax,
     aten.log_softmax.int: _log_softmax,
     aten.mean.dim: _reduce("MEAN"),
     aten.sum.dim_IntList: _reduce("SUM"),
@@ -293,9 +261,9 @@ FLOAT: Mapping[Any, Write] = {
     aten.rms_norm.default: float_norms.rms_norm,
     aten.group_norm.default: float_norms.group_norm,
     aten.scaled_dot_product_attention.default: float_norms.attention,
-    aten.matmul.default: _matmul,
-    aten.bmm.default: _matmul,
-    aten.mm.default: _matmul,
+    aten.matmul.default: elementwise.matmul,
+    aten.bmm.default: elementwise.matmul,
+    aten.mm.default: elementwise.matmul,
     aten.where.self: _where,
     aten.where.ScalarOther: _where,
     aten.where.ScalarSelf: _where,
@@ -305,36 +273,24 @@ FLOAT: Mapping[Any, Write] = {
     torch_ops.embedding: float_lookups.embedding,
     torch_ops.embedding_codes: float_lookups.embedding,
     aten.upsample_bilinear2d.vec: _bilinear,
-    torch_ops.conv: float_layers.conv,
-    torch_ops.conv_transpose: float_layers.conv_transpose,
-    torch_ops.average_pool: float_layers.average_pool,
-    torch_ops.global_average_pool: float_layers.global_average_pool,
-    aten.linear.default: float_layers.linear,
+    torch_ops.conv: layers.conv,
+    torch_ops.conv_transpose: layers.conv_transpose,
+    torch_ops.average_pool: layers.average_pool,
+    torch_ops.global_average_pool: layers.global_average_pool,
+    aten.linear.default: linear,
     aten.copy.default: moves.copy,
     aten.slice_scatter.default: moves.slice_scatter,
-    torch_ops.dynamic_linear: float_layers.dynamic_linear,
-    torch_ops.gemm: float_layers.linear,
-    aten.eq.Scalar: _binary("EQUAL"),
-    aten.eq.Tensor: _binary("EQUAL"),
-    aten.ne.Scalar: _binary("NOT_EQUAL"),
-    aten.ne.Tensor: _binary("NOT_EQUAL"),
-    aten.gt.Scalar: _binary("GREATER"),
-    aten.gt.Tensor: _binary("GREATER"),
-    aten.ge.Scalar: _binary("GREATER_EQUAL"),
-    aten.ge.Tensor: _binary("GREATER_EQUAL"),
-    aten.lt.Scalar: _binary("LESS"),
-    aten.lt.Tensor: _binary("LESS"),
-    aten.le.Scalar: _binary("LESS_EQUAL"),
-    aten.le.Tensor: _binary("LESS_EQUAL"),
+    torch_ops.dynamic_linear: dynamic_linear,
+    torch_ops.gemm: linear,
     aten.index.Tensor: float_lookups.index,
     aten.__and__.Tensor: _binary("LOGICAL_AND"),
     aten.__or__.Tensor: _binary("LOGICAL_OR"),
     aten.bitwise_and.Tensor: _binary("LOGICAL_AND"),
     aten.bitwise_or.Tensor: _binary("LOGICAL_OR"),
-    aten.bitwise_not.default: _whole_unary("LOGICAL_NOT"),
+    aten.bitwise_not.default: elementwise.unary("LOGICAL_NOT"),
     aten.logical_and.default: _binary("LOGICAL_AND"),
     aten.logical_or.default: _binary("LOGICAL_OR"),
-    aten.logical_not.default: _whole_unary("LOGICAL_NOT"),
+    aten.logical_not.default: elementwise.unary("LOGICAL_NOT"),
     aten.batch_norm.default: float_norms.batch_norm,
 }
 """Torch operator -> writer of its form in float."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.values import Order, Stored, Value, channels_last
 from qtool.backends.tflite.export.writer import Writer, activation
@@ -21,8 +22,11 @@ from qtool.core.types import Bounds, QuantParams
 SAME, VALID = 0, 1
 
 
-def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+def conv(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write CONV_2D or DEPTHWISE_CONV_2D; a signal is an image of height 1."""
+    _require_image(node)
     x, weight, bias = read_layer(w, node, out)
     args: tuple[Any, ...] = node.args
     stride, pads, dilation = (list(map(int, a)) for a in args[3:6])
@@ -55,10 +59,15 @@ def conv(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> V
     return _signal(w, node, result)
 
 
-def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+def conv_transpose(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write TRANSPOSE_CONV over the whole result, and a STRIDED_SLICE that crops the padding."""
-    x, weight, bias = read_layer(w, node, out)
+    _require_image(node)
     args: tuple[Any, ...] = node.args
+    if any(d != 1 for d in args[7]) or args[6] != 1:
+        raise ExportError(f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation")
+    x, weight, bias = read_layer(w, node, out)
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
     codes = weight.data
     if codes.dim() == 3:
@@ -88,24 +97,27 @@ def conv_transpose(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bo
     version = 4 if options["fused_activation_function"] else 3
     w.emit("TRANSPOSE_CONV", inputs, whole, version, **options)
     if whole is not result:
-        ends = [p + size for p, size in zip(padding, result.sizes[2:], strict=True)]
-        begins, stops = [0, *padding, 0], [0, *ends, 0]
-        slices = [w.integers(n) for n in (begins, stops, [1] * 4)]
-        w.emit("STRIDED_SLICE", [whole, *slices], result, 2, begin_mask=9, end_mask=9)
+        ranges = {i: (p, p + result.sizes[i], 1) for i, p in enumerate(padding, 2)}
+        w.strided(whole, result, ranges)
     return _signal(w, node, result)
 
 
-def max_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+def max_pool(w: Writer, node: fx.Node) -> Value:
+    """Write MAX_POOL_2D, on codes where they are."""
     x, (kernel, stride, padding, dilation) = _pool(w, node, 4)
     if any(d != 1 for d in dilation):
         raise ExportError(f"{name(node)}: TFLite has no max pool with dilation")
     pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[5]))
     image, same = _padded(w, x, kernel, stride, dilation, pads, name(node), lowest=True)
-    return _write_pool(w, node, "MAX_POOL_2D", image, same, kernel, stride, out, bounds)
+    return _write_pool(w, node, "MAX_POOL_2D", image, same, kernel, stride, None, NO_BOUNDS)
 
 
-def average_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+def average_pool(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write AVERAGE_POOL_2D; padding that counts in the mean is written as PAD."""
+    if out is None:
+        w.values[node.args[0]] = w.floats(node.args[0])  # type: ignore[index]  # a node
     x, (kernel, stride, padding) = _pool(w, node, 3)
     ones = [1] * len(kernel)
     pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[4]))
@@ -123,8 +135,10 @@ def average_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Boun
     return _write_pool(w, node, "AVERAGE_POOL_2D", image, same, kernel, stride, out, bounds)
 
 
-def global_average_pool(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
-    x = _operand(w, node.args[0], out)
+def global_average_pool(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
+    x = w.operand(node.args[0], out)
     order = x.order if len(x.sizes) != 4 else channels_last(4)
     x = w.in_order(x, order)
     result = w.new(name(node), node, order, out)
@@ -152,17 +166,22 @@ def same_pads(
 def read_layer(
     w: Writer, node: fx.Node, out: QuantParams | None
 ) -> tuple[Value, Stored, Stored | None]:
-    x = _operand(w, node.args[0], out)
+    """Return input, weight and bias; of a float layer integer weights are dequantized here."""
+    x = w.operand(node.args[0], out)
     weight, bias = w.argument(node.args[1]), G.argument(node, 2, "bias")
     stored = None if bias is None else w.argument(bias)
     if not isinstance(weight, Stored) or isinstance(stored, Value):
         raise ExportError(f"{name(node)}: TFLite needs a stored weight and bias")
+    if out is None:
+        weight, stored = weight.in_float(), None if stored is None else stored.in_float()
     return x, weight, stored
 
 
-def _operand(w: Writer, argument: Any, out: QuantParams | None) -> Value:
-    """Return an operand in codes, or in float where the result is float."""
-    return w.floats(argument) if out is None else w.computed(argument)
+def _require_image(node: fx.Node) -> None:
+    if G.rank(node) > 4:
+        raise ExportError(
+            f"{name(node)}: TFLite files hold convolutions over one or two dimensions"
+        )
 
 
 def _image(w: Writer, x: Value) -> Value:
@@ -226,7 +245,7 @@ def _padded(
     around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
     sizes = [s + a + b for s, (a, b) in zip(x.sizes, around, strict=True)]
     padded = w.add(f"{title}.pad", sizes, x.dynamic, x.order, x.params)
-    widths = w.builder.constant("pads", np.array([around[i] for i in x.order], np.int32))
+    widths = w.pads(x, around)
     zero_is_lowest = x.params is not None and int(x.params.zero_point) == x.params.qtype.qmin
     if lowest and not zero_is_lowest:
         fill = _lowest(w, x)

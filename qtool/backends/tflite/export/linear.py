@@ -16,11 +16,14 @@ import numpy as np
 import torch
 from torch import fx
 
+from qtool.backends.kernels.params import NO_BOUNDS
+from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.layers import name, read_layer, store_bias, store_weight
 from qtool.backends.tflite.export.values import Parts, Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
+from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import row_of
 from qtool.core.types import INT8, Bounds, QType, QuantParams
@@ -33,12 +36,16 @@ _MAX_BIAS = 2.0**30
 _UNITS_PER_CODE = 16  # at least, or the begin of a part is off: of layers whose weights are zero
 
 
-def linear(w: Writer, node: fx.Node, out: QuantParams | None, bounds: Bounds) -> Value:
+def linear(
+    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight.
 
     An output in float of a small layer is written in parts, see above: its value is float.
     """
     x, weight, bias = read_layer(w, node, out)
+    if node.target is torch_ops.gemm:  # its weight is [in, out]
+        weight = replace(weight, name=f"{weight.name}.transposed", data=weight.data.t())
     columns = x.columns
     if not columns and x.order != identity(len(x.sizes)):
         x = w.in_order(x, identity(len(x.sizes)))
@@ -161,3 +168,25 @@ def _sum(w: Writer, node: fx.Node, a: Value, b: Value | int, title: str) -> Valu
     result = w.new(title, node)
     w.layers[result.index] = name(node)
     return w.emit("ADD", [a, b], result, fused_activation_function=0)
+
+
+def dynamic_linear(w: Writer, node: fx.Node) -> Value:
+    """Write FULLY_CONNECTED on floats with int8 weights, which quantizes each row of its input."""
+    codes, scale, bias = (w.argument(a) if a is not None else None for a in node.args[1:4])
+    assert isinstance(codes, Stored)
+    assert isinstance(scale, Stored)
+    channels = scale.data.reshape(-1)
+    params = QuantParams(INT8, channels, torch.zeros_like(channels, dtype=torch.int64), 0)
+    x = w.whole(node.args[0])
+    x = w.in_order(x, identity(len(x.sizes)))
+    array = np.ascontiguousarray(codes.data.t().numpy())
+    index = w.builder.constant(codes.name, array, quantization(params, 0))
+    inputs: list[Value | int] = [x, index]
+    point = value_names.dequantize(value_names.point_of_codes(codes.name) or codes.name)
+    shape = tuple(codes.data.shape)
+    w.dynamic_weights[point] = StoredPoint(index, 0, (1, 0), shape)
+    if isinstance(bias, Stored):
+        inputs.append(w.builder.constant(bias.name, bias.real().detach().numpy()))
+    options = {"keep_num_dims": len(x.sizes) > 2, "asymmetric_quantize_inputs": True}
+    result = w.new(name(node), node)
+    return w.emit("FULLY_CONNECTED", inputs, result, 12, fused_activation_function=0, **options)

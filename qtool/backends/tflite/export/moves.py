@@ -120,29 +120,9 @@ def slice_(w: Writer, node: fx.Node, x: Value) -> Value:
     start, end, step = slice(start, end, step).indices(size)
     if (start, end, step) == (0, size, 1):
         return x
-    return _strided(w, node, x, {axis: (start, end, step)})
-
-
-def _strided(
-    w: Writer,
-    node: fx.Node,
-    x: Value,
-    ranges: Mapping[int, tuple[int, int, int]],
-    length: int | None = None,
-) -> Value:
-    """Write STRIDED_SLICE: the result of a call, or `length` elements along the one axis."""
     x = w.in_order(x, x.order)
-    if length is None:
-        result = w.new(name(node), node, x.order, x.params)
-    else:
-        sizes = [length if i in ranges else s for i, s in enumerate(x.sizes)]
-        result = w.add(f"{name(node)}.kept", sizes, x.dynamic, x.order, x.params, x.dtype)
-    whole = [(0, 0, 1)] * len(x.sizes)
-    chosen = [ranges.get(i, whole[0]) for i in x.order]
-    mask = sum(1 << at for at, i in enumerate(x.order) if i not in ranges)
-    ends = [w.integers(n) for n in zip(*chosen, strict=True)]
-    options = {"begin_mask": mask, "end_mask": mask}
-    return w.emit("STRIDED_SLICE", [x, *ends], result, 2, **options)
+    result = w.new(name(node), node, x.order, x.params)
+    return w.strided(x, result, {axis: (start, end, step)})
 
 
 def select(w: Writer, node: fx.Node, x: Value) -> Value:
@@ -155,15 +135,7 @@ def select(w: Writer, node: fx.Node, x: Value) -> Value:
     x = w.in_order(x, x.order)
     order = tuple(i - (i > axis) for i in x.order if i != axis)
     result = w.new(name(node), node, order, x.params)
-    place = x.axis(axis)
-    mask = sum(1 << i for i in range(len(x.sizes)) if i != place)
-    numbers = [
-        [v if i == place else e for i in range(len(x.sizes))]
-        for v, e in ((at, 0), (at + 1, 0), (1, 1))
-    ]
-    ends = [w.integers(n) for n in numbers]
-    options = {"begin_mask": mask, "end_mask": mask, "shrink_axis_mask": 1 << place}
-    return w.emit("STRIDED_SLICE", [x, *ends], result, 2, **options)
+    return w.strided(x, result, {axis: (at, at + 1, 1)}, shrink_axis_mask=1 << x.axis(axis))
 
 
 def flip(w: Writer, node: fx.Node, x: Value) -> Value:
@@ -183,11 +155,7 @@ def expand(w: Writer, node: fx.Node, x: Value) -> Value:
     x = w.in_order(x, identity(len(x.sizes)))
     rank = len(fake.shape)
     if rank > len(x.sizes):
-        lead = rank - len(x.sizes)
-        sizes, moves = (1,) * lead + x.sizes, (False,) * lead + x.dynamic
-        lifted = w.add(f"{name(node)}.rank", sizes, moves, identity(rank), x.params, x.dtype)
-        w.reshape(x, lifted)
-        x = lifted
+        x = w.lifted(x, rank, f"{name(node)}.rank")
     result = w.new(name(node), node, params=x.params)
     times = [b if a == 1 else b // a for a, b in zip(x.sizes, result.sizes, strict=True)]
     follows = [b and not a for a, b in zip(x.dynamic, result.dynamic, strict=True)]
@@ -214,12 +182,18 @@ def slice_scatter(w: Writer, node: fx.Node) -> Value:
         raise ExportError(f"{name(node)}: replacing {what} cannot be written to TFLite")
     size = x.sizes[axis]
     start, end, _ = slice(*ends).indices(size)
-    front, behind = (
-        [_strided(w, node, x, {axis: (a, b, 1)}, b - a)] if b > a else []
-        for a, b in ((0, start), (end, size))
-    )
+    front, behind = (_kept(w, node, x, axis, *ends) for ends in ((0, start), (end, size)))
     parts = [*front, part, *behind]
     return part if len(parts) == 1 else concat(w, node, parts, axis)
+
+
+def _kept(w: Writer, node: fx.Node, x: Value, axis: int, begin: int, end: int) -> list[Value]:
+    """Return the elements of x from `begin` to `end` of an axis; nothing where there are none."""
+    if end <= begin:
+        return []
+    sizes = [end - begin if i == axis else s for i, s in enumerate(x.sizes)]
+    result = w.add(f"{name(node)}.kept", sizes, x.dynamic, x.order, x.params, x.dtype)
+    return [w.strided(x, result, {axis: (begin, end, 1)})]
 
 
 def copy(w: Writer, node: fx.Node) -> Value:
@@ -233,12 +207,8 @@ def copy(w: Writer, node: fx.Node) -> Value:
 def repeat(w: Writer, node: fx.Node, x: Value) -> Value:
     times = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
     x = w.in_order(x, identity(len(x.sizes)))
-    lead = len(times) - len(x.sizes)
-    if lead:
-        sizes, moves = (1,) * lead + x.sizes, (False,) * lead + x.dynamic
-        lifted = w.add(f"{name(node)}.rank", sizes, moves, identity(len(times)), x.params, x.dtype)
-        w.reshape(x, lifted)
-        x = lifted
+    if len(times) > len(x.sizes):
+        x = w.lifted(x, len(times), f"{name(node)}.rank")
     result = w.new(name(node), node, params=x.params)
     return w.emit("TILE", [x, w.integers(times)], result, 2)
 
@@ -279,26 +249,17 @@ def pixel_shuffle(w: Writer, node: fx.Node, x: Value) -> Value:
 
 
 def pad(w: Writer, node: fx.Node, x: Value) -> Value:
-    """Write PAD of zeros, or PADV2 with another value; negative widths slice."""
-    widths = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
-    rank = len(x.sizes)
-    around = [(0, 0)] * rank
-    for i in range(len(widths) // 2):
-        around[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
-    cut = {
-        i: (max(-a, 0), x.sizes[i] - max(-b, 0), 1)
-        for i, (a, b) in enumerate(around)
-        if a < 0 or b < 0
-    }
+    """Write PAD of zeros, or PADV2 with another value."""
+    around = pad_widths(w, node, len(x.sizes))
     if any(x.dynamic[i] for i, ends in enumerate(around) if any(ends)):
         raise ExportError(f"{name(node)}: padding a dynamic batch cannot be written to TFLite")
-    if cut:
+    if min(map(min, around), default=0) < 0:
         raise ExportError(f"{name(node)}: a pad that crops cannot be written to TFLite; slice")
     x = w.in_order(x, x.order)
     on_codes = node.target is torch_ops.pad_codes
     fill = G.argument(node, 2, "value", 0)
     result = w.new(name(node), node, x.order, x.params)
-    table = w.builder.constant("pads", np.array([around[i] for i in x.order], np.int32))
+    table = w.pads(x, around)
     zero = int(x.params.zero_point) if x.params is not None and on_codes else 0
     if fill == zero:
         return w.emit("PAD", [x, table], result, 1 if x.params is None else 2)
@@ -306,6 +267,15 @@ def pad(w: Writer, node: fx.Node, x: Value) -> Value:
         raise ExportError(f"{name(node)}: codes are padded with zero only")
     constant = w.builder.constant("fill", np.array([fill], result.dtype))
     return w.emit("PADV2", [x, table, constant], result)
+
+
+def pad_widths(w: Writer, node: fx.Node, rank: int) -> list[tuple[int, int]]:
+    """Return the widths of a pad before and behind each axis; a call has the last axis first."""
+    widths = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
+    around = [(0, 0)] * rank
+    for i in range(len(widths) // 2):
+        around[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
+    return around
 
 
 def concat(w: Writer, node: fx.Node, parts: Sequence[Value], axis: int) -> Value:

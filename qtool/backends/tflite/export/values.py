@@ -84,6 +84,10 @@ class Stored:
         """Return the values; those of codes dequantized."""
         return self.data if self.params is None else self.params.dequantize(self.data)
 
+    def in_float(self) -> Stored:
+        """Return the constant with its values instead of codes."""
+        return Stored(self.name, self.real().detach())
+
 
 @dataclass(frozen=True, eq=False)
 class Parts:

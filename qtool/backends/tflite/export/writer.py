@@ -196,10 +196,22 @@ class Writer:
             self.cache.floats[value.index] = known
         return known
 
-    def whole(self, argument: Any) -> Value:
-        """Return an argument in float, its columns in the order of the graph."""
-        value = self.floats(argument)
+    def operand(self, argument: Any, out: QuantParams | None) -> Value:
+        """Return an operand in codes, or in float where the result is float."""
+        return self.floats(argument) if out is None else self.computed(argument)
+
+    def whole(self, argument: Any, out: QuantParams | None = None) -> Value:
+        """Return an operand as `operand` does, its columns in the order of the graph."""
+        value = self.operand(argument, out)
         return self.in_order(value, value.order)
+
+    def lifted(self, value: Value, rank: int, title: str) -> Value:
+        """Return a value with axes of size 1 in front."""
+        missing = rank - len(value.sizes)
+        sizes, dynamic = (1,) * missing + value.sizes, (False,) * missing + value.dynamic
+        new = self.add(title, sizes, dynamic, identity(rank), value.params, value.dtype)
+        self.reshape(value, new)
+        return new
 
     def in_order(self, value: Value, order: Order) -> Value:
         """Return a value in another layout: itself, reshaped where only sizes of 1 move, or
@@ -256,6 +268,25 @@ class Writer:
         indices = [i if isinstance(i, int) else i.index for i in inputs]
         self.builder.operator(name, indices, [output.index], options, version)
         return output
+
+    def strided(
+        self,
+        value: Value,
+        result: Value,
+        ranges: Mapping[int, tuple[int, int, int]],
+        **options: Any,
+    ) -> Value:
+        """Write STRIDED_SLICE: (begin, end, step) of some axes of the graph, all of the others."""
+        chosen = [ranges.get(i, (0, 0, 1)) for i in value.order]
+        mask = sum(1 << at for at, i in enumerate(value.order) if i not in ranges)
+        ends = [self.integers(numbers) for numbers in zip(*chosen, strict=True)]
+        masks = {"begin_mask": mask, "end_mask": mask, **options}
+        return self.emit("STRIDED_SLICE", [value, *ends], result, 2, **masks)
+
+    def pads(self, value: Value, around: Sequence[tuple[int, int]]) -> int:
+        """Store the widths of a padding: before and behind each axis of the graph."""
+        widths = [around[i] for i in value.order]
+        return self.builder.constant("pads", np.array(widths, np.int32))
 
     def batch_size(self, value: Value) -> int:
         """Return the index of an int32 tensor [1] with the batch of a value at run time."""
