@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qtool.backends.tflite.file.schema import OPTIONS
+
 _NAMES = """
 ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE
 EMBEDDING_LOOKUP FLOOR FULLY_CONNECTED HASHTABLE_LOOKUP L2_NORMALIZATION L2_POOL_2D
@@ -32,73 +34,18 @@ CUSTOM = CODES["CUSTOM"]
 LAST_OF_BYTE = CODES["PLACEHOLDER_FOR_GREATER_OP_CODES"]
 """In the deprecated field of one byte all greater numbers have this one."""
 
-OPTIONS_OF: Mapping[str, str] = {
-    "ABS": "AbsOptions",
-    "ADD": "AddOptions",
-    "ARG_MAX": "ArgMaxOptions",
-    "ARG_MIN": "ArgMinOptions",
-    "AVERAGE_POOL_2D": "Pool2DOptions",
+_OTHER_OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D"), "Pool2DOptions"),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"),
+    **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD"), "ReducerOptions"),
     "BATCH_MATMUL": "BatchMatMulOptions",
-    "BROADCAST_TO": "BroadcastToOptions",
-    "CAST": "CastOptions",
-    "CONCATENATION": "ConcatenationOptions",
-    "CONV_2D": "Conv2DOptions",
-    "COS": "CosOptions",
-    "CUMSUM": "CumsumOptions",
-    "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
-    "DEPTH_TO_SPACE": "DepthToSpaceOptions",
-    "DEQUANTIZE": "DequantizeOptions",
-    "DIV": "DivOptions",
-    "EQUAL": "EqualOptions",
-    "EXP": "ExpOptions",
-    "FULLY_CONNECTED": "FullyConnectedOptions",
-    "GATHER": "GatherOptions",
-    "GELU": "GeluOptions",
-    "GREATER": "GreaterOptions",
-    "GREATER_EQUAL": "GreaterEqualOptions",
-    "HARD_SWISH": "HardSwishOptions",
-    "LEAKY_RELU": "LeakyReluOptions",
-    "LESS": "LessOptions",
-    "LESS_EQUAL": "LessEqualOptions",
-    "LOGICAL_AND": "LogicalAndOptions",
-    "LOGICAL_NOT": "LogicalNotOptions",
-    "LOGICAL_OR": "LogicalOrOptions",
-    "MAXIMUM": "MaximumMinimumOptions",
-    "MAX_POOL_2D": "Pool2DOptions",
-    "MEAN": "ReducerOptions",
-    "MINIMUM": "MaximumMinimumOptions",
-    "MIRROR_PAD": "MirrorPadOptions",
-    "MUL": "MulOptions",
-    "NEG": "NegOptions",
-    "NOT_EQUAL": "NotEqualOptions",
-    "PACK": "PackOptions",
-    "PAD": "PadOptions",
     "PADV2": "PadV2Options",
-    "POW": "PowOptions",
-    "QUANTIZE": "QuantizeOptions",
-    "REDUCE_MAX": "ReducerOptions",
-    "REDUCE_MIN": "ReducerOptions",
-    "REDUCE_PROD": "ReducerOptions",
-    "RESHAPE": "ReshapeOptions",
-    "RESIZE_BILINEAR": "ResizeBilinearOptions",
-    "RESIZE_NEAREST_NEIGHBOR": "ResizeNearestNeighborOptions",
-    "REVERSE_V2": "ReverseV2Options",
-    "SELECT_V2": "SelectV2Options",
-    "SHAPE": "ShapeOptions",
-    "SLICE": "SliceOptions",
-    "SOFTMAX": "SoftmaxOptions",
-    "SPACE_TO_DEPTH": "SpaceToDepthOptions",
-    "SPLIT": "SplitOptions",
-    "SPLIT_V": "SplitVOptions",
-    "SQUARE": "SquareOptions",
-    "SQUARED_DIFFERENCE": "SquaredDifferenceOptions",
-    "SQUEEZE": "SqueezeOptions",
-    "STRIDED_SLICE": "StridedSliceOptions",
-    "SUB": "SubOptions",
-    "SUM": "ReducerOptions",
-    "TILE": "TileOptions",
-    "TRANSPOSE": "TransposeOptions",
-    "TRANSPOSE_CONV": "TransposeConvOptions",
-    "UNPACK": "UnpackOptions",
 }
-"""Operator -> the table of its options, for operators that have one."""
+"""Operators whose options are not named as they are themselves."""
+
+
+def options_of(operator: str) -> str | None:
+    """Return the table of an operator's options, None for an operator without."""
+    own = operator.replace("_", " ").title().replace(" ", "") + "Options"
+    name = _OTHER_OPTIONS.get(operator, own)
+    return name if name in OPTIONS else None

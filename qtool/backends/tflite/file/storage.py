@@ -16,7 +16,7 @@ from qtool.backends.tflite.file.operator_codes import (
     CUSTOM,
     LAST_OF_BYTE,
     NAMES,
-    OPTIONS_OF,
+    options_of,
 )
 from qtool.backends.tflite.file.schema import (
     ELEMENT_TYPES,
@@ -305,7 +305,7 @@ def _written_tensor(
 def _written_operator(
     operator: Operator, index_of: Mapping[tuple[str, int, bool], int]
 ) -> dict[str, Any]:
-    options = None if operator.custom else OPTIONS_OF.get(operator.name)
+    options = None if operator.custom else options_of(operator.name)
     return {
         "opcode_index": index_of[operator.name, operator.version, operator.custom],
         "inputs": operator.inputs,
