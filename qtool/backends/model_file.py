@@ -102,6 +102,13 @@ class AcceleratorFacts:
     sram_bytes: int
     flash_bytes: int
 
+    def __str__(self) -> str:
+        return (
+            f"{self.accelerator}: {100 * self.npu_share:.0f} % of {self.operators} operators on "
+            f"the NPU, {self.cycles:,} cycles ({self.milliseconds:.2f} ms), SRAM "
+            f"{self.sram_bytes / 1024:.1f} KiB, flash {self.flash_bytes / 1024:.1f} KiB"
+        )
+
 
 @dataclass(frozen=True)
 class Deployment:

@@ -26,7 +26,7 @@ def measure_deployment(file: TfliteFile) -> Deployment | None:
     rows: list[AcceleratorFacts] = []
     accelerators = vela.ACCELERATORS if vela.version() is not None else ()
     try:
-        rows += [_facts(vela.compile_for(file.path, a)) for a in accelerators]
+        rows += [vela.compile_for(file.path, a) for a in accelerators]
     except VerificationError as error:
         notes.append(str(error))
     if vela.version() is None:
@@ -38,16 +38,4 @@ def measure_deployment(file: TfliteFile) -> Deployment | None:
         "" if vela.version() is None else f"{vela.TITLE} {vela.version()}",
         tuple(rows),
         tuple(notes),
-    )
-
-
-def _facts(placement: vela.Placement) -> AcceleratorFacts:
-    return AcceleratorFacts(
-        placement.accelerator,
-        placement.npu + placement.cpu,
-        placement.share,
-        placement.cycles,
-        placement.milliseconds,
-        round(1024 * placement.sram),
-        round(1024 * placement.flash),
     )

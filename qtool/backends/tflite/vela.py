@@ -6,9 +6,9 @@ import csv
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from qtool.backends.model_file import AcceleratorFacts
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of
@@ -22,48 +22,13 @@ _OPERATORS = re.compile(r"^(CPU|NPU) operators = (\d+)", re.MULTILINE)
 _START = "from ethosu.vela.vela import main; main()"
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The result of compiling a file for one accelerator.
-
-    Attributes:
-        accelerator: its configuration.
-        npu: number of operators on it.
-        cpu: number of operators that are left to the processor.
-        cycles: estimated cycles of one inference.
-        milliseconds: estimated time of one inference at the clock of the configuration.
-        sram: KiB of working memory.
-        flash: KiB of commands and compressed weights.
-    """
-
-    accelerator: str
-    npu: int
-    cpu: int
-    cycles: int
-    milliseconds: float
-    sram: float
-    flash: float
-
-    @property
-    def share(self) -> float:
-        """Share of the operators on the accelerator, 0 to 1."""
-        return self.npu / (self.npu + self.cpu) if self.npu + self.cpu else 0.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.accelerator}: {100 * self.share:.0f} % of {self.npu + self.cpu} operators on "
-            f"the NPU, {self.cycles:,} cycles ({self.milliseconds:.2f} ms), SRAM {self.sram:.1f} "
-            f"KiB, flash {self.flash:.1f} KiB"
-        )
-
-
 def version() -> str | None:
     """Return the installed version, None if it is not installed."""
     return version_of(PACKAGE) or None
 
 
-def compile_for(path: str | Path, accelerator: str) -> Placement:
-    """Compile a file and return what becomes of it.
+def compile_for(path: str | Path, accelerator: str) -> AcceleratorFacts:
+    """Compile a file for an accelerator and return the compiler's estimates.
 
     Raises:
         VerificationError: Vela refuses the file.
@@ -84,13 +49,14 @@ def compile_for(path: str | Path, accelerator: str) -> Placement:
             raise VerificationError(f"{TITLE} refuses {path}: {last[-1] if last else 'no message'}")
         with summary.open(newline="") as file:
             row = next(csv.DictReader(file))
-    memory = [float(row[f"{kind}_flash_memory_used"]) for kind in ("on_chip", "off_chip")]
-    return Placement(
+    flash = sum(float(row[f"{kind}_flash_memory_used"]) for kind in ("on_chip", "off_chip"))
+    operators = counts["NPU"] + counts.get("CPU", 0)
+    return AcceleratorFacts(
         accelerator,
-        counts["NPU"],
-        counts.get("CPU", 0),
+        operators,
+        counts["NPU"] / operators if operators else 0.0,
         int(float(row["cycles_total"])),
         1000 * float(row["inference_time"]),
-        float(row["sram_memory_used"]),
-        sum(memory),
+        round(1024 * float(row["sram_memory_used"])),
+        round(1024 * flash),
     )
