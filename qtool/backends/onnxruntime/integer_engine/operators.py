@@ -155,17 +155,9 @@ def _linear(call: OperatorCall, transposed: bool, bias_at: int) -> Callable[...,
     return call.bind("linear", call.inputs[0].params, params, call.out, codes, bias)
 
 
-def _elementwise(op: str) -> Callable[[OperatorCall], Callable[..., Any]]:
-    return lambda call: call.bind(op, call.inputs[0].params, call.inputs[1].params, call.out)
-
-
 def _concat(call: OperatorCall) -> Callable[..., Any]:
     params = [c.params for c in call.inputs]
-    return call.profile.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
-
-
-def _global_average(call: OperatorCall) -> Callable[..., Any]:
-    return call.bind("global_average_pool", call.inputs[0].params, call.out)
+    return call.bind("concat", params, call.out, axis=int(call.attributes["axis"]))
 
 
 def _average(call: OperatorCall) -> Callable[..., Any]:
@@ -253,33 +245,35 @@ def _softmax(call: OperatorCall) -> Callable[..., Any]:
     return run
 
 
-def _table(op: str, *names: str) -> Callable[[OperatorCall], Callable[..., Any]]:
+def _plain(op: str, *names: str) -> Callable[[OperatorCall], Callable[..., Any]]:
+    """Return the binder of an operator of which a kernel takes these attributes."""
+
     def bind(call: OperatorCall) -> Callable[..., Any]:
         options = {n: call.attributes[n] for n in names if n in call.attributes}
-        return call.profile.bind(op, call.inputs[0].params, call.out, **options)
+        return call.bind(op, *(each.params for each in call.inputs), call.out, **options)
 
     return bind
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Add": Operator(_elementwise("add"), inputs=2),
+    "Add": Operator(_plain("add"), inputs=2),
     "AveragePool": Operator(_average),
     "Concat": Operator(_concat, inputs=None),
     "Conv": Operator(_conv, weight=True, mixed_types=True),
     "Gemm": Operator(_gemm, weight=True, float_output=True, mixed_types=True),
-    "GlobalAveragePool": Operator(_global_average),
-    "LeakyRelu": Operator(_table("leaky_relu", "alpha")),
+    "GlobalAveragePool": Operator(_plain("global_average_pool")),
+    "LeakyRelu": Operator(_plain("leaky_relu", "alpha")),
     "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed_types=True),
     "MaxPool": Operator(_max, same_params=True),
-    "Mul": Operator(_elementwise("mul"), inputs=2),
-    "Sigmoid": Operator(_table("sigmoid")),
+    "Mul": Operator(_plain("mul"), inputs=2),
+    "Sigmoid": Operator(_plain("sigmoid")),
     "Softmax": Operator(_softmax),
 }
 
 SIGNED_OPERATORS: Mapping[str, Operator] = {  # for a runtime with int8 activations
     **OPERATORS,
     "AveragePool": Operator(_average, same_params=True),
-    "Sigmoid": Operator(_table("sigmoid"), fixed_output=(1 / 256, -128)),
+    "Sigmoid": Operator(_plain("sigmoid"), fixed_output=(1 / 256, -128)),
     "Softmax": Operator(_softmax, fixed_output=(1 / 256, -128)),
-    "Tanh": Operator(_table("tanh"), fixed_output=(1 / 128, 0)),
+    "Tanh": Operator(_plain("tanh"), fixed_output=(1 / 128, 0)),
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.profiles import Profile
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor
 from qtool.backends.tflite.file.model import ABSENT
@@ -77,7 +78,7 @@ class Call:
             raise KernelError(f"'{tensor.name}' is computed at run time")
         return [int(n) for n in tensor.data.ravel()]
 
-    def bind(self, key: str, *args: Any, **kwargs: Any) -> Any:
+    def bind(self, key: str, *args: Any, **kwargs: Any) -> Kernel:
         return self.profile.bind(key, *args, **kwargs)
 
     def stored(self, position: int) -> torch.Tensor:

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from qtool.backends.kernels.params import Kernel
 from qtool.backends.tflite.engine.call import Call, params_of
 from qtool.core.errors import KernelError
 from qtool.core.types import QuantParams
 
-Kernel = Callable[..., torch.Tensor]
 Bind = Callable[[Call], Kernel]
 
 
@@ -87,7 +87,7 @@ def _conv(call: Call) -> Kernel:
     params = params_of(call.input(1), 0)
 
     def bind(pads: list[int]) -> Kernel:
-        kernel: Kernel = call.bind(
+        return call.bind(
             "conv",
             call.params(),
             params,
@@ -100,7 +100,6 @@ def _conv(call: Call) -> Kernel:
             groups=groups,
             bounds=call.bounds,
         )
-        return kernel
 
     bind([0, 0, 0, 0])  # errors now
     return _image(_by_size(bind, _pads(call, codes.shape[2:], dilation)))
@@ -147,27 +146,20 @@ def _linear(call: Call) -> Kernel:
         _bias(call, 2),
         bounds=call.bounds,
     )
-    keep = bool(call.option("keep_num_dims", False))
-    width = weight.shape[1]
-
-    def run(codes: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = kernel(codes if keep else codes.reshape(-1, width))
-        return result
-
-    return run
+    return _on_rows(call, kernel)
 
 
 def dynamic_linear(call: Call) -> Kernel:
     """Bind FULLY_CONNECTED on floats with int8 weights."""
     bias = None if call.tensor(2) is None else call.stored(2)
     kernel = call.bind("dynamic_linear", params_of(call.input(1), 0), call.stored(1), bias)
+    return _on_rows(call, kernel)
+
+
+def _on_rows(call: Call, kernel: Kernel) -> Kernel:
+    """Return the kernel of a linear layer, on rows of the weight's width unless axes are kept."""
     keep, width = bool(call.option("keep_num_dims", False)), call.input(1).shape[1]
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = kernel(x if keep else x.reshape(-1, width))
-        return result
-
-    return run
+    return lambda x: kernel(x if keep else x.reshape(-1, width))
 
 
 def _matmul(call: Call) -> Kernel:
@@ -176,8 +168,7 @@ def _matmul(call: Call) -> Kernel:
 
     def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         operands = [t.transpose(-1, -2) if s else t for t, s in zip((a, b), swapped, strict=True)]
-        result: torch.Tensor = kernel(*operands)
-        return result
+        return kernel(*operands)
 
     return run
 
@@ -187,8 +178,7 @@ def _binary(key: str) -> Bind:
         options: dict[str, Any] = {"bounds": call.bounds}
         if key != "mul":
             options["pot_scale_int16"] = bool(call.option("pot_scale_int16", True))
-        kernel: Kernel = call.bind(key, call.params(0), call.params(1), call.out, **options)
-        return kernel
+        return call.bind(key, call.params(0), call.params(1), call.out, **options)
 
     return bind
 
@@ -196,8 +186,7 @@ def _binary(key: str) -> Bind:
 def _unary(key: str, **options: Callable[[Call], Any]) -> Bind:
     def bind(call: Call) -> Kernel:
         values = {name: value(call) for name, value in options.items()}
-        kernel: Kernel = call.bind(key, call.params(), call.out, **values)
-        return kernel
+        return call.bind(key, call.params(), call.out, **values)
 
     return bind
 
@@ -210,8 +199,7 @@ def _pool(key: str) -> Bind:
 
         def pool(pads: list[int]) -> Kernel:
             options = {"kernel": kernel, "stride": _stride(call), "pads": pads}
-            bound: Kernel = call.bind(key, call.params(), call.out, **options, bounds=call.bounds)
-            return bound
+            return call.bind(key, call.params(), call.out, **options, bounds=call.bounds)
 
         pool([0, 0, 0, 0])  # errors now
         return _image(_by_size(pool, _pads(call, kernel, (1, 1))))
@@ -223,28 +211,24 @@ def _mean(call: Call) -> Kernel:
     rank = len(call.input().shape)
     axes = sorted({n % rank for n in call.numbers(1)})
     keep = bool(call.option("keep_dims", False))
-    kernel: Kernel = call.bind("mean", call.params(), call.out, axes=axes, keep_dims=keep)
-    return kernel
+    return call.bind("mean", call.params(), call.out, axes=axes, keep_dims=keep)
 
 
 def _softmax(call: Call) -> Kernel:
     if float(call.option("beta", 0.0)) != 1.0:
         raise KernelError(f"SOFTMAX with beta {call.option('beta')} is not supported")
-    kernel: Kernel = call.bind("softmax", call.params(), call.out, axis=-1)
-    return kernel
+    return call.bind("softmax", call.params(), call.out, axis=-1)
 
 
 def _prelu(call: Call) -> Kernel:
     slope = params_of(call.input(1))
-    kernel: Kernel = call.bind("prelu", call.params(), slope, call.out, call.stored(1))
-    return kernel
+    return call.bind("prelu", call.params(), slope, call.out, call.stored(1))
 
 
 def _concat(call: Call) -> Kernel:
     params = [call.params(i) for i in range(len(call.operator.inputs))]
     axis = int(call.option("axis"))
-    kernel: Kernel = call.bind("concat", params, call.out, axis=axis, requantize=False)
-    return kernel
+    return call.bind("concat", params, call.out, axis=axis, requantize=False)
 
 
 def _extreme(choose: Callable[..., torch.Tensor]) -> Bind:
@@ -265,11 +249,6 @@ def _require_same(call: Call, params: QuantParams) -> None:
         raise KernelError(
             f"{call.operator.name} compares codes, and its inputs and output have other parameters"
         )
-
-
-def _requantize(call: Call) -> Kernel:
-    kernel: Kernel = call.bind("requantize", call.params(), call.out)
-    return kernel
 
 
 _RELUS = {
@@ -299,7 +278,7 @@ OPERATORS: Mapping[str, Bind] = {
     "MINIMUM": _extreme(torch.minimum),
     "MUL": _binary("mul"),
     "PRELU": _prelu,
-    "QUANTIZE": _requantize,
+    "QUANTIZE": _unary("requantize"),
     "SOFTMAX": _softmax,
     "SUB": _binary("sub"),
     "TANH": _unary("tanh"),

@@ -1,8 +1,10 @@
 """Verification of TFLite files: in LiteRT's reference kernels, against the integer engine."""
 
-from qtool.backends.tflite.verification.codes import compare_litert_codes
+from qtool.backends.tflite.verification.codes import (
+    compare_delegate_codes,
+    compare_litert_codes,
+)
 from qtool.backends.tflite.verification.coverage import tflite_coverage
-from qtool.backends.tflite.verification.delegate import compare_delegate_codes
 from qtool.backends.tflite.verification.description import describe_file, describe_placement
 
 __all__ = [

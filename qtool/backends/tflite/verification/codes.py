@@ -1,4 +1,4 @@
-"""Comparison of the integer engine with LiteRT's reference kernels: every code of every tensor."""
+"""Comparison of the integer engine with LiteRT: its reference kernels, and its default delegate."""
 
 from __future__ import annotations
 
@@ -43,15 +43,42 @@ def compare_litert_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactne
         expected = file.codes(few)
         actual = _engine_outputs(program, file, few, traced)
         for a, b in zip(expected, actual, strict=True):
-            counts.add_output(a, b, difference(a, b))
+            counts.add_output(a, b, _difference(a, b))
         counts.add_samples(few)
+    first, runtime = next(iter(wrong), None), f"{_runtime()}, reference kernels"
     return Exactness(
-        *counts.figures(),
-        next(iter(wrong), None),
-        program.float_nodes,
-        tuple(wrong),
-        program.profile,
-        runtime=f"{litert.TITLE} {litert.version()}, reference kernels",
+        *counts.figures(), first, program.float_nodes, tuple(wrong), program.profile, runtime
+    )
+
+
+def compare_delegate_codes(file: TfliteFile, batches: Iterable[Arrays]) -> Exactness:
+    """Run a file in the integer engine and in LiteRT as applications do, with XNNPACK.
+
+    Without float operators the outputs are compared. Float operators fuse and round in their own
+    way in the delegate, so with them the file is run with more outputs: the engine gets the
+    delegate's own results of float operators, and what enters them is compared.
+
+    Arguments and errors are those of `compare_litert_codes`.
+    """
+    program = file.default_program()
+    results, compared = _borders(program)
+    counts, wrong = CodeCounts(), dict[str, None]()
+    for batch in batches:
+        if program.float_nodes:
+            observed = file.run_observed(batch, [*results, *compared])
+            inputs = (observed[n] for n in program.inputs)
+            computed = program.values(*inputs, float_results=observed)
+            pairs = [(n, observed[n].numpy(), computed[n].numpy()) for n in compared]
+        else:
+            codes = file.codes(batch, default=True), file.engine_codes(program, batch)
+            pairs = list(zip(program.outputs, *codes, strict=True))
+        for name, a, b in pairs:
+            if not counts.add_output(a, b, _difference(a, b)):
+                wrong[program.labels.get(name, name)] = None
+        counts.add_samples(batch)
+    first, runtime = next(iter(wrong), None), f"{_runtime()} with {litert.DELEGATE}"
+    return Exactness(
+        *counts.figures(), first, program.float_nodes, profile=program.profile, runtime=runtime
     )
 
 
@@ -66,7 +93,11 @@ def _engine_outputs(
     return [values[n].numpy() for n in program.outputs]
 
 
-def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def _runtime() -> str:
+    return f"{litert.TITLE} {litert.version()}"
+
+
+def _difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     """Return the largest difference; of floats in 1/255 of the range."""
     if a.shape != b.shape:
         return float("inf")
@@ -74,3 +105,15 @@ def difference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
         return 0.0
     largest = float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max())
     return largest / (float(np.ptp(a)) / 255 or 1.0) if a.dtype.kind == "f" else largest
+
+
+def _borders(program: Program) -> tuple[list[str], list[str]]:
+    """Return the results of float operators that kernels read, and what kernels end in."""
+    is_float = {n: s.kind == "float" for s in program.instructions for n in s.outputs}
+    reads = {
+        kind: {n for s in program.instructions if (s.kind == "float") is kind for n in s.inputs}
+        for kind in (True, False)
+    }
+    ends = reads[True].union(program.outputs)
+    results = [n for n, made in is_float.items() if made and n in reads[False]]
+    return results, [n for n, made in is_float.items() if not made and n in ends]
