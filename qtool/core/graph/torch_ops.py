@@ -150,6 +150,22 @@ def max_pool(
     return pooled
 
 
+def last_pad(size: int, covered: int, stride: int, begin: int, end: int) -> int:
+    """Return the padding at the end that `ceil_mode` amounts to; no window begins behind the image.
+
+    Args:
+        size: of the image.
+        covered: cells from the first to the last of a window.
+        stride: between windows.
+        begin: padding at the beginning.
+        end: explicit padding at the end.
+    """
+    count = -(-(size + begin + end - covered) // stride) + 1
+    if (count - 1) * stride >= size + begin:
+        count -= 1
+    return max((count - 1) * stride + covered - size - begin, 0)
+
+
 @operator()
 def average_pool(
     x: Tensor,

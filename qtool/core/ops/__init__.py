@@ -1,14 +1,5 @@
-"""The operator table: one row per operator, in modules by family."""
+"""The operators that qtool knows, and its own operators for decoders and recurrent layers."""
 
-from qtool.core.ops import (
-    elementwise,
-    layers,
-    lookups,
-    moves,
-    pools,
-    products,
-    recurrent,
-)
 from qtool.core.ops.custom import custom_op_row
 from qtool.core.ops.operator_table import (
     OPS,
@@ -31,14 +22,3 @@ __all__ = [
     "row_of",
     "rows",
 ]
-
-for _row in (
-    *layers.LAYERS,
-    *products.PRODUCTS,
-    *lookups.LOOKUPS,
-    *recurrent.RECURRENT,
-    *elementwise.ELEMENTWISE,
-    *pools.POOLS,
-    *moves.MOVES,
-):
-    register(_row)

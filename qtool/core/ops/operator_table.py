@@ -1,14 +1,23 @@
-"""The operator table: registration and lookup."""
+"""The operator table: a row per operator; registration and lookup."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
 
+from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.ops.row import Op
+from qtool.core.graph import torch_ops
+from qtool.core.ops import mac_counts, recurrent
+from qtool.core.ops.row import Op, Role
+from qtool.core.schemes import When
+from qtool.core.types import Bounds
+
+aten = torch.ops.aten
 
 OPS: dict[Any, Op] = {}
 
@@ -51,3 +60,137 @@ def macs(node: fx.Node, batch: int) -> int:
     matrix products."""
     row = row_of(node)
     return 0 if row is None or row.macs is None else row.macs(node) // batch
+
+
+def _relu_bounds(node: fx.Node) -> Bounds:
+    return 0.0, None
+
+
+def _clamp_bounds(node: fx.Node) -> Bounds:
+    return G.argument(node, 1, "min"), G.argument(node, 2, "max")
+
+
+def _padded_codes(node: fx.Node, codes: fx.Node, zero: int) -> tuple[Any, tuple[Any, ...]]:
+    return torch_ops.pad_codes, (codes, node.args[1], zero)
+
+
+_recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=mac_counts.recurrent)
+
+ROWS = (
+    # layers: convolutions, linear layers, and the forms of linear layers with integer weights
+    Op(
+        key="conv",
+        targets=(torch_ops.conv,),
+        weight=1,
+        bias=2,
+        macs=mac_counts.layer,
+    ),
+    Op(
+        key="conv_transpose",
+        targets=(torch_ops.conv_transpose,),
+        weight=1,
+        bias=2,
+        channel_axis=1,
+        macs=mac_counts.transposed,
+    ),
+    Op(  # inputs are flat: see passes/flatten_linear.py
+        key="linear",
+        targets=(aten.linear.default,),
+        weight=1,
+        bias=2,
+        supported_modes=frozenset({When.DYNAMIC, When.NEVER}),
+        from_blocks=torch_ops.linear_nbits,
+        macs=mac_counts.layer,
+    ),
+    # products of two activations
+    Op(
+        key="matmul",
+        targets=(aten.matmul.default, aten.bmm.default, aten.mm.default),
+        inputs=(0, 1),
+        macs=mac_counts.product,
+    ),
+    Op(
+        key="matmul",
+        targets=(aten.baddbmm.default,),  # the first argument is added to the product
+        inputs=(1, 2),
+        macs=partial(mac_counts.product, second=2),
+    ),
+    Op(key="einsum", targets=(aten.einsum.default,), inputs=(1,), macs=mac_counts.einsum),
+    Op(
+        key="attention",
+        targets=(aten.scaled_dot_product_attention.default,),
+        inputs=(0, 1, 2),
+        macs=mac_counts.attention,
+    ),
+    # embeddings
+    Op(
+        key="embedding",
+        targets=(torch_ops.embedding,),
+        weight=1,
+        from_codes=torch_ops.embedding_codes,
+        from_blocks=torch_ops.embedding_nbits,
+    ),
+    # recurrent layers
+    _recurrent(key="lstm", targets=(recurrent.lstm,)),
+    _recurrent(key="gru", targets=(recurrent.gru,)),
+    _recurrent(key="rnn", targets=(recurrent.rnn,)),
+    # elementwise: sums, products, activation functions, clamps; and softmax
+    Op(key="add", targets=(aten.add.Tensor,), inputs=(0, 1)),
+    Op(key="mul", targets=(aten.mul.Tensor,), inputs=(0, 1)),
+    Op(key="sigmoid", targets=(aten.sigmoid.default,)),
+    Op(key="leaky_relu", targets=(aten.leaky_relu.default,)),
+    Op(key="silu", targets=(aten.silu.default,)),
+    Op(key="gelu", targets=(aten.gelu.default,)),
+    Op(key="hard_swish", targets=(aten.hardswish.default,)),
+    Op(key="hard_sigmoid", targets=(aten.hardsigmoid.default,)),
+    Op(key="tanh", targets=(aten.tanh.default,)),
+    Op(key="elu", targets=(aten.elu.default,)),
+    Op(key="prelu", targets=(aten.prelu.default,)),
+    Op(key="softmax", targets=(aten.softmax.int,)),
+    Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_relu_bounds),
+    Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamp_bounds),
+    Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, scale_factor=1),
+    # pools, over windows and over whole images
+    Op(
+        key="global_average_pool",
+        targets=(torch_ops.global_average_pool,),
+    ),
+    Op(key="average_pool", targets=(torch_ops.average_pool,)),
+    Op(key="max_pool", targets=(torch_ops.max_pool,), role=Role.PASS),
+    # data movement, and resizes, most of which compute
+    Op(key="concat", targets=(aten.cat.default,), role=Role.JOIN),
+    Op(
+        key="pad",
+        targets=(aten.constant_pad_nd.default,),
+        role=Role.PASS,
+        on_codes=_padded_codes,
+    ),
+    Op(
+        key="pass",
+        role=Role.PASS,
+        targets=(
+            aten.reshape.default,
+            aten.flatten.using_ints,
+            aten.squeeze.default,
+            aten.squeeze.dim,
+            aten.unsqueeze.default,
+            aten.permute.default,
+            aten.transpose.int,
+            aten.slice.Tensor,
+            aten.select.int,
+            aten.flip.default,
+            aten.expand.default,
+            aten.repeat.default,
+            aten.tile.default,
+            aten.upsample_nearest2d.default,
+            aten.pixel_shuffle.default,
+            aten.squeeze.dims,
+            aten.index_select.default,
+            aten.upsample_nearest2d.vec,
+            aten._upsample_nearest_exact2d.vec,
+        ),
+    ),
+)
+
+for _row in ROWS:
+    register(_row)

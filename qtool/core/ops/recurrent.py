@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from qtool.core.graph.torch_ops import operator
-from qtool.core.ops import mac_counts as count
-from qtool.core.ops.row import Op
 
 aten = torch.ops.aten
 
@@ -96,21 +94,3 @@ def dynamic_lstm(
     )
     y, h, c = _recurrent("lstm", aten.lstm.input, x, (*real, b), (h, c))
     return y, h, c
-
-
-def _row(key: str, target: Any) -> Op:
-    return Op(
-        key=key,
-        targets=(target,),
-        weight=1,
-        extra_weights=(2,),
-        channel_axis=1,
-        macs=count.recurrent,
-    )
-
-
-RECURRENT = (
-    _row("lstm", lstm),
-    _row("gru", gru),
-    _row("rnn", rnn),
-)

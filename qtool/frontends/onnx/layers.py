@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from qtool.core.graph.torch_ops import last_pad
 from qtool.core.ops import recurrent as cells
-from qtool.core.ops.pools import last_pad
 from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -1,4 +1,4 @@
-"""ONNX forms of torch operators, a module by family, as the rows in `qtool.core.ops`."""
+"""ONNX forms of torch operators, a module by family."""
 
 from qtool.backends.onnx.operators.custom import (
     CUSTOM_FORMS,

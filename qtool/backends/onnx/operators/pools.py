@@ -9,7 +9,7 @@ from typing import Any
 from qtool.backends.onnx.operators.schemas import Writer, op
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
-from qtool.core.ops.pools import last_pad
+from qtool.core.graph.torch_ops import last_pad
 
 
 def _max_pool(

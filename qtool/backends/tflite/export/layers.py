@@ -16,7 +16,7 @@ from qtool.backends.tflite.export.values import Order, Stored, Value, channels_l
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
-from qtool.core.ops.pools import last_pad
+from qtool.core.graph.torch_ops import last_pad
 from qtool.core.types import Bounds, QuantParams
 
 SAME, VALID = 0, 1
