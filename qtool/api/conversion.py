@@ -61,25 +61,9 @@ def calibrate(
     which may be empty; all get the statistics of all data.
 
     Args:
-        model: an nn.Module in eval mode, an ExportedProgram, or the result of `capture_model`.
-        data: any iterable of batches: a DataLoader, a list of tensors, tuples or dicts. The first
-            elements of a tuple longer than the model's arguments are used, so (images, labels)
-            works. None: inputs are distilled from the statistics of the model's BatchNorms, which
-            needs known input sizes: the result of `capture_model`, an ExportedProgram or an ONNX
-            model.
+        model, data, observer, recipe, mode, recover, dynamic, samples, progress: as for `quantize`.
         target: its plan selects the tensors to observe.
-        observer: "percentile", "minmax", "moving_average", "mse", "entropy", "gaussian" or
-            "laplace"; options as "percentile:99.99".
-        recipe: settings for parts of the model: a Recipe, the path of a .toml or .json
-            file, or a list of rules such as {"select": "classifier.*", "as": "float"}.
-        mode: "static", "dynamic", "weight-only" or this with -int4 or -int2: scheme of everything
-            that no rule of the recipe selects.
-        accuracy: "fast", "balanced" (the default) or "best": which steps recover accuracy in the
-            conversion; calibration keeps the samples they need.
-        recover: exactly these steps, by name: "smooth-quant", "gptq", "bias-correction", ...
-        dynamic: see `capture_model`.
-        samples: use the first ones of the data only, this many; by default all.
-        progress: wraps the iterable of batches, for a progress bar.
+        accuracy: as for `quantize`; calibration keeps the samples that its steps need.
 
     Raises:
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
@@ -118,7 +102,7 @@ def convert(
         model: the model that was calibrated.
         calibration: the result of `calibrate`, or the path of a saved one.
         target: by default that of the calibration.
-        recipe, mode, accuracy, recover: as for `calibrate`; by default those of the calibration.
+        recipe, mode, accuracy, recover: as for `quantize`; by default those of the calibration.
             They may leave more in float than the calibration did, but not less: tensors that were
             not observed have no range.
         dynamic: see `capture_model`; by default that of the calibration.

@@ -39,7 +39,7 @@ def capture_data(
     """Capture the model; return it, the first batch and all data, distilled if there is none.
 
     Args:
-        model, data, dynamic, samples: as for `calibrate`.
+        model, data, dynamic, samples: as for `quantize`.
     """
     if data is not None:
         first, data = _peek_first_batch(data, model, samples)
