@@ -23,14 +23,11 @@ from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
+_SPEECH, _WRITING = "automatic-speech-recognition", "text2text-generation"
+_PARTS = ("", "-decoder", "-encoder", "-with-past", "-with-past-decoder", "-with-past-encoder")
 TASKS: Mapping[str, str] = {
     "audio-classification": "AutoModelForAudioClassification",
-    "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
-    "automatic-speech-recognition-decoder": "AutoModelForSpeechSeq2Seq",
-    "automatic-speech-recognition-encoder": "AutoModelForSpeechSeq2Seq",
-    "automatic-speech-recognition-with-past": "AutoModelForSpeechSeq2Seq",
-    "automatic-speech-recognition-with-past-decoder": "AutoModelForSpeechSeq2Seq",
-    "automatic-speech-recognition-with-past-encoder": "AutoModelForSpeechSeq2Seq",
+    **{f"{_SPEECH}{part}": "AutoModelForSpeechSeq2Seq" for part in _PARTS},
     "ctc": "AutoModelForCTC",
     "depth-estimation": "AutoModelForDepthEstimation",
     "feature-extraction": "AutoModel",
@@ -45,12 +42,7 @@ TASKS: Mapping[str, str] = {
     "text-classification": "AutoModelForSequenceClassification",
     "text-generation": "AutoModelForCausalLM",
     "text-generation-with-past": "AutoModelForCausalLM",
-    "text2text-generation": "AutoModelForSeq2SeqLM",
-    "text2text-generation-decoder": "AutoModelForSeq2SeqLM",
-    "text2text-generation-encoder": "AutoModelForSeq2SeqLM",
-    "text2text-generation-with-past": "AutoModelForSeq2SeqLM",
-    "text2text-generation-with-past-decoder": "AutoModelForSeq2SeqLM",
-    "text2text-generation-with-past-encoder": "AutoModelForSeq2SeqLM",
+    **{f"{_WRITING}{part}": "AutoModelForSeq2SeqLM" for part in _PARTS},
     "token-classification": "AutoModelForTokenClassification",
     "video-classification": "AutoModelForVideoClassification",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
@@ -60,7 +52,7 @@ TASKS: Mapping[str, str] = {
 WITH_PAST = "text-generation-with-past"
 """The task whose model has its KV cache as inputs and outputs."""
 
-BOTH_PARTS = ("text2text-generation-with-past", "automatic-speech-recognition-with-past")
+BOTH_PARTS = (f"{_WRITING}-with-past", f"{_SPEECH}-with-past")
 """Tasks whose model becomes two files, an encoder and a decoder with its KV cache."""
 
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
