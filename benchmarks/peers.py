@@ -214,7 +214,7 @@ def make_one(options: argparse.Namespace) -> None:
 
 def outputs(file: Path, data: Sequence[Any]) -> np.ndarray:
     """The first output of a file on all batches, in ONNX Runtime."""
-    from qtool.evaluation.file_function import FileFunction
+    from qtool.evaluation.metrics import FileFunction
 
     model = FileFunction(file)
     parts = []

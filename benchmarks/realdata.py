@@ -22,8 +22,8 @@ import networks
 import torch
 
 import qtool
-from qtool.evaluation.file_function import FileFunction
 from qtool.evaluation.latency.interleaved_timing import time_files
+from qtool.evaluation.metrics import FileFunction
 from qtool.evaluation.model_inputs import Feeder, resized
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets

@@ -23,8 +23,8 @@ from tune import HEAD, cases, of_goals
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.onnxruntime.verification.audit import audit
-from qtool.evaluation.file_function import FileFunction
 from qtool.evaluation.latency.interleaved_timing import time_files
+from qtool.evaluation.metrics import FileFunction
 from qtool.evaluation.model_inputs import Feeder
 from qtool.search.judge import Judge
 

@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from qtool.frontends.onnx import load_onnx
     from qtool.planning.plan import QuantPlan
     from qtool.search.explanation import Explanation
-    from qtool.search.goals import TuneGoals
-    from qtool.search.search_options import SearchOptions
+    from qtool.search.goals import SearchOptions, TuneGoals
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
 
 _HOMES = {
@@ -96,8 +95,7 @@ _HOMES = {
     "frontends.onnx": "load_onnx",
     "planning.plan": "QuantPlan",
     "search.explanation": "Explanation",
-    "search.goals": "TuneGoals",
-    "search.search_options": "SearchOptions",
+    "search.goals": "SearchOptions TuneGoals",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
 }

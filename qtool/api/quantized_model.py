@@ -10,9 +10,9 @@ from typing import Any
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.latency.speedup import Speedup, measure_speedup
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_quantized
 from qtool.evaluation.report.report import Report
 from qtool.verification import Verification
@@ -91,7 +91,7 @@ class QuantizedModel(Quantized):
         options: ReportOptions | None = None,
         *,
         origin: str = "quantized by qtool",
-        bars: ProgressBars = no_bars,
+        bars: Bars = no_bars,
     ) -> Report:
         """Compare this model with its float model, and write a report.
 

@@ -17,9 +17,9 @@ from qtool.core.data import Batch, peek
 from qtool.core.errors import DataError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import same_file
+from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.report import Report
 from qtool.frontends.captured_model import (
@@ -40,7 +40,7 @@ def compare(
     options: ReportOptions | None = None,
     *,
     reference: str | Path | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Compare accuracy, speed and size of several model files of any tool.
 
@@ -100,7 +100,7 @@ def report(
     mode: str | None = None,
     accuracy: str | None = None,
     dynamic: DynamicSizes | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
 
@@ -176,7 +176,7 @@ def _report_file(
     folder: Path,
     options: ReportOptions,
     dynamic: DynamicSizes | None,
-    bars: ProgressBars,
+    bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
     open_file(file)

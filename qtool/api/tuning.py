@@ -48,10 +48,9 @@ from qtool.search.choices import search_space
 from qtool.search.cost_model import extra_points
 from qtool.search.explain import Explainer
 from qtool.search.explanation import Explanation
-from qtool.search.goals import TuneGoals
+from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.search_loop import Search
-from qtool.search.search_options import SearchOptions
 
 SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 

@@ -17,7 +17,6 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_warnings import DataWarnings
 from qtool.calibration.in_place_buffers import use_in_place_operators
 from qtool.calibration.merge import check_ranks, merge_ranks
-from qtool.calibration.prefetch import prefetch
 from qtool.calibration.range_convergence import RangeConvergence
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
@@ -258,3 +257,37 @@ def _batch_in_errors(index: int) -> Iterator[None]:
         yield
     except DataError as error:
         raise DataError(f"batch {index}, {error}") from error
+
+
+def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:
+    """Yield each batch on the host and on the device.
+
+    On CUDA one batch is read ahead: its copy runs from pinned memory on a separate stream, in
+    parallel to the kernels of the previous batch.
+    """
+    if device.type != "cuda":
+        for batch in batches:
+            yield batch, batch.to(device)
+        return
+    waiting: tuple[Batch, Batch, torch.cuda.Event] | None = None
+    stream = torch.cuda.Stream(device)
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            copied = batch.pin_memory().to(device)
+            done = stream.record_event()
+        if waiting is not None:
+            yield _ready(*waiting, device)
+        waiting = batch, copied, done
+    if waiting is not None:
+        yield _ready(*waiting, device)
+
+
+def _ready(
+    batch: Batch, copied: Batch, done: torch.cuda.Event, device: torch.device
+) -> tuple[Batch, Batch]:
+    """Make later kernels wait for the copy, and keep its memory until they have run."""
+    stream = torch.cuda.current_stream(device)
+    stream.wait_event(done)
+    for _, tensor in copied.tensors():
+        tensor.record_stream(stream)
+    return batch, copied

@@ -17,6 +17,7 @@ LOGGER = logging.getLogger("qtool")
 
 T = TypeVar("T")
 Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
+"""(title, number of items or None) -> function that wraps an iterable."""
 
 _BARS: ContextVar[Bars | None] = ContextVar("bars", default=None)
 
@@ -36,13 +37,18 @@ def show_progress(bars: Bars) -> Iterator[None]:
     """Show the progress of work in this context; work may be nested.
 
     Args:
-        bars: (title, number of items or None) -> function that wraps an iterable.
+        bars: makes the bar of a stage.
     """
     token = _BARS.set(bars)
     try:
         yield
     finally:
         _BARS.reset(token)
+
+
+def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:
+    """Return a function that shows no progress."""
+    return lambda items: items
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterable[T]:

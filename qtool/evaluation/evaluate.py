@@ -21,8 +21,7 @@ from qtool.core.summary import Result, Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.latency.interleaved_timing import Timing
-from qtool.evaluation.latency.speed_rows import speed_rows
+from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics

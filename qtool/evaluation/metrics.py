@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, log1p, sqrt
@@ -10,12 +11,16 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import torch
 
+from qtool.backends.session import run
+from qtool.backends.table import open_model
+from qtool.core.data import Batch, to_batch
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
-from qtool.evaluation.file_function import FileFunction
+from qtool.evaluation.model_inputs import Feeder
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -319,3 +324,26 @@ def _number(value: Any, where: str) -> Array:
     if not np.isfinite(array).all():
         raise DataError(f"{where} is {'NaN' if np.isnan(array).any() else 'infinite'}")
     return array
+
+
+class FileFunction:
+    """An ONNX file that is called like the float model.
+
+    Takes tensors by position or by name, and returns a tensor or a tuple of tensors.
+    """
+
+    def __init__(self, file: Path, runtime: str = NATIVE) -> None:
+        self.file = file
+        self.session = open_model(file, runtime=runtime)
+        self.feeder = Feeder(file)
+        self.calls = itertools.count()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        batch = Batch(to_batch(list(args)).args if args else (), to_batch(kwargs).kwargs)
+        arrays = self.feeder.arrays(batch, next(self.calls))
+        outputs = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def eval(self) -> FileFunction:
+        """Return self: evaluation loops call model.eval()."""
+        return self

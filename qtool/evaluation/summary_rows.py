@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qtool.core import formats
-from qtool.evaluation.latency.speed_rows import FLOAT, Row
+from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.evaluation.metrics import Metric
 

@@ -29,8 +29,7 @@ from qtool.core.progress import track_task
 from qtool.core.types import ObserverSpec
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
-from qtool.frontends.suggested_sizes import SuggestedSizes
-from qtool.frontends.torch.example_inputs import check_dynamic
+from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import nn
 from qtool.core.data.archive_limits import archive_expansion_error
 from qtool.core.errors import CaptureError
 from qtool.core.graph.process_lock import silence_logging
+from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
 
@@ -24,7 +24,6 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weight
 """Keys under which training scripts save a state dict, next to their optimizer's."""
 
 _EXAMPLES = 2  # names that a message shows of the file and of the model
-_LOGGER = logging.getLogger("qtool")
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -83,7 +82,7 @@ def _unwrapped(content: Any, file: Path) -> State:
     inside = content if isinstance(content, Mapping) else {}
     names = [k for k in WRAPPERS if _is_state(inside.get(k))]
     if names:
-        _note(f"{file} is a checkpoint; its entry '{names[0]}' is the state dict")
+        log_note(f"{file} is a checkpoint; its entry '{names[0]}' is the state dict")
         return dict(inside[names[0]])
     entries = ", ".join(map(str, list(inside)[:5]))
     raise CaptureError(
@@ -111,7 +110,7 @@ def _renamed(state: State, own: State, file: Path) -> State:
         chosen = {k[len(prefix) :]: t for k, t in state.items() if k.startswith(prefix)}
         rest = len(state) - len(chosen)
         more = f"; {rest} tensors without it are left out" if rest else ""
-        _note(f"{file}: the prefix '{prefix}' of its names is removed{more}")
+        log_note(f"{file}: the prefix '{prefix}' of its names is removed{more}")
         return chosen
     if len(complete) > 1:
         raise CaptureError(
@@ -120,7 +119,7 @@ def _renamed(state: State, own: State, file: Path) -> State:
         )
     prefix = f"{longest.partition('.')[0]}."
     if {prefix + name for name in state} == set(own):
-        _note(f"{file}: its names get the prefix '{prefix}'")
+        log_note(f"{file}: its names get the prefix '{prefix}'")
         return {prefix + name: t for name, t in state.items()}
     return state
 
@@ -152,7 +151,3 @@ def _some(names: Iterable[str]) -> str:
     chosen = list(names)
     more = f" and {len(chosen) - _EXAMPLES} more" if len(chosen) > _EXAMPLES else ""
     return ", ".join(chosen[:_EXAMPLES]) + more
-
-
-def _note(text: str) -> None:
-    _LOGGER.warning("note: %s", text)

@@ -1,9 +1,9 @@
 """Passes: rewrites that keep the function of the graph, each checked against a contract."""
 
-from qtool.passes.average_pool_as_conv import average_pool_as_conv
-from qtool.passes.batch_norm_as_conv import batch_norm_as_conv
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
+from qtool.passes.conv_channels import merge_groups, pad_channels
+from qtool.passes.depthwise_forms import average_pool_as_conv, batch_norm_as_conv
 from qtool.passes.flatten_linear import flatten_linear
 from qtool.passes.fold_affine import fold_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
@@ -14,15 +14,12 @@ from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import hard_swish
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
-from qtool.passes.merge_groups import merge_groups
 from qtool.passes.packed_projections import packed_projections
-from qtool.passes.pad_channels import pad_channels
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
-from qtool.passes.rms_norm import rms_norm
+from qtool.passes.rms_norm import rms_norm, skip_rms_norm
 from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
-from qtool.passes.skip_rms_norm import skip_rms_norm
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 

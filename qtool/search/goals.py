@@ -1,4 +1,4 @@
-"""Goals of a mixed-precision search, and the choice of the best file by them."""
+"""Goals and options of a mixed-precision search, and the choice of the best file."""
 
 from __future__ import annotations
 
@@ -153,3 +153,37 @@ class TuneGoals:
     def max_noise(self) -> float | None:
         """Noise-to-signal ratio that min_sqnr allows."""
         return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)
+
+
+_RANGES = {
+    "evaluations": Range(low=1, whole=True),
+    "budget": Range(low=0),
+    "timing": Range(low=0),
+}
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a search may choose, and how long it takes.
+
+    Attributes:
+        choices: keys of `CHOICES`: the precisions of a layer; float is always allowed.
+        groups: globs; layers that match the same glob get the same precision.
+        evaluations: maximum number of evaluated files.
+        budget: seconds; None: no limit.
+        front: True spends the remaining evaluations on the Pareto front.
+        timing: seconds to time each file.
+
+    Raises:
+        OptionError: a number is NaN, infinite or out of its range.
+    """
+
+    choices: tuple[str, ...] = ("static", "dynamic", "int8-weights")
+    groups: tuple[str, ...] = ()
+    evaluations: int = 20
+    budget: float | None = None
+    front: bool = False
+    timing: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_fields(self, _RANGES)

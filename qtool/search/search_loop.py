@@ -30,13 +30,12 @@ from qtool.search.choices import FLOAT, Config, SearchSpace, observers_of, searc
 from qtool.search.cost_model import CostModel
 from qtool.search.expected_improvement import most_promising
 from qtool.search.finalists import time_finalists
-from qtool.search.goals import TuneGoals
+from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.measured_model import measure_model, named_steps
 from qtool.search.model_correction import correlation, fit_scales
 from qtool.search.next_candidate import Observation, next_candidate, quantize_more
 from qtool.search.pareto_front import pareto_front
-from qtool.search.search_options import SearchOptions
 from qtool.search.tune_result import TuneResult, front_keys, group_choices
 
 MAX_REQUANTIZED = 2  # evaluations of files with fewer layers in float

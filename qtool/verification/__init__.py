@@ -7,11 +7,9 @@ from qtool.verification.costly_layers import costliest_layers, narrow_inputs
 from qtool.verification.coverage import AuditRow, Coverage, planned_coverage
 from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity, compare_outputs
-from qtool.verification.file_check import FileCheck
-from qtool.verification.node_parity import NodeParity
-from qtool.verification.parity import Difference, Parity
+from qtool.verification.parity import Difference, NodeParity, Parity
 from qtool.verification.portability import Portability
-from qtool.verification.self_check import SelfCheck
+from qtool.verification.self_check import FileCheck, SelfCheck
 from qtool.verification.verification_result import Verification
 
 __all__ = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qtool.api.conversion import calibrate
-from qtool.calibration.prefetch import prefetch
+from qtool.calibration.collect import prefetch
 from qtool.core.data import Batch
 from tests.backends.onnx.export.networks import Residual
 

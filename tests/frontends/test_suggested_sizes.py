@@ -8,7 +8,7 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import CaptureError
-from qtool.frontends.suggested_sizes import SuggestedSizes
+from qtool.frontends.torch.example_inputs import SuggestedSizes
 
 SIZES = {"x": {0: "batch", 1: "length"}}
 

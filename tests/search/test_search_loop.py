@@ -18,12 +18,11 @@ from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search import candidate_files, measured_model, search_loop
 from qtool.search.archive import Archive
-from qtool.search.goals import TuneGoals
+from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Score
 from qtool.search.layer_costs import NodeCosts
 from qtool.search.measured_model import named_steps
 from qtool.search.search_loop import Search
-from qtool.search.search_options import SearchOptions
 from qtool.search.tune_result import TuneResult
 from tests.search.nets import ladder
 

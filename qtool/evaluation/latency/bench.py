@@ -14,6 +14,7 @@ from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
 from qtool.core.types import Array
@@ -22,7 +23,6 @@ from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
 from qtool.evaluation.model_inputs import Feeder, check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import ProgressBars, no_bars
 
 PHASE = "phase"
 COLUMNS = (
@@ -136,7 +136,7 @@ def bench(
     runtime: str = NATIVE,
     seconds: float = 10.0,
     precision: float = 0.01,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Bench:
     """Time files in turns in one process; decoders with a prompt and, with a KV cache, a step.
 

@@ -14,6 +14,7 @@ import numpy as np
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.backends.session import Session, TimedSession, feeds
 from qtool.backends.table import open_model
+from qtool.core import formats
 from qtool.core.errors import VerificationError
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
@@ -229,3 +230,26 @@ def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
     low = max(0, math.floor(count / 2 - reach))
     high = min(count - 1, math.ceil(count / 2 + reach))
     return float(ordered[low]), float(ordered[high])
+
+
+Row = tuple[str, str]
+"""Label and figures."""
+
+FLOAT = "float"
+"""Name of the reference, unless it is another quantized file."""
+
+
+def speed_rows(timings: Sequence[Timing], model: int = 1, name: str = FLOAT) -> list[Row]:
+    """Return the latency of a model, what counts first: of a decoder the step, then the prompt."""
+    return [
+        (timing.phase or "speed", speed_text(timing, model, name))
+        for timing in sorted(timings, key=lambda timing: timing.phase != STEP)
+    ]
+
+
+def speed_text(timing: Timing, model: int = 1, name: str = FLOAT) -> str:
+    """Return the latency of a model next to that of the reference."""
+    reference, own = (formats.milliseconds(timing.models[i].median) for i in (0, model))
+    ratio = formats.times(timing.ratios[model].median)
+    what = timing.what.removeprefix(f"{timing.phase} ")
+    return f"{own}, {ratio} as fast as {name} ({reference}; {what})"

@@ -21,9 +21,8 @@ from qtool.core.option_names import NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.latency.interleaved_timing import STEP, Timing
+from qtool.evaluation.latency.interleaved_timing import STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
-from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 

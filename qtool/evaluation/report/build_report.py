@@ -17,6 +17,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_batch, to_tensor
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
+from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
@@ -33,7 +34,6 @@ from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivit
 from qtool.evaluation.metrics import check_drop, user_metrics
 from qtool.evaluation.model_inputs import Feeder, check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
@@ -63,7 +63,7 @@ def build_report(
     *,
     quantized: Quantized | str,
     folder: Path | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Measure models on the same data and return the report.
 
@@ -244,7 +244,7 @@ def _latencies(
     files: Sequence[Path],
     batch: Sequence[np.ndarray[Any, Any]],
     options: ReportOptions,
-    bars: ProgressBars,
+    bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     timings: dict[tuple[int, int, str], Timing] = {}
@@ -292,7 +292,7 @@ def _layers(
     quantized: Quantized | str,
     batches: Sequence[Batch],
     options: ReportOptions,
-    bars: ProgressBars,
+    bars: Bars,
 ) -> tuple[Sensitivity | None, str]:
     if isinstance(quantized, str):
         return None, quantized

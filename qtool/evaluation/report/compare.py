@@ -14,9 +14,9 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.progress_bars import ProgressBars, no_bars
 from qtool.evaluation.report.build_report import Subject, build_report, check_options
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.restored_model import try_restore
@@ -34,7 +34,7 @@ def measure_quantized(
     *,
     origin: str = "quantized by qtool",
     keep: Path | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Compare a quantized model with its float model.
 
@@ -67,7 +67,7 @@ def measure_file(
     reference: Path | Captured | None = None,
     sample: Batch | None = None,
     keep: Path | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Compare an int8 file, of qtool or another tool, with its float model.
 
@@ -97,7 +97,7 @@ def measure_files(
     *,
     reference: int = 0,
     keep: Path | None = None,
-    bars: ProgressBars = no_bars,
+    bars: Bars = no_bars,
 ) -> Report:
     """Compare several files, of qtool or other tools.
 

@@ -12,9 +12,8 @@ from qtool.core.errors import FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json
 from qtool.core.summary import Result, Summary
-from qtool.evaluation.latency.interleaved_timing import Timing
+from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime
-from qtool.evaluation.latency.speed_rows import speed_rows
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.sensitivity import Sensitivity

@@ -31,7 +31,7 @@ from qtool.frontends.huggingface.encoder_decoder import (
     PartCollator,
 )
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
-from qtool.frontends.suggested_sizes import SuggestedSizes
+from qtool.frontends.torch.example_inputs import SuggestedSizes
 
 
 @dataclass(frozen=True)

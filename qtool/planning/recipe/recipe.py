@@ -20,6 +20,7 @@ Later rules win. A rule that selects nothing is an error, as is any unknown key 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import Any, ClassVar
 from qtool.core.errors import PlanError
 from qtool.core.schemes import SCHEMES
 from qtool.core.step_names import current_step_name, former_step_name
-from qtool.planning.recipe.recipe_text import read_recipe, toml_value
+from qtool.core.text_files import read_toml_or_json
 from qtool.planning.recipe.rule import KEYS, REGEX, Choice, Rule, comma_separated
 
 MODES: Mapping[str, str] = MappingProxyType(
@@ -121,7 +122,7 @@ class Recipe:
     @classmethod
     def _load(cls, path: Path, *options: Any) -> Recipe:
         try:
-            return cls.of(read_recipe(path), *options)
+            return cls.of(read_toml_or_json(path, "recipe"), *options)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 
@@ -132,7 +133,7 @@ class Recipe:
     def to_toml(self) -> str:
         """Return the text of a TOML file."""
         tables = [self._header(), *(rule.settings for rule in self.rules)]
-        lines = ("".join(f"{key} = {toml_value(v)}\n" for key, v in t.items()) for t in tables)
+        lines = ("".join(f"{key} = {_toml_value(v)}\n" for key, v in t.items()) for t in tables)
         return "\n[[rules]]\n".join(lines)
 
     def digest_json(self) -> dict[str, Any]:
@@ -268,3 +269,8 @@ def _hint(rule: Rule, nodes: Mapping[str, str]) -> str:
     similar = difflib.get_close_matches(pattern, nodes, n=3, cutoff=0.4)
     hint = f"similar names: {comma_separated(similar)}; " if similar else ""
     return hint + "the plan lists all names"
+
+
+def _toml_value(value: str | int | list[str]) -> str:
+    """Return a value as TOML: JSON, but DEL must be escaped, too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

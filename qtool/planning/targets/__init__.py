@@ -1,11 +1,9 @@
-"""Targets: one file per runtime on one kind of hardware."""
+"""Targets: a file per runtime, with a table for each kind of hardware."""
 
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.option_names import unknown_name
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
-from qtool.planning.targets.onnxruntime import ONNXRUNTIME
-from qtool.planning.targets.onnxruntime_arm import ONNXRUNTIME_ARM
-from qtool.planning.targets.onnxruntime_vnni import ONNXRUNTIME_X86_VNNI
+from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
 from qtool.planning.targets.openvino import OPENVINO
 from qtool.planning.targets.qnn import QNN

@@ -9,11 +9,13 @@ the CPU provider fuses into integer kernels was measured on ONNX Runtime 1.31.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.schemes import Scales, Scheme, When
-from qtool.core.types import INT2, INT4, INT8_NARROW, UINT2, UINT4, UINT8
+from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -123,3 +125,32 @@ ONNXRUNTIME = Target(
     profile="onnxruntime-x64",
     runtime="onnxruntime",
 )
+
+ONNXRUNTIME_ARM = replace(
+    ONNXRUNTIME,
+    name="onnxruntime-arm",
+    description="ONNX Runtime, CPU provider, 64-bit ARM",
+    types=replace(ONNXRUNTIME.types, activation=INT8),
+    saturation_limit=None,
+    agreement=(),
+    machines=frozenset({"onnxruntime-neon"}),
+    profile="onnxruntime-neon",
+)
+"""64-bit ARM: int8 activations. Kernels (mlas/lib/platform.cpp) take int8 x int8 on every path:
+matrix products with sdot or smmla, symmetric convolutions, and the packed symmetric product
+(SymmQgemm), which exists for int8 activations alone. int8 Q and DQ fuse there (QDQIsInt8Allowed is
+true on ARM64), whereas on x86 they are rewritten to uint8 or left in float. QLinearAdd is fixed
+point there, so its codes are not those of the profile for x86."""
+
+ONNXRUNTIME_X86_VNNI = replace(
+    ONNXRUNTIME,
+    name="onnxruntime-x86-vnni",
+    description="ONNX Runtime, CPU provider, x86-64 with VNNI",
+    saturation_limit=None,
+    agreement=(),
+    machines=frozenset(ONNXRUNTIME.agreement) - {"onnxruntime-avx2"},
+)
+"""x86-64 with VNNI: weights use all of their 8 bits. Without VNNI (AMD Zen 1 to 3, Intel before Ice
+Lake) pairs of products saturate in 16 bits, and the outputs are others. The runtime's own way out
+is the session option `session.x64quantprecision`, which runs slower uint8 x uint8 kernels
+(onnxruntime: onnxruntime_session_options_config_keys.h)."""

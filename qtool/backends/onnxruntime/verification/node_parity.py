@@ -33,7 +33,7 @@ from qtool.backends.onnxruntime.verification.kernel_parity import compare_kernel
 from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.planning.fake_quantize import quant_points
-from qtool.verification.node_parity import NodeParity
+from qtool.verification.parity import NodeParity
 from qtool.verification.simulation_parity import compare_points
 
 Arrays = Sequence[np.ndarray[Any, Any]]
