@@ -42,7 +42,7 @@ def _write(
     window: int,
     softcap: float,
 ) -> Any:
-    write = onnx_operator("com.microsoft", "GroupQueryAttention", _INPUTS, 3, _ATTRIBUTES)
+    write = onnx_operator("GroupQueryAttention", _INPUTS, _ATTRIBUTES, 3)
     inputs = [query, key, value, past_key, past_value, last, total, cos, sin, None, mask]
     attributes: dict[str, Any] = {"num_heads": heads, "kv_num_heads": groups, "scale": scale}
     if cos is not None:

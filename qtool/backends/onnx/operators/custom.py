@@ -139,7 +139,7 @@ def _node_writer(schema: Any, function: onnx.FunctionProto) -> Writer:
     def write(*args: Any, **kwargs: Any) -> Any:
         values = {a.name: a.default_value for a in arguments if a.has_default_value()}
         values |= dict(zip((a.name for a in arguments), args, strict=False)) | kwargs
-        node = onnx_operator(function.domain, function.name, inputs, len(schema.returns), kinds)
+        node = onnx_operator(function.name, inputs, kinds, len(schema.returns), function.domain)
         attributes = {name: values[name] for name, _ in kinds if values[name] is not None}
         return node(*(values[name] for name in inputs), **attributes)
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, contrib, op
+from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 
 aten = torch.ops.aten
 
 
 def _silu(x: Any) -> Any:
-    return contrib("QuickGelu", attributes=("alpha",))(x, alpha=1.0)
+    return onnx_operator("QuickGelu", ("X",), (("alpha", "FLOAT"),))(x, alpha=1.0)
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
-    return contrib("Gelu" if approximate == "none" else "FastGelu")(x)
+    return onnx_operator("Gelu" if approximate == "none" else "FastGelu", ("X",))(x)
 
 
 def _rms_norm(

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import torch
 
-from qtool.backends.onnx.operators.schemas import Writer, contrib, op
+from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
 
 # The kernel quantizes x to int8 in blocks. At level 0, its default, it dequantizes its weights in
@@ -75,12 +75,11 @@ def _linear_nbits(
     x: Any, packed: Any, scale: Any, zero_point: Any, bias: Any = None, bits: int = 4
 ) -> Any:
     outputs, _, width = packed.shape
-    write = contrib(
+    attributes = ("K", "N", "bits", "block_size", "accuracy_level")
+    write = onnx_operator(
         "MatMulNBits",
-        ("A:T", "B:B", "scales:T", "zero_points:B?", "g_idx:I?", "bias:T?"),
-        ("K", "N", "bits", "block_size", "accuracy_level"),
-        ("T:float", "B:uint8", "I:int32"),
-        onnx.defs.OpSchema.AttrType.INT,
+        ("A", "B", "scales", "zero_points", "g_idx", "bias"),
+        tuple((attribute, "INT") for attribute in attributes),
     )
     sizes = {"K": int(x.shape[-1]), "N": int(outputs), "block_size": int(width) * 8 // bits}
     options = {"bits": bits, "accuracy_level": _ACCURACY_LEVEL}

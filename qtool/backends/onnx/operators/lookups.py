@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 
-from qtool.backends.onnx.operators.schemas import Writer, contrib, op
+from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
 
 
@@ -24,12 +24,11 @@ def _embedding_nbits(ids: Any, packed: Any, scale: Any, zero_point: Any, bits: i
     """Looks up blocks and joins them, so that a layer can share the tensor of codes as its weight.
     Each zero point has a byte of its own."""
     width = packed.shape[-1]
-    write = contrib(
+    attributes = ("bits", "block_size", "gather_axis", "quantize_axis")
+    write = onnx_operator(
         "GatherBlockQuantized",
-        ("data:B", "indices:I", "scales:T", "zero_points:B?"),
-        ("bits", "block_size", "gather_axis", "quantize_axis"),
-        ("T:float", "B:uint8", "I:int64"),
-        onnx.defs.OpSchema.AttrType.INT,
+        ("data", "indices", "scales", "zero_points"),
+        tuple((attribute, "INT") for attribute in attributes),
     )
     last = op.Constant(value_ints=[-1])
     parameters = [op.Unsqueeze(t, last) for t in (scale, zero_point) if t is not None]

@@ -10,7 +10,7 @@ from qtool.core.ops.norms import skip_rms_norm
 
 def _write(x: Any, skip: Any, weight: Any, eps: float) -> Any:
     name, inputs = "SkipSimplifiedLayerNormalization", ("input", "skip", "gamma")
-    write = onnx_operator("com.microsoft", name, inputs, 4, (("epsilon", "FLOAT"),))
+    write = onnx_operator(name, inputs, (("epsilon", "FLOAT"),), 4)
     normalized, _, _, total = write(x, skip, weight, epsilon=eps)
     return normalized, total
 

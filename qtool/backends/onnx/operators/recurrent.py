@@ -43,9 +43,7 @@ def _write_dynamic_lstm(
     h: Any = None,
     c: Any = None,
 ) -> Any:
-    write = onnx_operator(
-        "com.microsoft", "DynamicQuantizeLSTM", _DYNAMIC_INPUTS, 3, _DYNAMIC_ATTRIBUTES
-    )
+    write = onnx_operator("DynamicQuantizeLSTM", _DYNAMIC_INPUTS, _DYNAMIC_ATTRIBUTES, 3)
     direction = "bidirectional" if w.shape[0] == 2 else "forward"
     scales = (w_scale, w_zero, r_scale, r_zero)
     size = int(r.shape[1])

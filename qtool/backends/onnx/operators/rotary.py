@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qtool.backends.onnx.operators.schemas import Writer, contrib, op
+from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 from qtool.core.ops.rotary import rotary_embedding
 
 
@@ -21,11 +21,8 @@ def _write_plain(x: Any, cos: Any, sin: Any) -> Any:
 def _write_contrib(x: Any, cos: Any, sin: Any) -> Any:
     """RotaryEmbedding looks up angles by the position of each token; the table has one row per
     token of this batch."""
-    write = contrib(
-        "RotaryEmbedding",
-        ("input:T", "position_ids:I", "cos_cache:T", "sin_cache:T"),
-        types=("T:float", "I:int64"),
-    )
+    inputs = ("input", "position_ids", "cos_cache", "sin_cache")
+    write = onnx_operator("RotaryEmbedding", inputs)
     if cos.shape[0] == 1:
         positions = op.Constant(value_ints=[0])  # all samples begin at the first row
     else:

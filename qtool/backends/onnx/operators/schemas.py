@@ -1,4 +1,4 @@
-"""The ONNX operators that writers call, and those of ONNX Runtime's domain.
+"""The ONNX operators that writers call, and those of other domains.
 
 A writer is called while torch.onnx traces the graph, with values and constants in the order of the
 operator's schema, and calls `op.Name(...)` for each node. onnxscript takes a second or two to
@@ -34,54 +34,22 @@ op: Any = _Operators()
 
 
 @cache
-def contrib(
+def onnx_operator(
     name: str,
-    inputs: tuple[str, ...] = ("X:T",),
-    attributes: tuple[str, ...] = (),
-    types: tuple[str, ...] = ("T:float",),
-    kind: Any = _KIND.FLOAT,
+    inputs: tuple[str, ...],
+    attributes: tuple[tuple[str, str], ...] = (),
+    outputs: int = 1,
+    domain: str = "com.microsoft",
 ) -> Any:
-    """Return an operator of ONNX Runtime's domain (onnx has no schema) with one output "T".
+    """Return an operator that onnx has no schema of, by default of ONNX Runtime's domain.
 
     Args:
         name: operator type.
-        inputs: "name:type variable", followed by "?" if optional.
-        attributes: names.
-        types: "type variable:element type".
-        kind: type of all attributes.
+        inputs: names; each is optional, and of any type.
+        attributes: name and kind, such as "INT".
+        outputs: number of outputs.
+        domain: of the operator.
     """
-    import onnxscript
-
-    parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
-    parameters = []
-    for text in inputs:
-        input_name, _, type_name = text.rstrip("?").partition(":")
-        optional = option.Optional if text.endswith("?") else option.Single
-        parameters.append(parameter(input_name, type_name, param_option=optional))
-    schema = onnx.defs.OpSchema(
-        name,
-        "com.microsoft",
-        1,
-        inputs=parameters,
-        outputs=[parameter("Y", "T")],
-        type_constraints=[
-            (variable, [f"tensor({element})"], "")
-            for variable, _, element in (t.partition(":") for t in types)
-        ],
-        attributes=[onnx.defs.OpSchema.Attribute(a, kind) for a in attributes],
-    )
-    return onnxscript.values.Op(onnxscript.values.Opset("com.microsoft", 1), name, schema)
-
-
-@cache
-def onnx_operator(
-    domain: str,
-    name: str,
-    inputs: tuple[str, ...],
-    outputs: int,
-    attributes: tuple[tuple[str, str], ...],
-) -> Any:
-    """Return an operator of any domain: optional inputs of any type, attributes (name, kind)."""
     import onnxscript
 
     parameter, option = onnx.defs.OpSchema.FormalParameter, onnx.defs.OpSchema.FormalParameterOption
