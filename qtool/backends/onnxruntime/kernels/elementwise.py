@@ -72,11 +72,13 @@ def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
             return saturate((x.to(torch.float32) * ratio_a + right).round_(), out)
         return saturate(right.add_(x.to(torch.float32).mul_(ratio_a)).round_(), out)
 
-    codes = all_codes(a)
-    left, right = codes.reshape(-1, 1).expand(256, 256), codes.expand(256, 256)
-    exact = fma32(left.float(), ratio_a, fma32(right.float(), ratio_b, fixed))
-    table = saturate(exact.round_(), out)
-    return _proven(plain, table, left, right)
+    def exact(x: Tensor, y: Tensor) -> Tensor:
+        return fma32(x, ratio_a, fma32(y, ratio_b, fixed))
+
+    table, codes = all_pairs(a, out, exact), all_codes(a)
+    if torch.equal(plain(codes.reshape(-1, 1), codes), table):
+        return plain
+    return pair_table(table, int(codes[0]))
 
 
 def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
@@ -124,11 +126,25 @@ def operands(
     return scalar32(a, "first input"), scalar32(b, "second input"), scalar32(out, "output")
 
 
-def _proven(
-    plain: Callable[[Tensor, Tensor], Tensor], table: Tensor, left: Tensor, right: Tensor
+def all_pairs(
+    a: QuantParams, out: QuantParams, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the codes of all pairs of codes: [codes of a, codes of b].
+
+    Args:
+        a: of the operands, which have one type.
+        out: of the result.
+        combine: takes codes of both as float32, and returns what is rounded to codes.
+    """
+    codes = all_codes(a).to(torch.float32)
+    return saturate(combine(codes.reshape(-1, 1), codes).round_(), out)
+
+
+def by_pairs(
+    a: QuantParams, out: QuantParams, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> Kernel:
-    """`plain` where it equals `table` on all pairs of codes, else the table."""
-    return plain if torch.equal(plain(left, right), table) else pair_table(table, int(left.min()))
+    """Bind a look-up in `all_pairs`, with its arguments."""
+    return pair_table(all_pairs(a, out, combine), int(all_codes(a)[0]))
 
 
 def pair_table(table: Tensor, lowest: int) -> Kernel:

@@ -12,10 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturate
-from qtool.backends.onnxruntime.kernels.elementwise import operands, pair_table
+from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, operands
 from qtool.core.types import QuantParams
 
 Combine = Callable[[Tensor, Tensor], Tensor]
@@ -36,10 +34,10 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 
 def _combined(a: QuantParams, b: QuantParams, out: QuantParams, combine: Combine) -> Kernel:
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
-    codes = all_codes(a)
-    left = (codes.to(torch.float32) - zero_a) * scale_a
-    right = (codes.to(torch.float32) - zero_b) * scale_b
-    values = combine(left.reshape(-1, 1), right) / scale
-    values = values.clamp(out.qtype.qmin - zero, out.qtype.qmax - zero)
-    table = saturate((values + zero).round_(), out)
-    return pair_table(table, int(codes[0]))
+    low, high = out.qtype.qmin - zero, out.qtype.qmax - zero
+
+    def values(x: Tensor, y: Tensor) -> Tensor:
+        real = combine((x - zero_a) * scale_a, (y - zero_b) * scale_b)
+        return (real / scale).clamp(low, high) + zero
+
+    return by_pairs(a, out, values)

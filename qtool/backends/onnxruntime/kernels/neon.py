@@ -15,8 +15,7 @@ from qtool.backends.kernels.fma import fma32
 from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import generic
-from qtool.backends.onnxruntime.kernels.common import saturate
-from qtool.backends.onnxruntime.kernels.elementwise import operands, pair_table
+from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, operands, pair_table
 from qtool.core.types import QuantParams
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
@@ -50,11 +49,8 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     rint(fma((a - za)(b - zb), f32(f32(sa * sb) / sc), zc)): one rounding less than on x86.
     """
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
-    codes = all_codes(a)
-    values = codes.to(torch.float32)
-    products = (values.reshape(-1, 1) - zero_a) * (values - zero_b)
-    sums = fma32(products, scale_a * scale_b / scale, torch.tensor(float(zero)))
-    return pair_table(saturate(sums.round_(), out), int(codes[0]))
+    factor, offset = scale_a * scale_b / scale, torch.tensor(float(zero))
+    return by_pairs(a, out, lambda x, y: fma32((x - zero_a) * (y - zero_b), factor, offset))
 
 
 def _multipliers(ratio_a: float, ratio_b: float) -> tuple[int, int, int] | None:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 from torch import Tensor
 
-from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
-from qtool.backends.onnxruntime.kernels.common import saturate
-from qtool.backends.onnxruntime.kernels.elementwise import first_repeats, operands, pair_table
+from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, first_repeats, operands
 from qtool.core.types import QuantParams
 
 
@@ -46,7 +43,4 @@ def _in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     ratio_a, ratio_b = scale_a / scale, scale_b / scale
     fixed = zero - (ratio_a * zero_a + ratio_b * zero_b)
-    codes = all_codes(a)
-    values = codes.to(torch.float32)
-    sums = (fixed + values.reshape(-1, 1) * ratio_a) + values * ratio_b
-    return pair_table(saturate(sums.round_(), out), int(codes[0]))
+    return by_pairs(a, out, lambda x, y: (fixed + x * ratio_a) + y * ratio_b)

@@ -19,7 +19,7 @@ from qtool.backends.kernels.params import (
     is_int16,
     per_tensor,
 )
-from qtool.backends.tflite.kernels.bounds import finish, quantize_real
+from qtool.backends.tflite.kernels.bounds import finish, in_and_out, quantize_real
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, Bounds, QuantParams
 
@@ -157,9 +157,7 @@ def _narrow(by: fp.Multiplier) -> Tensor:
 
 def _pair(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
     """Return scale and zero point of input and output."""
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
-        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
-    zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
-    if is_int16(x.qtype) and any(zeros):
+    scale_in, zero_in, scale_out, zero_out = in_and_out(x, out)
+    if is_int16(x.qtype) and (zero_in or zero_out):
         raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
-    return float(x.scale), zeros[0], float(out.scale), zeros[1]
+    return scale_in, zero_in, scale_out, zero_out

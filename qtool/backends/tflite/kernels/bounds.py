@@ -53,6 +53,17 @@ def code_bounds(out: QuantParams, bounds: Bounds) -> tuple[int, int]:
     return lowest, highest
 
 
+def in_and_out(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
+    """Return scale and zero point of the input, then of the output.
+
+    Raises:
+        KernelError: they have two types, or one has a scale per channel.
+    """
+    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
+    return (*per_tensor(x, "input"), *per_tensor(out, "output"))
+
+
 def finish(x: Tensor, out: QuantParams, limits: tuple[int, int]) -> Tensor:
     """Return min(highest, max(lowest, x)) as output codes, also if lowest > highest."""
     return x.clamp(min=limits[0]).clamp(max=limits[1]).to(out.qtype.torch_dtype)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
+from qtool.backends.tflite.kernels.bounds import in_and_out
 from qtool.backends.tflite.kernels.elementwise import checked_log2
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
@@ -93,10 +94,7 @@ def _gelu_tanh32(v: Tensor) -> Tensor:
 
 
 def _table(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
-        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
-    scale_in, zero_in = per_tensor(x, "input")
-    scale_out, zero_out = per_tensor(out, "output")
+    scale_in, zero_in, scale_out, zero_out = in_and_out(x, out)
     centred = all_codes(x).to(torch.int64) - zero_in
     values = function(centred.to(torch.float32) * scale_in)
     rounded = round_half_away_tensor(values * f32(1 / scale_out)).to(torch.float32) + zero_out

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import NO_BOUNDS, Kernel, per_tensor, spatial
+from qtool.backends.kernels.params import NO_BOUNDS, Kernel, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_counts, window_sum, window_taps
-from qtool.backends.tflite.kernels.bounds import code_bounds, finish
-from qtool.core.errors import KernelError
+from qtool.backends.tflite.kernels.bounds import code_bounds, finish, in_and_out
 from qtool.core.types import Bounds, QuantParams
 
 
@@ -47,7 +46,7 @@ def average_pool(
     Raises:
         KernelError: types differ.
     """
-    _check_types(x, out)
+    in_and_out(x, out)  # of one type
     limits = code_bounds(out, bounds)
     edges = spatial(pads, 2 * len(kernel), "pads")
     before = edges if count_include_pad else (0,) * len(edges)
@@ -77,7 +76,7 @@ def max_pool(
 
     The operator ignores both tensors' parameters.
     """
-    _check_types(x, out)
+    in_and_out(x, out)  # of one type
     limits = code_bounds(out, bounds)
     edges = spatial(pads, 2 * len(kernel), "pads")
     ones = (1,) * len(kernel)
@@ -98,9 +97,7 @@ def mean(
     1/n is folded into the multiplier: with k = floor(log2 n), capped against overflow,
     mantissa = floor(mantissa * 2**k / n), and the exponent decreases by k.
     """
-    _check_types(x, out)
-    scale_in, zero_in = per_tensor(x, "input")
-    scale_out, zero_out = per_tensor(out, "output")
+    scale_in, zero_in, scale_out, zero_out = in_and_out(x, out)
     base = fp.quantize_multiplier(scale_in / scale_out)
     limits = (out.qtype.qmin, out.qtype.qmax)
 
@@ -121,8 +118,3 @@ def global_average_pool(
     """Return MEAN over all spatial axes: [N, C, *spatial] -> [N, C, 1, ...]."""
     mean_over(x, out, axes=())  # errors now
     return lambda codes: mean_over(x, out, axes=range(2, codes.dim()))(codes)
-
-
-def _check_types(x: QuantParams, out: QuantParams) -> None:
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
-        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
-from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor
+from qtool.backends.kernels.params import Kernel, f32, is_int16
+from qtool.backends.tflite.kernels.bounds import in_and_out
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.types import INT16, UINT8, QuantParams
@@ -53,10 +54,7 @@ def softmax(
         KernelError: output parameters that the runtime refuses, or a beta * scale so small that its
             factor does not exceed 1.
     """
-    scale_in, zero_in = per_tensor(x, "input")
-    scale_out, zero_out = per_tensor(out, "output")
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
-        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
+    scale_in, zero_in, scale_out, zero_out = in_and_out(x, out)
     wide = is_int16(x.qtype)
     expected_scale = 1 / 32768 if wide else 1 / 256
     expected_zero = 0 if wide else x.qtype.qmin
