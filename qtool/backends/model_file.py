@@ -17,7 +17,6 @@ import torch
 from qtool.backends.export import MakeExport
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.session import OtherRuntime
-from qtool.backends.stored_tensors import TensorParameters
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import Target
@@ -25,6 +24,28 @@ from qtool.verification import Coverage, Exactness, FileCheck
 
 OTHER = "(runtime)"
 """Nodes of the runtime that belong to no operator of the file."""
+
+
+@dataclass(frozen=True)
+class TensorParameters:
+    """One quantized tensor: its integer type, scales and zero points."""
+
+    tensor: str
+    dtype: str
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+
+    def row(self) -> tuple[str, str, str, str]:
+        return self.tensor, self.dtype, _summary(self.scales), _summary(self.zero_points)
+
+
+def _summary(values: tuple[float, ...]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.6g}"
+    low, high = min(values), max(values)
+    return (
+        f"{low:.6g} ({len(values)})" if low == high else f"{low:.4g} .. {high:.4g} ({len(values)})"
+    )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How close the outputs of a quantized model are to those of the float model.
 
-Whether a file computes what was planned is another question (`bit_exactness`, `file_parity`): a
+Whether a file computes what was planned is another question (`bit_exactness`, `planned_file`): a
 plan can be carried out to the last bit and still be of no use.
 """
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.duplicate_nodes import find_duplicates
-from qtool.backends.onnx.reading import graph_of, is_constant, name_of
+from qtool.backends.onnx.reading import array_of, attributes_of, graph_of, is_constant, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.runtime import ExecutedKernel, Runtime
 from qtool.planning.plan import QuantPlan
@@ -31,7 +31,7 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
     assert runtime.executed_kernels is not None
     kernels = {name: kernel for kernel in runtime.executed_kernels(path) for name in kernel.nodes}
     nodes = {str(n.name): n for n in graph_of(load_outline(path)) if n.outputs}
-    duplicates = find_duplicates(nodes.values())
+    duplicates = _find_duplicates(nodes.values())
     rows, fused = [], set[str]()
     for d in audited_operators(plan):
         kernel = _kernel_of(nodes.get(d.node), d.node, kernels)
@@ -70,3 +70,35 @@ def _affine_followers(node: ir.Node | None) -> Iterator[ir.Node]:
         if node is None or not (affine or node.op_type == "Neg"):
             return
         yield node
+
+
+_SMALL = 1 << 16  # values: a larger weight is identified by its name
+
+
+def _find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
+    """Return the name of each duplicate -> that of the first node like it; a runtime computes one.
+
+    Args:
+        nodes: in topological order.
+    """
+    source: dict[str, Any] = {}  # tensor -> what it is computed from
+    first: dict[Any, str] = {}
+    duplicates = {}
+    for node in nodes:
+        inputs = tuple(_source(value, source) for value in node.inputs)
+        key = (node.domain, node.op_type, str(sorted(attributes_of(node).items())), inputs)
+        original = first.setdefault(key, str(node.name))
+        if original != node.name:
+            duplicates[str(node.name)] = original
+        source |= {name_of(o): (original, i) for i, o in enumerate(node.outputs)}
+    return duplicates
+
+
+def _source(value: ir.Value | None, source: Mapping[str, Any]) -> Any:
+    if value is None:
+        return None
+    name = name_of(value)
+    array = array_of(value) if is_constant(value) and name not in source else None
+    if array is None or array.size > _SMALL:
+        return source.get(name, name)
+    return str(array.dtype), array.shape, array.tobytes()

@@ -13,14 +13,20 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.backends.model_file import Conversion, FileFormat, NodeKernel
+from qtool.backends.model_file import Conversion, FileFormat, NodeKernel, TensorParameters
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.file_info import FileInfo, maker_version
-from qtool.backends.onnx.reading import OnnxModel, array_of, graph_of, input_at, name_of
+from qtool.backends.onnx.reading import (
+    OnnxModel,
+    array_of,
+    attributes_of,
+    graph_of,
+    input_at,
+    name_of,
+)
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files, save
 from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.onnxruntime.input_ranges import input_ranges
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.planned_export import OnnxExport
@@ -28,8 +34,7 @@ from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import session
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
-from qtool.backends.onnxruntime_web.runtime import NODE
-from qtool.backends.stored_tensors import TensorParameters
+from qtool.backends.onnxruntime_web.session import NODE
 from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
@@ -188,6 +193,46 @@ class _FileConstants:
                 self.rows[point] = joint, slice(start, start + outputs[point])
                 start += outputs[point]
         return self
+
+
+def input_ranges(path: str | Path) -> dict[str, tuple[float, float]]:
+    """Return the least and the largest value of inputs that are quantized or select rows."""
+    file = OnnxModel.of(path)
+    graph, ranges = QdqGraph(file), {}
+    for value in file.inputs:
+        for node in file.readers(value):
+            if node.op_type == "QuantizeLinear":
+                params = graph.params(node)
+                scale, zero = float(params.scale), int(params.zero_point)
+                margin = 0.05 * scale * params.qtype.levels
+                low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
+                ranges[name_of(value)] = (low - margin, high + margin)
+        if rows := _table_rows(file, value):
+            ranges[name_of(value)] = (0, min(rows) - 1)
+    return ranges
+
+
+_SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+
+
+_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
+
+
+def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
+    """Return the number of rows of each constant table from which a tensor selects rows."""
+    rows: list[int] = []
+    for node in file.readers(value):
+        if node.op_type in _SAME_VALUES and input_at(node, 0) is value:
+            rows += _table_rows(file, node.outputs[0])
+        elif node.op_type in _LOOKUPS and input_at(node, 1) is value:
+            table = input_at(node, 0)
+            maker = None if table is None else table.producer()
+            if maker is not None and maker.op_type == "DequantizeLinear":
+                table = input_at(maker, 0)
+            array, attributes = array_of(table), attributes_of(node)
+            if array is not None and array.ndim:
+                rows.append(array.shape[attributes.get("axis", attributes.get("gather_axis", 0))])
+    return rows
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:

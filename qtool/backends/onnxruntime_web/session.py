@@ -11,7 +11,8 @@ import numpy as np
 
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.session import session
-from qtool.backends.onnxruntime_web.node_process import PROCESS
+from qtool.backends.onnxruntime_web.node_process import PROCESS, REMEDY, version
+from qtool.backends.session import OtherRuntime
 from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
 
@@ -67,3 +68,6 @@ class WebSession:
 
     def _arrays(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
         return [np.asarray(feed[i.name]) for i in self._inputs]
+
+
+NODE = OtherRuntime("node", "onnxruntime-web in node", version, REMEDY, WebSession)

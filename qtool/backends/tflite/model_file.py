@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from qtool.backends.model_file import Conversion, Deployment, FileFormat, NodeKernel
-from qtool.backends.stored_tensors import TensorParameters
+from qtool.backends.model_file import (
+    Conversion,
+    Deployment,
+    FileFormat,
+    NodeKernel,
+    TensorParameters,
+)
 from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.deployment import measure_deployment
 from qtool.backends.tflite.dequantized import without_quantization

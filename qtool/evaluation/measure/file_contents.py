@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.stored_tensors import TensorParameters
+from qtool.backends.model_file import TensorParameters
 from qtool.backends.table import is_model, open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from qtool.backends.onnx.executed_coverage import executed_coverage
 from qtool.backends.onnxruntime.cpu import machine_profile
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.onnxruntime.verification.file_parity import check_parity
 from qtool.backends.onnxruntime.verification.node_parity import compare_nodes
 from qtool.backends.onnxruntime.verification.portability import portability
 from qtool.backends.onnxruntime.verification.qdq_structure import (
@@ -24,8 +27,9 @@ from qtool.backends.runtimes import find_runtime
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
-from qtool.verification import Coverage, Exactness, Parity, planned_coverage
+from qtool.verification import Coverage, Exactness, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
+from qtool.verification.parity import TOLERANCE, Parity, difference
 from qtool.verification.portability import Portability
 
 _NODE_SAMPLES = 4
@@ -97,3 +101,42 @@ def measure_portability(
     few = model.graph.smaller(sample, max(_NODE_SAMPLES, affordable))
     same = bool(target(model.plan.target).agreement)
     return portability(file, machine_profile(), few.arrays(), same)
+
+
+Arrays = Sequence[np.ndarray[Any, Any]]
+
+
+def check_parity(
+    file: ExportedFile | str | Path,
+    inputs: Arrays,
+    expected: Arrays,
+    steps: Sequence[float | None],
+    runtime: Runtime | None = ONNXRUNTIME,
+    written: tuple[Arrays, Arrays] | None = None,
+) -> Parity:
+    """Run a file on one batch, as written and optimised, and compare its outputs.
+
+    Args:
+        file: the file.
+        inputs: arrays in the order of the file's inputs.
+        expected: outputs of the fake-quantized model.
+        steps: for each output the size of a code (its scale), or None for a float output.
+        runtime: the target's runtime; None runs the file as written only.
+        written: expected outputs and outputs as written of another batch, if they are known.
+    """
+    exported = ExportedFile.of(file)
+    reference, as_written = written or (expected, exported.run_as_written(inputs))
+    if runtime is None:
+        optimised = None
+    elif runtime is ONNXRUNTIME:
+        optimised = exported.run(inputs)
+    else:
+        optimised = runtime.run(exported.path, inputs)
+    samples = len(inputs[0]) if inputs and inputs[0].ndim else 1
+    return Parity(
+        samples,
+        difference(reference, as_written, steps),
+        None if optimised is None else difference(expected, optimised, steps),
+        TOLERANCE,
+        "" if runtime is None or runtime is ONNXRUNTIME else str(runtime),
+    )

@@ -1,7 +1,6 @@
 """Writing of TFLite files from the QDQ graph of a plan."""
 
-from qtool.backends.tflite.export.convert import Written, to_tflite
-from qtool.backends.tflite.export.float_file import write_float
+from qtool.backends.tflite.export.convert import Written, to_tflite, write_float
 from qtool.backends.tflite.export.values import Layout, Value
 
 __all__ = ["Layout", "Value", "Written", "to_tflite", "write_float"]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
+from torch._decomp import core_aten_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from qtool.backends.tflite.export import elementwise, layers, moves
-from qtool.backends.tflite.export.decompose import decomposed
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.float_operators import FLOAT
 from qtool.backends.tflite.export.graph_builder import quantization
@@ -288,3 +289,34 @@ def _decomposed(w: Writer, node: fx.Node, parts: fx.Graph) -> Value | Stored:
             constant = _constant(w, part)
             w.values[part] = constant or _move(w, part) or _float(w, part, node)
     return w.values[G.output_nodes(parts)[0]]
+
+
+def decomposed(node: fx.Node) -> fx.Graph | None:
+    """Return the graph of one call in core operators, its inputs in the order of the call's.
+
+    None where torch has no simpler form.
+    """
+    tensors = [n for n in node.all_input_nodes if G.is_tensor(n)]
+    place = {n: i for i, n in enumerate(tensors)}
+
+    def call(*values: torch.Tensor) -> Any:
+        def value(argument: fx.Node) -> Any:
+            return values[place[argument]] if argument in place else G.value(argument)
+
+        args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
+        return node.target(*args, **kwargs)  # type: ignore[operator]  # it is called
+
+    fakes = [G.value(n) for n in tensors]
+    mode = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)
+    if mode is None:
+        return None
+    try:
+        with mode:
+            table: Any = core_aten_decompositions()
+            parts = make_fx(call, decomposition_table=table)(*fakes)
+    except Exception:  # noqa: BLE001  # torch's, by operator
+        return None
+    calls = [n for n in parts.graph.nodes if n.op == "call_function"]
+    same = any(n.target is node.target for n in calls)
+    constants = any(n.op == "get_attr" for n in parts.graph.nodes)
+    return None if same or constants else parts.graph

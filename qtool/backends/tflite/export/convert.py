@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,13 +24,16 @@ from qtool.backends.tflite.export.values import (
     identity,
 )
 from qtool.backends.tflite.export.writer import Writer
-from qtool.backends.tflite.file import Model
+from qtool.backends.tflite.file import Model, save
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
-from qtool.core.graph import torch_ops
+from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.ops import row_of
+from qtool.core.types import ObserverSpec
+from qtool.core.versions import own_version
 from qtool.planning.plan import QuantPlan
+from qtool.planning.recipe import Recipe
 
 aten = torch.ops.aten
 
@@ -250,3 +254,15 @@ def _output(w: Writer, node: fx.Node, name: str, layout: Layout) -> Value:
 
 def _missing(node: fx.Node) -> Value:
     raise ExportError(f"output {G.name_of(node)} cannot be written to TFLite")
+
+
+def write_float(graph: FloatGraph, path: str | Path, target_name: str) -> Path:
+    """Write the canonical graph in float, and return the path.
+
+    Raises:
+        ExportError: an operator cannot be written.
+        FileError: the file cannot be written.
+    """
+    plan = QuantPlan(target_name, ObserverSpec("minmax"), Recipe(), (), ())
+    save(to_tflite(graph.module, graph, plan, {"version": own_version()}).model, path)
+    return Path(path)

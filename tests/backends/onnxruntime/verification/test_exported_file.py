@@ -12,7 +12,7 @@ from qtool.backends.onnxruntime.verification import exported_file as module
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.onnxruntime.verification.file_parity import check_parity
+from qtool.backends.onnxruntime.verification.planned_file import check_parity
 from qtool.core.errors import FileError
 from tests.backends.onnx.export.networks import exported, quantized, samples
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from qtool.backends.onnxruntime.verification.file_parity import check_parity
+from qtool.backends.onnxruntime.verification.planned_file import check_parity
 from qtool.verification import Difference, Parity
 from qtool.verification.parity import TOLERANCE
 from tests.backends.onnx.export.networks import exported, model, quantized, run, samples
