@@ -142,6 +142,7 @@ def tune(
     def converted(chosen: Recipe) -> QuantizedModel:
         return convert(captured, calibration, target=target, recipe=chosen, sample=first)
 
+    one = captured.graph.cut(captured.graph.bind(first), 1)
     with scratch_folder() as folder:
         suffix = suffixes_of(kind)[0]
         float_file = _float_file(captured, folder, suffix, target)
@@ -152,7 +153,7 @@ def tune(
         search = Search(
             float_file,
             target,
-            phases(float_file, _one_sample(captured.graph, first))[-1].inputs,
+            phases(float_file, one.arrays())[-1].inputs,
             recipes,
             converted,
             _sensitivity_samples(captured, data, target),
@@ -297,13 +298,6 @@ def _sensitivity_samples(captured: Captured, data: Iterable[Any], target: str) -
         if sum(b.size for b in chunks) >= SAMPLES:
             break
     return [graph.bind(b, i) for i, b in enumerate(chunks)]
-
-
-def _one_sample(graph: FloatGraph, first: Batch) -> list[Any]:
-    """Return one sample if the batch size is dynamic, else the first batch."""
-    tensors = [t for _, t in graph.bind(first).tensors()]
-    dynamic = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    return [(t[:1] if d else t).cpu().numpy() for t, d in zip(tensors, dynamic, strict=True)]
 
 
 class _NamedBatches:

@@ -85,29 +85,37 @@ def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Nod
         return _global(node, x, keep=True)
     if (kernel := _equal_windows(x, out)) is not None:
         return _mean_of(node, x, _Windows(kernel, kernel, [0] * len(out)))
-    fixed = all(isinstance(s, int) for s in G.shape(x)[2:])
-    return _means_by_axis(node, x, out) if len(out) == 3 and fixed else None
+    if len(out) < 3 or not all(isinstance(s, int) for s in G.shape(x)[2:]):
+        return None  # ONNX has no other form of unequal windows in three dimensions
+
+    def mean(part: fx.Node, axis: int, name: str) -> fx.Node:
+        return insert_before(node, aten.mean.dim, (part, [axis + 2], True), f"mean{name}")
+
+    return _by_axis(node, x, out, mean, "along{}")
 
 
-def _means_by_axis(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
-    """Average unequal windows along one axis after the other; a mean of means is exact.
+def _by_axis(
+    node: fx.Node,
+    x: fx.Node,
+    out: tuple[Any, ...],
+    pool: Callable[[fx.Node, int, str], fx.Node],
+    joined: str,
+) -> fx.Node:
+    """Pool unequal windows along one axis after the other: exact for a mean, and for a maximum.
 
-    (ONNX has no other form of those in three dimensions.)
+    Args:
+        pool: (window, axis, part of a name) -> the window pooled along that axis.
+        joined: part of the name of the result along an axis.
     """
     for axis, (size, count) in enumerate(zip(G.shape(x)[2:], out, strict=True)):
         parts = []
         for i, (begin, end) in enumerate(_unequal(size, count)):
             cut = (x, axis + 2, begin, end)
-            part = insert_before(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
-            parts.append(
-                insert_before(node, aten.mean.dim, (part, [axis + 2], True), f"mean{axis}_{i}")
-            )
-        name = "" if axis + 1 == len(out) else f"along{axis}"
-        x = (
-            parts[0]
-            if count == 1
-            else insert_before(node, aten.cat.default, (parts, axis + 2), name)
-        )
+            window = insert_before(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
+            parts.append(pool(window, axis, f"{axis}_{i}"))
+        name = "" if axis + 1 == len(out) else joined.format(axis)
+        whole = len(parts) == 1  # a concat of one tensor would round its codes twice
+        x = parts[0] if whole else insert_before(node, aten.cat.default, (parts, axis + 2), name)
     return x
 
 
@@ -122,23 +130,16 @@ def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") ->
 
 
 def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
-    """Pool unequal windows along one axis after the other; a maximum of maxima is exact."""
-    sizes = G.shape(x)[2:]
-    if not all(isinstance(s, int) for s in sizes):
+    if not all(isinstance(s, int) for s in G.shape(x)[2:]):
         return None
     if (kernel := _equal_windows(x, out)) is not None:
         return _largest_of(node, x, kernel)
-    for axis, (size, count) in enumerate(zip(sizes, out, strict=True)):
-        parts = []
-        for i, (begin, end) in enumerate(_unequal(size, count)):
-            cut = (x, axis + 2, begin, end)
-            part = insert_before(node, aten.slice.Tensor, cut, f"slice{axis}_{i}")
-            window = [end - begin if a == axis else 1 for a in range(len(out))]
-            parts.append(_largest_of(node, part, window, f"max{axis}_{i}"))
-        name = "" if axis + 1 == len(out) else "rows"
-        whole = len(parts) == 1  # a concat of one tensor would round its codes twice
-        x = parts[0] if whole else insert_before(node, aten.cat.default, (parts, axis + 2), name)
-    return x
+
+    def largest(part: fx.Node, axis: int, name: str) -> fx.Node:
+        window = [G.shape(part)[a + 2] if a == axis else 1 for a in range(len(out))]
+        return _largest_of(node, part, window, f"max{name}")
+
+    return _by_axis(node, x, out, largest, "rows")
 
 
 def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from qtool.core.formats import table
 from qtool.core.types import (
     Derived,
     Dynamic,
@@ -247,16 +248,9 @@ class QuantPlan:
 
     def __str__(self) -> str:
         head = ("node", "op", "runs as", "output", "why")
-        table = [head, *self.rows()]
-        widths = [max(len(row[i]) for row in table) for i in range(4)]
-        lines = [
-            "  ".join(
-                [*(c.ljust(w) for c, w in zip(row[:4], widths, strict=True)), row[4]]
-            ).rstrip()
-            for row in table
-        ]
+        nodes = table(head, self.rows(), f"target {self.target}", align="lllll")
         notes = [f"rewritten {r.count}x: {r.name} ({r.reason})" for r in self.rewrites]
-        return "\n".join([f"target {self.target}", *lines, *notes])
+        return "\n".join([nodes, *notes])
 
 
 def describe_spec(spec: Spec) -> str:

@@ -88,9 +88,10 @@ class FloatGraph:
         """Return at most `count` samples of a bound batch; all of it without `any_batch_size`."""
         if not self.any_batch_size:
             return batch
-        return self._cut(batch, max(count, self.batch_size_range()[0]))
+        return self.cut(batch, max(count, self.batch_size_range()[0]))
 
-    def _cut(self, batch: Batch, count: int) -> Batch:
+    def cut(self, batch: Batch, count: int) -> Batch:
+        """Return `count` samples of a bound batch, whether the model runs with so few or not."""
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _has_dynamic_batch(i) else t for i, t in tensors])
 
@@ -132,7 +133,7 @@ class FloatGraph:
         if example.size < 2:
             return True
         # torch may run one sample even where the graph is valid from two on
-        return self._runs_alone(self._cut(example, fewest if example.size > fewest else 1))
+        return self._runs_alone(self.cut(example, fewest if example.size > fewest else 1))
 
     @property
     def batches_are_samples(self) -> bool:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.table import other_runtime, runtime_title, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
-from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
@@ -147,7 +146,7 @@ def measure_speedup(
     place = chosen.timed_in or NATIVE
     if untimed_reason(chosen.name):
         return None
-    inputs = _one_sample(quantized.reference, quantized)
+    inputs = quantized.reference.cut(quantized.sample, 1).arrays()
     with scratch_folder() as folder:
         plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
         files = [plain, Path(file)]
@@ -180,10 +179,3 @@ def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]
         key=lambda n: n.microseconds[0] - n.microseconds[1],
     )
     return tuple(n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0])
-
-
-def _one_sample(graph: FloatGraph, quantized: Quantized) -> list[Any]:
-    """Return one sample if the batch size is dynamic, else the whole batch."""
-    dynamic = [bool(i.shape) and isinstance(i.shape[0], str) for i in graph.inputs]
-    arrays = zip(quantized.sample.arrays(), dynamic, strict=True)
-    return [x[:1] if cut else x for x, cut in arrays]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 
 import numpy as np
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
-from qtool.distributed import Ranks
+from qtool.distributed import Ranks, interleave
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 
 
@@ -25,13 +26,11 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
     """
     if not ranks.is_distributed:
         return own
-    shares = ranks.reduce([_pack(own)], b"".join, _split, lambda one, other: one + other)
-    if shares is None:
+    shares = ranks.gather(b"" if own is None else _saved(**own.arrays()), 0)
+    if ranks.rank:
         return None
-    parts = [_read(s) for s in shares]
-    batches = [m.by_batch() if m is not None else [] for m in parts]
-    longest = max(map(len, batches))
-    ordered = [b[i] for i in range(longest) for b in batches if i < len(b)]
+    parts = [SampleStatistics.from_arrays(_loaded(share)).by_batch() for share in shares if share]
+    ordered = interleave(parts)
     if not ordered:
         raise DataError("the evaluation data is empty; give at least one batch")
     return SampleStatistics.joined(ordered)
@@ -63,9 +62,7 @@ def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | No
     packed = [
         ranks.broadcast(_saved(*cut) if ranks.rank == r else None, r) for r in range(ranks.size)
     ]
-    parts = [list(np.load(io.BytesIO(g), allow_pickle=False).values()) for g in packed]
-    longest = max(map(len, parts))
-    return np.concatenate([p[i] for i in range(longest) for p in parts if i < len(p)])
+    return np.concatenate(interleave([list(_loaded(share).values()) for share in packed]))
 
 
 def _label_kind(labels: Array | None, samples: int) -> str:
@@ -74,32 +71,11 @@ def _label_kind(labels: Array | None, samples: int) -> str:
     return "share" if labels.ndim == 1 and len(labels) == samples else "all"
 
 
-def _saved(*arrays: Array) -> bytes:
+def _saved(*arrays: Array, **named: Array) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, *arrays)
+    np.savez(buffer, *arrays, **named)  # type: ignore[arg-type]  # no name is `allow_pickle`
     return buffer.getvalue()
 
 
-def _pack(own: SampleStatistics | None) -> bytes:
-    """Serialize with a length prefix, so that parts can be concatenated."""
-    data = b""
-    if own is not None:
-        buffer = io.BytesIO()
-        np.savez(buffer, **own.arrays())  # type: ignore[arg-type]  # names are of fields
-        data = buffer.getvalue()
-    return len(data).to_bytes(8, "little") + data
-
-
-def _split(data: bytes) -> list[bytes]:
-    parts = []
-    while data:
-        end = 8 + int.from_bytes(data[:8], "little")
-        parts.append(data[:end])
-        data = data[end:]
-    return parts
-
-
-def _read(packed: bytes) -> SampleStatistics | None:
-    if len(packed) == 8:
-        return None
-    return SampleStatistics.from_arrays(np.load(io.BytesIO(packed[8:]), allow_pickle=False))
+def _loaded(data: bytes) -> Mapping[str, Array]:
+    return np.load(io.BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]
