@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
+from qtool.backends.onnx.subgraph import inner_graphs
 from qtool.core.graph.unique_names import unique
 
 
@@ -60,16 +61,14 @@ def _rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename what a node reads and produces, also in its subgraphs."""
     for field in (node.input, node.output):
         field[:] = [names.get(name, name) for name in field]
-    for attribute in node.attribute:
-        graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-        for graph in graphs:
-            own = {v.name for v in (*graph.input, *graph.initializer)}
-            own |= {name for inner in graph.node for name in inner.output}
-            outside = {k: v for k, v in names.items() if k not in own}
-            for inner in graph.node:
-                _rename(inner, outside)
-            for value in graph.output:
-                value.name = outside.get(value.name, value.name)
+    for graph in inner_graphs(node):
+        own = {v.name for v in (*graph.input, *graph.initializer)}
+        own |= {name for inner in graph.node for name in inner.output}
+        outside = {k: v for k, v in names.items() if k not in own}
+        for inner in graph.node:
+            _rename(inner, outside)
+        for value in graph.output:
+            value.name = outside.get(value.name, value.name)
 
 
 def _add_missing(whole: onnx.ModelProto, part: onnx.ModelProto) -> None:

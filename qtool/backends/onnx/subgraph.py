@@ -218,17 +218,21 @@ def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield the nodes and those of their subgraphs."""
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from nested_nodes(graph.node)
+        for graph in inner_graphs(node):
+            yield from nested_nodes(graph.node)
+
+
+def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the subgraphs of a node itself."""
+    for attribute in node.attribute:
+        yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
 
 
 def read_names(node: onnx.NodeProto) -> list[str]:
     """Return all names that a node reads: its inputs and the free names of its subgraphs."""
     names = [n for n in node.input if n]
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            names += _free_names(graph)
+    for graph in inner_graphs(node):
+        names += _free_names(graph)
     return list(dict.fromkeys(names))
 
 

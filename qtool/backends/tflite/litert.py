@@ -7,9 +7,10 @@ its kernels cannot represent.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ def serve() -> None:
     """Answer calls in the subprocess."""
     subprocess_runner.serve(
         {
-            "reference": _handle_reference,
-            "default": _handle_default,
+            "reference": partial(_handle_run, "BUILTIN_REF"),
+            "default": partial(_handle_run, "AUTO"),
             "trace": _handle_trace,
             "delegated": _handle_delegated,
             "time": _handle_time,
@@ -130,19 +131,23 @@ def interpreter(path: str, kernels: str, *, keep: bool = False, threads: int = 1
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType  # an extra
 
-    try:
+    with _described(path, "does not load it"):
         return Interpreter(
             path,
             experimental_op_resolver_type=OpResolverType[kernels],
             experimental_preserve_all_tensors=keep,
             num_threads=threads,
         )
+
+
+@contextmanager
+def _described(path: str, what: str) -> Iterator[None]:
+    """Raise errors of LiteRT with a sentence: what it does with the file."""
+    try:
+        yield
     except (ValueError, RuntimeError) as error:
-        raise VerificationError(f"{path}: LiteRT does not load it: {_short(error)}") from error
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+        short = " ".join(str(error).split())[:300]
+        raise VerificationError(f"{path}: LiteRT {what}: {short}") from error
 
 
 def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
@@ -150,24 +155,20 @@ def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> No
     details = model.get_input_details()
     if len(details) != len(arrays):
         raise VerificationError(f"{path} takes {len(details)} inputs, not {len(arrays)}")
-    try:
+    with _described(path, "refuses it"):
         for detail, array in zip(details, arrays, strict=True):
             if tuple(detail["shape"]) != array.shape:
                 model.resize_tensor_input(detail["index"], array.shape)
         model.allocate_tensors()
         for detail, array in zip(details, arrays, strict=True):
             model.set_tensor(detail["index"], array)
-    except (ValueError, RuntimeError) as error:
-        raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
 
 
 def invoke(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
     """Run an interpreter on arrays as the file has them, and return it."""
     _filled(model, path, arrays)
-    try:
+    with _described(path, "fails on it"):
         model.invoke()
-    except (ValueError, RuntimeError) as error:
-        raise VerificationError(f"{path}: LiteRT fails on it: {_short(error)}") from error
     return model
 
 
@@ -176,12 +177,8 @@ def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
     return [model.get_tensor(d["index"]) for d in model.get_output_details()]
 
 
-def _handle_reference(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
-    return {}, outputs(invoke(interpreter(path, "BUILTIN_REF"), path, arrays))
-
-
-def _handle_default(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
-    return {}, outputs(invoke(interpreter(path, "AUTO"), path, arrays))
+def _handle_run(kernels: str, path: str, arrays: Arrays) -> tuple[Message, Arrays]:
+    return {}, outputs(invoke(interpreter(path, kernels), path, arrays))
 
 
 def _handle_trace(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
@@ -209,10 +206,8 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:
     model = interpreter(path, "AUTO")
-    try:
+    with _described(path, "refuses it"):
         model.allocate_tensors()
-    except (ValueError, RuntimeError) as error:
-        raise VerificationError(f"{path}: LiteRT refuses it: {_short(error)}") from error
     operators = model._get_ops_details()
     partitions = [o for o in operators if o["op_name"] == "DELEGATE"]
     known = [o for o in operators if o["op_name"] != "DELEGATE"]

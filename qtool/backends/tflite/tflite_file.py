@@ -155,8 +155,7 @@ class TfliteFile:
             batch: inputs in the layout of the network.
             default: with XNNPACK, as applications run it, instead of the reference kernels.
         """
-        run = litert.run_default if default else litert.run_reference
-        results = self.split(self.arrays(batch), lambda arrays: run(self.path, arrays))
+        results = self.codes(batch, default)
         return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
 
     def codes(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
@@ -184,11 +183,14 @@ class TfliteFile:
         """Whether the batch is fixed to 1."""
         return bool(self.inputs) and all(p.shape[:1] == (1,) for p in self.inputs)
 
+    def _in_one_run(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Return the samples that the file takes at a time."""
+        arrays = self.arrays(batch)
+        return [a[:1] for a in arrays] if self.is_fixed else arrays
+
     def trace(self, batch: Arrays) -> dict[str, torch.Tensor]:
         """Return the inputs and every computed tensor by its name, as the file has them."""
-        arrays = self.arrays(batch)
-        if self.is_fixed:
-            arrays = [a[:1] for a in arrays]
+        arrays = self._in_one_run(batch)
         names = tensor_names(self.model)
         values = litert.trace(self.path, arrays)
         tensors = {names[i]: torch.from_numpy(v.copy()) for i, v in values.items()}
@@ -200,8 +202,7 @@ class TfliteFile:
 
         The tensors become outputs of a copy of the file.
         """
-        arrays = self.arrays(batch)
-        arrays = [a[:1] for a in arrays] if self.is_fixed else arrays
+        arrays = self._in_one_run(batch)
         every = tensor_names(self.model)
         outputs = tuple(every.index(n) for n in names)
         copy = replace(self.model, outputs=outputs, output_names=tuple(map(str, outputs)))
@@ -258,8 +259,7 @@ class TfliteFile:
             threads: of the interpreter.
             runs: number of runs.
         """
-        arrays = self.arrays(batch)
-        arrays = [a[:1] for a in arrays] if self.is_fixed else arrays
+        arrays = self._in_one_run(batch)
         values = litert.trace(self.path, arrays)
         values |= dict(zip(self.model.inputs, arrays, strict=True))
         samples = len(batch[0]) if self.is_fixed and batch[0].ndim else 1
@@ -280,17 +280,13 @@ class TfliteFile:
         tensors = tuple(self.model.tensors[i] for i in used)
         present = dict.fromkeys(i for i in op.inputs if i >= 0)
         computed = [i for i in present if self.model.tensors[i].data is None]
-        moved = Operator(
-            op.name,
-            tuple(place.get(i, i) for i in op.inputs),
-            tuple(place[i] for i in op.outputs),
-            op.options,
-            op.version,
-            op.custom,
+        inputs, outputs = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
+        moved = replace(op, inputs=tuple(place.get(i, i) for i in op.inputs), outputs=outputs)
+        part = Model(
+            *(tensors, (moved,), inputs, outputs),
+            input_names=tuple(map(str, inputs)),
+            output_names=tuple(map(str, outputs)),
         )
-        ends = tuple(place[i] for i in computed), tuple(place[i] for i in op.outputs)
-        names = tuple(str(i) for i in ends[0]), tuple(str(i) for i in ends[1])
-        part = Model(tensors, (moved,), *ends, input_names=names[0], output_names=names[1])
         return part, computed
 
 

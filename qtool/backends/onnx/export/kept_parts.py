@@ -16,7 +16,13 @@ import onnxscript
 from onnx import helper, version_converter
 from torch import fx
 
-from qtool.backends.onnx.subgraph import OnnxSubgraph, nested_nodes, onnx_part, subgraph_of
+from qtool.backends.onnx.subgraph import (
+    OnnxSubgraph,
+    inner_graphs,
+    nested_nodes,
+    onnx_part,
+    subgraph_of,
+)
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 
@@ -137,7 +143,8 @@ def _in_opset(part: OnnxSubgraph, opset: int) -> onnx.ModelProto:
         return model
     try:
         if own < _RESIZE and all(_same_up_to_resize(n, own) for n in nodes):
-            for graph in (model.graph, *_subgraphs(model.graph)):
+            nested = nested_nodes(model.graph.node)
+            for graph in [model.graph, *(g for node in nested for g in inner_graphs(node))]:
                 _convert_resize(graph)
             next(o for o in model.opset_import if o.domain in ("", "ai.onnx")).version = _RESIZE
         return version_converter.convert_version(model, opset)
@@ -146,15 +153,6 @@ def _in_opset(part: OnnxSubgraph, opset: int) -> onnx.ModelProto:
             f"{model.graph.name} ({part.kind}) of opset {own} has no form in opset {opset}; "
             "convert the file with onnx.version_converter first"
         ) from error
-
-
-def _subgraphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
-    return [
-        each
-        for node in nested_nodes(graph.node)
-        for a in node.attribute
-        for each in (*([a.g] if a.HasField("g") else []), *a.graphs)
-    ]
 
 
 def _same_up_to_resize(node: onnx.NodeProto, own: int) -> bool:

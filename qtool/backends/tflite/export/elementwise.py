@@ -14,7 +14,7 @@ from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.moves import concat as write_concat
-from qtool.backends.tflite.export.values import Order, Stored, Value, identity
+from qtool.backends.tflite.export.values import Codes, Order, Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.backends.tflite.kernels.lookup_tables import logistic_output
 from qtool.core import graph as G
@@ -91,9 +91,7 @@ hard_swish = unary("HARD_SWISH")
 tanh = unary("TANH", 2)
 
 
-def silu(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def silu(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write LOGISTIC, on codes with the only parameters that it may have, and MUL."""
     x = w.whole(node.args[0], out)
     gate = None if out is None or x.params is None else logistic_output(x.params.qtype)
@@ -103,9 +101,7 @@ def silu(
     return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), version)
 
 
-def softmax(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def softmax(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     x = last_axis(w, w.operand(node.args[0], out), int(node.args[1]))  # type: ignore[arg-type]  # a number
     result = w.new(name(node), node, x.order, out)
     return w.emit("SOFTMAX", [x], result, 1 if out is None else 2, beta=1.0)
@@ -181,23 +177,22 @@ def equal(a: QuantParams, b: QuantParams) -> bool:
     return same and bool((a.scale == b.scale).all()) and bool((a.zero_point == b.zero_point).all())
 
 
-def matmul(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def matmul(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write BATCH_MATMUL; a transposed operand is read as it lies."""
     a, b = (w.operand(n, out) for n in node.args[:2])
     return write_matmul(w, node, a, b, out)
 
 
 def write_matmul(w: Writer, node: fx.Node, a: Value, b: Value, out: QuantParams | None) -> Value:
-    a, _ = _product_operand(w, a)
-    b, transposed = _product_operand(w, b, may_be_transposed=True)
+    a, _ = product_operand(w, a)
+    b, transposed = product_operand(w, b, may_be_transposed=True)
     result = w.new(name(node), node, params=out)
     options = {"adj_x": False, "adj_y": transposed}
     return w.emit("BATCH_MATMUL", [a, b], result, 1 if out is None else 2, **options)
 
 
-def _product_operand(w: Writer, x: Value, may_be_transposed: bool = False) -> tuple[Value, bool]:
+def product_operand(w: Writer, x: Value, may_be_transposed: bool = False) -> tuple[Value, bool]:
+    """Return an operand of a product as it is read, and whether its last axes are swapped."""
     rank = len(x.sizes)
     plain = identity(rank)
     swapped = (*plain[:-2], rank - 1, rank - 2)

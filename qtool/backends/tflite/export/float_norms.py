@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from qtool.backends.tflite.export.elementwise import aligned, write_matmul
+from qtool.backends.tflite.export.elementwise import aligned, product_operand, write_matmul
 from qtool.backends.tflite.export.layers import name
 from qtool.backends.tflite.export.values import Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer
@@ -24,7 +25,7 @@ def layer_norm(w: Writer, node: fx.Node) -> Value:
     epsilon = float(G.argument(node, 4, "eps", 1e-5))
     centred, variance = _moments(w, node, x, axes)
     scaled = _normalized(w, node, x, centred, variance, epsilon)
-    return _affine(w, node, scaled, G.argument(node, 2, "weight"), G.argument(node, 3, "bias"))
+    return _affine(w, node, scaled, _stored(w, node, 2, "weight"), _stored(w, node, 3, "bias"))
 
 
 def _moments(w: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value, Value]:
@@ -51,13 +52,21 @@ def _normalized(
     return w.emit("MUL", [centred, factor], w.new(f"{name(node)}.normalized", x))
 
 
-def _affine(w: Writer, node: fx.Node, x: Value, weight: Any, bias: Any) -> Value:
-    """Multiply by a weight and add a bias, along the last axes."""
-    for kind, argument in (("MUL", weight), ("ADD", bias)):
-        if argument is not None:
-            values, order = aligned(w, [x, _plain(w.argument(argument))], len(x.sizes))
+def _affine(
+    w: Writer, node: fx.Node, x: Value, weight: Value | Stored | None, bias: Value | Stored | None
+) -> Value:
+    """Multiply by a weight and add a bias, which broadcast from the last axis."""
+    for kind, operand in (("MUL", weight), ("ADD", bias)):
+        if operand is not None:
+            values, order = aligned(w, [x, operand], len(x.sizes))
             x = w.emit(kind, values, w.new(name(node), node, order))
     return x
+
+
+def _stored(w: Writer, node: fx.Node, index: int, title: str) -> Value | Stored | None:
+    """Return an argument in float, None where the call has none."""
+    argument = G.argument(node, index, title)
+    return None if argument is None else _plain(w.argument(argument))
 
 
 def _masked(w: Writer, node: fx.Node, scores: Value, mask: Value | Stored) -> Value:
@@ -88,7 +97,7 @@ def rms_norm(w: Writer, node: fx.Node) -> Value:
     mean = w.add(f"{name(node)}.mean", sizes, x.dynamic, x.order)
     w.emit("MEAN", [square, axes], mean, keep_dims=True)
     scaled = _normalized(w, node, x, x, mean, epsilon)
-    return _affine(w, node, scaled, G.argument(node, 2, "weight"), None)
+    return _affine(w, node, scaled, _stored(w, node, 2, "weight"), None)
 
 
 def group_norm(w: Writer, node: fx.Node) -> Value:
@@ -108,15 +117,13 @@ def group_norm(w: Writer, node: fx.Node) -> Value:
     scaled = _normalized(w, node, flat, centred, variance, epsilon)
     image = w.new(f"{name(node)}.image", x)
     w.reshape(scaled, image)
-    for kind, index in (("MUL", 2), ("ADD", 3)):
-        argument = G.argument(node, index, ("weight", "bias")[index - 2])
-        if argument is not None:
-            stored = w.argument(argument)
-            assert isinstance(stored, Stored)
-            data = stored.real().detach().reshape(-1, *[1] * (len(x.sizes) - 2))
-            values, order = aligned(w, [image, Stored(stored.name, data)], len(x.sizes))
-            image = w.emit(kind, values, w.new(name(node), node, order))
-    return image
+    per_channel = []
+    for index, title in ((2, "weight"), (3, "bias")):
+        stored = _stored(w, node, index, title)
+        assert not isinstance(stored, Value)
+        column = (-1, *[1] * (len(x.sizes) - 2))
+        per_channel.append(stored and replace(stored, data=stored.data.reshape(column)))
+    return _affine(w, node, image, *per_channel)
 
 
 def batch_norm(w: Writer, node: fx.Node) -> Value:
@@ -131,11 +138,11 @@ def batch_norm(w: Writer, node: fx.Node) -> Value:
     offset = -mean.real().double() * factor
     offset = offset if bias is None else offset + bias.real().double()  # type: ignore[union-attr]  # stored
     shape = [-1, *[1] * (len(x.sizes) - 2)]
-    for kind, data in (("MUL", factor), ("ADD", offset)):
-        constant = Stored(f"{name(node)}.{kind.lower()}", data.float().detach().reshape(shape))
-        values, order = aligned(w, [x, constant], len(x.sizes))
-        x = w.emit(kind, values, w.new(name(node), node, order))
-    return x
+    constants = (
+        Stored(f"{name(node)}.{kind}", data.float().detach().reshape(shape))
+        for kind, data in (("mul", factor), ("add", offset))
+    )
+    return _affine(w, node, x, *constants)
 
 
 def attention(w: Writer, node: fx.Node) -> Value:
@@ -153,9 +160,7 @@ def attention(w: Writer, node: fx.Node) -> Value:
     sizes = (*query.sizes[:-1], key.sizes[-2])
     moves = (*query.dynamic[:-1], key.dynamic[-2])
     plain = identity(rank)
-    swapped = (*plain[:-2], rank - 1, rank - 2)
-    transposed = key.order == swapped
-    key = key if transposed else w.in_order(key, plain)
+    key, transposed = product_operand(w, key, may_be_transposed=True)
     scores = w.add(f"{name(node)}.scores", sizes, moves, plain)
     w.emit("BATCH_MATMUL", [scaled, key], scores, adj_y=not transposed)
     causal = bool(G.argument(node, 5, "is_causal", False))

@@ -12,7 +12,7 @@ from torch import fx
 
 from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.backends.tflite.export.graph_builder import quantization
-from qtool.backends.tflite.export.values import Order, Stored, Value, channels_last
+from qtool.backends.tflite.export.values import Codes, Order, Stored, Value, channels_last
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
@@ -22,9 +22,7 @@ from qtool.core.types import Bounds, QuantParams
 SAME, VALID = 0, 1
 
 
-def conv(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def conv(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write CONV_2D or DEPTHWISE_CONV_2D; a signal is an image of height 1."""
     _require_image(node)
     x, weight, bias = read_layer(w, node, out)
@@ -60,7 +58,7 @@ def conv(
 
 
 def conv_transpose(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+    w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
 ) -> Value:
     """Write TRANSPOSE_CONV over the whole result, and a STRIDED_SLICE that crops the padding."""
     _require_image(node)
@@ -112,9 +110,7 @@ def max_pool(w: Writer, node: fx.Node) -> Value:
     return _write_pool(w, node, "MAX_POOL_2D", image, same, kernel, stride, None, NO_BOUNDS)
 
 
-def average_pool(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def average_pool(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write AVERAGE_POOL_2D; padding that counts in the mean is written as PAD."""
     if out is None:
         w.values[node.args[0]] = w.floats(node.args[0])  # type: ignore[index]  # a node
@@ -136,7 +132,7 @@ def average_pool(
 
 
 def global_average_pool(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+    w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
 ) -> Value:
     x = w.operand(node.args[0], out)
     order = x.order if len(x.sizes) != 4 else channels_last(4)

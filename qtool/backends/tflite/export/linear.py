@@ -20,7 +20,7 @@ from qtool.backends.kernels.params import NO_BOUNDS
 from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import quantization
 from qtool.backends.tflite.export.layers import name, read_layer, store_bias, store_weight
-from qtool.backends.tflite.export.values import Parts, Stored, Value, identity
+from qtool.backends.tflite.export.values import Codes, Parts, Stored, Value, identity
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core import value_names
@@ -36,9 +36,7 @@ _MAX_BIAS = 2.0**30
 _UNITS_PER_CODE = 16  # at least, or the begin of a part is off: of layers whose weights are zero
 
 
-def linear(
-    w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
-) -> Value:
+def linear(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight.
 
     An output in float of a small layer is written in parts, see above: its value is float.

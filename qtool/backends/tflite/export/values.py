@@ -16,6 +16,8 @@ from qtool.core.types import QuantParams
 
 _PRIME = 10007  # no size of a network is a multiple
 
+Codes = QuantParams | None
+"""Parameters of a result; None in float."""
 Order = tuple[int, ...]
 Sizes = tuple[int, ...]
 
