@@ -21,6 +21,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.graph.fingerprint import fingerprint, state_hash
 from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
+from qtool.planning.input_rounding import insert_input_rounding
 
 HOLDOUT_SAMPLES = 64
 STANDARD_ERRORS = 3  # a mean further from zero than this is conclusive
@@ -71,6 +72,13 @@ def quantized_module(state: ConversionState) -> fx.GraphModule:
     module = insert_points(state.graph.module, state.plan)
     for name, point in quant_points(module).items():
         point.set_params(state.parameters.params[name])
+    return module
+
+
+def runtime_module(state: ConversionState) -> fx.GraphModule:
+    """Return the quantized network with what the kernels of its runtime round inside."""
+    module = quantized_module(state)
+    insert_input_rounding(module, state.plan)
     return module
 
 
@@ -146,7 +154,7 @@ def best_candidate(
     if not batches:
         return candidates[0]
     modules, half = (
-        [quantized_module(each.solved()) for each in (before, *candidates)],
+        [runtime_module(each.solved()) for each in (before, *candidates)],
         (len(batches) + 1) // 2,
     )
     ratios = _error_ratios(before, modules, batches[:half])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import exclusive_layers
 from qtool.algorithms.residual_input import residual_input
@@ -85,7 +85,7 @@ class BlockRun:
 
 def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:
     """Return the run of a block, with the levels of its values. See `run_block`."""
-    module = quantized_module(state)
+    module = runtime_module(state)
     executor = Executor(replace(state.graph, module=module))
     layers = _layers(state, executor) if solvers else {}
     constant = set(executor.constants)

@@ -9,6 +9,7 @@ from typing import Any
 from qtool.algorithms.acceptance import Errors, measure_errors
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.planning.input_rounding import insert_input_rounding
 from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.fidelity import Outputs, holdout_sqnr
@@ -62,8 +63,11 @@ def measure_holdout(
 ) -> Outputs:
     """Return the SQNR of each float output on samples that no step of the conversion used."""
     inputs = [model.to_device(batch) for batch in batches]
-    graph = model.graph
-    (errors,) = measure_errors(model.reference.module, [model.graph_with_points], inputs, cache)
+    graph, module = model.graph, G.clone(model.module)
+    insert_input_rounding(module, model.plan)
+    (errors,) = measure_errors(
+        model.reference.module, [replace(graph, module=module)], inputs, cache
+    )
     nodes = G.output_nodes(graph.graph)
     names = [n for n, node in zip(graph.outputs, nodes, strict=True) if G.is_float(node)]
     return holdout_sqnr(names, [(e.signal.sum(1), e.noise.sum(1)) for e in errors])

@@ -124,3 +124,18 @@ WEIGHTS: Mapping[str, QType] = MappingProxyType(
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of weights that may share a scale in blocks."""
+
+_LONGEST_CHANNEL_BLOCK = 128
+_SHORTEST_BLOCKS = {2: 32}  # with shorter ones of these bits the runtime computes in float, slowly
+
+
+def channel_block(features: int, bits: int) -> int:
+    """Return the length of blocks that repeat the scale of a channel, for kernels of blocks alone.
+
+    Args:
+        features: inputs of the layer.
+        bits: of its weights.
+    """
+    shortest = _SHORTEST_BLOCKS.get(bits, 0)
+    sizes = (b for b in BLOCK_SIZES if shortest <= b <= _LONGEST_CHANNEL_BLOCK)
+    return next((b for b in sizes if b >= features), _LONGEST_CHANNEL_BLOCK)

@@ -46,6 +46,11 @@ def quant_point(point: str) -> str:
     return f"{point}.quant"
 
 
+def rounded_input(layer: str) -> str:
+    """A layer's input in a torch graph, as the kernel of the layer rounds it."""
+    return f"{layer}.rounded_input"
+
+
 _JOINT = "+"
 
 

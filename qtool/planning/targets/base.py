@@ -116,6 +116,8 @@ class Target:
         dynamic: Keys of those that also have a kernel which quantizes its inputs in each run,
             taken where a recipe wants it.
         dynamic_rows: Kernels that quantize their input in each run give each row its own range.
+        rounds_inputs: Layers with integer weights alone round their inputs to int8 in the kernel
+            (see planning/input_rounding.py).
         fixed_outputs: Operator key -> the parameters that its kernel gives its output, whatever
             the data; one for each type that the kernel computes with.
         same_parameters: Keys of operators whose kernel averages or compares codes, so that output
@@ -143,6 +145,7 @@ class Target:
     weight_only: Mapping[str, str] = field(default_factory=dict)
     dynamic: frozenset[str] = frozenset()
     dynamic_rows: bool = False
+    rounds_inputs: bool = False
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     saturation_limit: int | None = None

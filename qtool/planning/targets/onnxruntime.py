@@ -99,6 +99,7 @@ ONNXRUNTIME = Target(
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel for it in QDQ files"),
     },
     dynamic=frozenset({"lstm"}),
+    rounds_inputs=True,
     rewrites=(
         "batch_norm_as_conv",
         "average_pool_as_conv",

@@ -19,14 +19,12 @@ from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import recurrent, row_of
 from qtool.core.packed_codes import pack
-from qtool.core.schemes import BLOCK_SIZES
+from qtool.core.schemes import channel_block
 from qtool.core.types import INT8, INT8_NARROW, QuantParams
 from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
-MAX_BLOCK = 128  # a scale per channel is repeated for each block of this length
-MIN_BLOCK_2_BITS = 32  # the runtime computes with shorter ones in float, slowly
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
@@ -175,13 +173,6 @@ def _write_codes(
     ]
 
 
-def _channel_block(inputs: int, bits: int) -> int:
-    """Return the length of the blocks for which the scale of a channel is repeated."""
-    least = MIN_BLOCK_2_BITS if bits == 2 else 0
-    sizes = (b for b in BLOCK_SIZES if least <= b <= MAX_BLOCK)
-    return next((b for b in sizes if b >= inputs), MAX_BLOCK)
-
-
 def _write_blocks(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node | None]:
@@ -192,7 +183,7 @@ def _write_blocks(
     shifted by that. It supports some block sizes only: a scale for each channel is repeated.
     """
     bits, inputs = params.qtype.bits, codes.shape[-1]
-    block = params.block or _channel_block(inputs, bits)
+    block = params.block or channel_block(inputs, bits)
     half = 2 ** (bits - 1) if params.qtype.signed else 0
     shape = (len(codes), -(-inputs // block))
     scale, zero = (

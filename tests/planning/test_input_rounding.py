@@ -1,0 +1,101 @@
+"""Inputs that kernels of weight-only layers round, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from torch import nn
+
+from qtool import QuantizedModel
+from qtool.api.conversion import quantize
+from qtool.core.sqnr import sqnr
+from qtool.planning.input_rounding import RoundedInput, insert_input_rounding
+from tests.api.two_bits import needs_two_bits
+
+FEATURES = 136  # no multiple of any block
+FORMS: dict[str, dict[str, Any]] = {
+    "int8 per channel": {"as": "int8-weights"},
+    "int8 in blocks": {"as": "int8-weights", "block": 64},
+    "int4 in blocks": {"as": "int4-weights"},
+    "int4 per channel": {"as": "int4-weights", "block": "channel"},
+    "int2 per channel": {"as": "int2-weights", "block": "channel"},
+}
+
+
+class Two(nn.Module):
+    """Two layers that read one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(FEATURES, 24), nn.Linear(FEATURES, 40, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.a(x), self.b(x)
+
+
+def roundings(module: nn.Module) -> list[RoundedInput]:
+    return [m for m in module.modules() if isinstance(m, RoundedInput)]
+
+
+def planned(
+    rule: dict[str, Any], samples: int = 32, accuracy: str = "fast", target: str = "onnxruntime"
+) -> tuple[QuantizedModel, torch.Tensor]:
+    x = torch.randn(samples, FEATURES, generator=torch.Generator().manual_seed(1))
+    recipe = [{"select": "*", **rule}]
+    model = quantize(Two().eval(), x.split(32), target=target, recipe=recipe, accuracy=accuracy)
+    return model, x
+
+
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=needs_two_bits if "int2" in f else ()) for f in FORMS]
+)
+def test_the_simulation_rounds_as_the_runtime(form: str, tmp_path: Path) -> None:
+    model, x = planned(FORMS[form])
+    model.export(tmp_path / "model.onnx", verify=False)
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    actual = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    written = [y.detach().numpy() for y in model(x)]
+    insert_input_rounding(model.module, model.plan)
+    assert len(roundings(model.module)) == 1  # for both layers
+    for real, rounded, plain in zip(actual, model(x), written, strict=True):
+        np.testing.assert_allclose(rounded.detach(), real, atol=1e-5 * np.abs(real).max())
+        assert np.abs(plain - real).max() > 1e-3 * np.abs(real).max()
+
+
+def test_nothing_is_rounded_for_another_runtime_or_mode() -> None:
+    for model in (
+        planned(FORMS["int8 per channel"], target="openvino")[0],
+        planned({"as": "static"})[0],
+    ):
+        insert_input_rounding(model.module, model.plan)
+        assert not roundings(model.module)
+
+
+def test_rounding_passes_the_gradient_on_and_keeps_rows_of_zeros() -> None:
+    x = torch.zeros(2, 40).requires_grad_()
+    y = RoundedInput("layer", 32)(x)
+    y.sum().backward()
+    assert not y.any()
+    assert x.grad is not None
+    assert bool((x.grad == 1).all())
+
+
+def test_the_estimate_contains_the_rounding(tmp_path: Path) -> None:
+    """With 8-bit weights it is a large part of the error."""
+    model, x = planned(FORMS["int8 per channel"], samples=512, accuracy="balanced")
+    model.export(tmp_path / "model.onnx")
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    actual = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    with torch.no_grad():
+        exact, written = (each(x)[0].numpy() for each in (model.reference.module, model.module))
+    estimate, without = model.fidelity.holdout[0].sqnr_db, sqnr(exact, written)
+    assert estimate is not None
+    assert without is not None
+    assert estimate == pytest.approx(sqnr(exact, actual), abs=0.2)
+    assert without > estimate + 1
