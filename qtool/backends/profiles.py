@@ -230,30 +230,17 @@ _WASM: dict[str, Binder] = {
 }
 
 
-def _onnxruntime(
-    name: str,
-    binders: Mapping[str, Binder],
-    int8_as_uint8: bool = True,
-    saturates: bool = False,
-) -> Profile:
-    return Profile(
-        name,
-        binders,
-        "onnxruntime",
-        int8_as_uint8=int8_as_uint8,
-        float_results=True,
-        saturates=saturates,
-    )
-
+_onnxruntime = partial(Profile, family="onnxruntime", int8_as_uint8=True, float_results=True)
+_tflite = partial(Profile, family="tflite", signed=True)
 
 PROFILES: dict[str, Profile] = {
     p.name: p
     for p in (
-        Profile("tflite", _TFLITE, "tflite", signed=True),
-        Profile("tflite-2", _TFLITE_2, "tflite", signed=True),
-        Profile("tflite-micro", _TFLITE_MICRO, "tflite", signed=True),
-        Profile("tflite-optimized", _TFLITE_OPTIMIZED, "tflite", signed=True),
-        Profile("xnnpack", _XNNPACK, "tflite", signed=True),
+        _tflite("tflite", _TFLITE),
+        _tflite("tflite-2", _TFLITE_2),
+        _tflite("tflite-micro", _TFLITE_MICRO),
+        _tflite("tflite-optimized", _TFLITE_OPTIMIZED),
+        _tflite("xnnpack", _XNNPACK),
         _onnxruntime("onnxruntime-x64", _ONNXRUNTIME),
         _onnxruntime("onnxruntime-avx2", _AVX2, saturates=True),
         _onnxruntime("onnxruntime-sse41", _SSE41),

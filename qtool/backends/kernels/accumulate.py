@@ -76,12 +76,15 @@ def conv_accumulator(
     dilations = spatial(dilation, rank, "dilation")
     offsets = check_bias(bias, weight.shape[0], x)
     stored = _Weight.of(w, weight, axis=0)
-    conv = _Padding(spatial(pads, 2 * rank, "pads"), rank)
+    edges = spatial(pads, 2 * rank, "pads")
+    # Symmetric pads are applied by the convolution, others before it.
+    inside = edges[:rank] if edges[:rank] == edges[rank:] else (0,) * rank
+    before = () if edges[:rank] == edges[rank:] else edges
 
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
-        padded = pad_spatial(piece, conv.explicit)
+        padded = pad_spatial(piece, before)
         with torch.backends.nnpack.flags(enabled=False):
-            return _CONV[rank](padded, part, shift, strides, conv.implicit, dilations, groups)
+            return _CONV[rank](padded, part, shift, strides, inside, dilations, groups)
 
     bound = stored.bound(x) + offsets.abs()
     return _plan(x, stored, offsets, bound, run, chunk_axis=1 if groups == 1 else None)
@@ -192,15 +195,6 @@ class _Weight:
         dims = tuple(range(1, codes.dim()))
         parts = zip(codes.split(rows), zeros.split(rows), strict=True)
         return torch.cat([subset_bound(c - z, -below, above, dims) for c, z in parts])
-
-
-class _Padding:
-    """Pads of a convolution: symmetric ones are implicit, others are applied before it."""
-
-    def __init__(self, pads: Sequence[int], rank: int) -> None:
-        symmetric = tuple(pads[:rank]) == tuple(pads[rank:])
-        self.implicit = tuple(pads[:rank]) if symmetric else (0,) * rank
-        self.explicit = () if symmetric else tuple(pads)
 
 
 def _reach(x: QuantParams) -> tuple[int, int]:

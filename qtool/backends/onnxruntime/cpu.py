@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.backends.onnxruntime.session import SILENT
+from qtool.backends.onnxruntime.session import cpu_session
 from qtool.backends.profiles import PROFILES, Profile
 from qtool.core.types import INT8, UINT8, Array, QuantParams
 from qtool.planning.targets import Target
@@ -92,11 +91,6 @@ def _run_probe() -> Sequence[Array]:
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = SILENT
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = cpu_session(model.SerializeToString())
     outputs: Sequence[Array] = session.run(["product", "total"], inputs)
     return outputs

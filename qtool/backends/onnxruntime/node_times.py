@@ -17,7 +17,7 @@ from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
     RUNTIME,
-    SILENT,
+    cpu_session,
     read_graph,
     without_suffix,
     write_graph,
@@ -60,15 +60,11 @@ def _events(
 ) -> tuple[list[Mapping[str, Any]], onnx.ModelProto]:
     """Return the node events of `runs` runs after a warm-up, and the optimized graph."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = SILENT
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     write_graph(options, folder / "optimised.onnx")
     try:
-        model = ort.InferenceSession(
-            str(file), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        model = cpu_session(str(file), options, threads)
         feed = feeds(model, list(inputs))
         for _ in range(runs + 1):
             model.run(None, feed)

@@ -52,18 +52,32 @@ def session(
     options = ort.SessionOptions()
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads = threads
-    options.log_severity_level = SILENT
     options.enable_cpu_mem_arena = not once
     if save_to is not None:
         write_graph(options, save_to)
     source = _with_outputs(path, outputs, options) if outputs else str(path)
     try:
-        return ort.InferenceSession(
-            source, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        return cpu_session(source, options, threads)
     except Exception as error:
         raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
+
+
+def cpu_session(
+    source: str | bytes, options: ort.SessionOptions | None = None, threads: int = 1
+) -> ort.InferenceSession:
+    """Open a file or a model in bytes on the CPU; raises what the runtime raises.
+
+    Args:
+        source: the path or the bytes.
+        options: further options.
+        threads: intra-op threads; 0 lets the runtime choose.
+    """
+    options = options or ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = SILENT
+    return ort.InferenceSession(
+        source, options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
 
 
 def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:

@@ -18,6 +18,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
+from qtool.backends.onnxruntime.session import cpu_session
 from qtool.core.errors import KernelError
 
 _SMALL = 1 << 16
@@ -63,15 +64,8 @@ def runtime_graph(
             )
             model = helper.make_model(body, opset_imports=opsets, functions=functions)
             model.ir_version = version
-            options.log_severity_level = 4
-            options.intra_op_num_threads = 1
             options.enable_cpu_mem_arena = False  # an arena per part would keep its peak memory
-            sessions[types] = ort.InferenceSession(
-                model.SerializeToString(),
-                options,
-                providers=["CPUExecutionProvider"],
-                enable_fallback=0,
-            )
+            sessions[types] = cpu_session(model.SerializeToString(), options)
         return sessions[types]
 
     if (types := _expected_types(computed, known)) is not None:

@@ -6,6 +6,8 @@ Sources: tflite/kernels/activations.cc; tflite/kernels/internal/reference/refere
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -64,22 +66,9 @@ def leaky_relu(
     Raises:
         KernelError: a negative slope.
     """
-    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
-    precision = float if in_float64 else f32
-    identity = fp.quantize_multiplier(precision(scale_in / scale_out))
-    real_slope = precision(precision(scale_in * f32(alpha)) / scale_out)
-    if real_slope < 0:
+    if alpha < 0:
         raise KernelError(f"LEAKY_RELU with the negative slope {alpha} has no integer form")
-    slope = fp.quantize_multiplier(real_slope)
-    limits = (out.qtype.qmin, out.qtype.qmax)
-
-    def kernel(codes: Tensor) -> Tensor:
-        centred = codes.to(torch.int64) - zero_in
-        above = fp.multiply_by_quantized_multiplier(centred, identity)
-        below = fp.multiply_by_quantized_multiplier(centred, slope)
-        return finish(torch.where(centred >= 0, above, below) + zero_out, out, limits)
-
-    return kernel
+    return _sloped(x, out, f32(alpha), None, float if in_float64 else f32)
 
 
 def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) -> Kernel:
@@ -91,17 +80,28 @@ def prelu(x: QuantParams, slope: QuantParams, out: QuantParams, slopes: Tensor) 
         out: per-tensor parameters of the output.
         slopes: codes, broadcast against x.
     """
-    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
     scale_slope, zero_slope = per_tensor(slope, "slope")
-    identity = fp.quantize_multiplier(f32(scale_in / scale_out))
-    sloped = fp.quantize_multiplier(f32(f32(scale_in * scale_slope) / scale_out))
-    factors = slopes.to(torch.int64) - zero_slope
+    return _sloped(x, out, scale_slope, slopes.to(torch.int64) - zero_slope)
+
+
+def _sloped(
+    x: QuantParams,
+    out: QuantParams,
+    slope: float,
+    codes_of_slopes: Tensor | None,
+    precision: Callable[[float], float] = f32,
+) -> Kernel:
+    """Return the kernel of x < 0 times slopes of a scale, or times one slope."""
+    scale_in, zero_in, scale_out, zero_out = _pair(x, out)
+    identity = fp.quantize_multiplier(precision(scale_in / scale_out))
+    sloped = fp.quantize_multiplier(precision(precision(scale_in * slope) / scale_out))
     limits = (out.qtype.qmin, out.qtype.qmax)
 
     def kernel(codes: Tensor) -> Tensor:
         centred = codes.to(torch.int64) - zero_in
+        product = centred if codes_of_slopes is None else fp.wrap32(centred * codes_of_slopes)
         above = fp.multiply_by_quantized_multiplier(centred, identity)
-        below = fp.multiply_by_quantized_multiplier(fp.wrap32(centred * factors), sloped)
+        below = fp.multiply_by_quantized_multiplier(product, sloped)
         return finish(torch.where(centred >= 0, above, below) + zero_out, out, limits)
 
     return kernel
