@@ -163,28 +163,26 @@ def _matmul(writer: _Writer, match: IntegerOperator) -> ir.Node:
     return _node("QLinearMatMul", [*a, *b, *_out(writer, match)], "")
 
 
-def _binary(op: str) -> Callable[[_Writer, IntegerOperator], ir.Node]:
+def _plain(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, IntegerOperator], ir.Node]:
+    """Return the writer of an operator of codes alone, which has these attributes of the node."""
+
     def write(writer: _Writer, match: IntegerOperator) -> ir.Node:
-        a, b = (writer.codes(value) for value in match.node.inputs)
-        return _node(op, [*a, *b, *_out(writer, match)])
-
-    return write
-
-
-def _unary(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, IntegerOperator], ir.Node]:
-    def write(writer: _Writer, match: IntegerOperator) -> ir.Node:
-        all_attributes = attributes_of(match.node)
-        attributes = {name: all_attributes[name] for name in names if name in all_attributes}
-        inputs = [*writer.codes(match.node.inputs[0]), *_out(writer, match)]
+        known = attributes_of(match.node)
+        attributes = {name: known[name] for name in names if name in known}
+        inputs = [*_data(writer, match), *_out(writer, match)]
         return _node(op, inputs, **attributes, **fixed)
 
     return write
 
 
+def _data(writer: _Writer, match: IntegerOperator) -> Values:
+    """Return codes, scale and zero point of each input."""
+    return [part for value in match.node.inputs for part in writer.codes(value)]
+
+
 def _concat(writer: _Writer, match: IntegerOperator) -> ir.Node:
-    inputs = [part for value in match.node.inputs for part in writer.codes(value)]
-    axis = attributes_of(match.node)["axis"]
-    return _node("QLinearConcat", [*_out(writer, match), *inputs], axis=axis)
+    inputs = [*_out(writer, match), *_data(writer, match)]
+    return _node("QLinearConcat", inputs, axis=attributes_of(match.node)["axis"])
 
 
 def _max_pool(writer: _Writer, match: IntegerOperator) -> ir.Node:
@@ -195,15 +193,15 @@ def _max_pool(writer: _Writer, match: IntegerOperator) -> ir.Node:
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
 _WRITERS: Mapping[str, Callable[[_Writer, IntegerOperator], ir.Node]] = {
-    "Add": _binary("QLinearAdd"),
-    "AveragePool": _unary("QLinearAveragePool", *_POOL, channels_last=0),
+    "Add": _plain("QLinearAdd"),
+    "AveragePool": _plain("QLinearAveragePool", *_POOL, channels_last=0),
     "Concat": _concat,
     "Conv": _conv,
     "Gemm": _gemm,
-    "GlobalAveragePool": _unary("QLinearGlobalAveragePool", channels_last=0),
-    "LeakyRelu": _unary("QLinearLeakyRelu", "alpha"),
+    "GlobalAveragePool": _plain("QLinearGlobalAveragePool", channels_last=0),
+    "LeakyRelu": _plain("QLinearLeakyRelu", "alpha"),
     "MatMul": _matmul,
     "MaxPool": _max_pool,
-    "Mul": _binary("QLinearMul"),
-    "Sigmoid": _unary("QLinearSigmoid"),
+    "Mul": _plain("QLinearMul"),
+    "Sigmoid": _plain("QLinearSigmoid"),
 }
