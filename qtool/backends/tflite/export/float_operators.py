@@ -32,22 +32,20 @@ aten = torch.ops.aten
 Write = Callable[[Writer, fx.Node], Value | Stored]
 
 
-def _binary(kind: str, version: int = 1) -> Write:
+def _binary(kind: str) -> Write:
     def write(w: Writer, node: fx.Node) -> Value:
         a, b = (_operand(w, node, n) for n in node.args[:2])
         factor: Any = node.kwargs.get("alpha", 1)
         if factor != 1:
             b = _times(w, node, b, float(factor))
-        return _apply(w, node, kind, [a, b], version)
+        return _apply(w, node, kind, [a, b])
 
     return write
 
 
-def _apply(
-    w: Writer, node: fx.Node, kind: str, operands: Sequence[Value | Stored], version: int = 1
-) -> Value:
+def _apply(w: Writer, node: fx.Node, kind: str, operands: Sequence[Value | Stored]) -> Value:
     values, order = aligned(w, operands, G.rank(node))
-    return w.emit(kind, values, w.new(name(node), node, order), version)
+    return w.emit(kind, values, w.new(name(node), node, order))
 
 
 def _operand(w: Writer, node: fx.Node, argument: Any) -> Value | Stored:
