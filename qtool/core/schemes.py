@@ -125,8 +125,13 @@ WEIGHTS: Mapping[str, QType] = MappingProxyType(
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of weights that may share a scale in blocks."""
 
+KERNEL_BLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType(
+    {2: (32, 64, 128), 4: BLOCK_SIZES, 8: BLOCK_SIZES}
+)
+"""Bits of the weights -> block lengths that ONNX Runtime has kernels on int8 inputs for; with
+others it computes in float, slowly."""
+
 _LONGEST_CHANNEL_BLOCK = 128
-_SHORTEST_BLOCKS = {2: 32}  # with shorter ones of these bits the runtime computes in float, slowly
 
 
 def channel_block(features: int, bits: int) -> int:
@@ -136,6 +141,5 @@ def channel_block(features: int, bits: int) -> int:
         features: inputs of the layer.
         bits: of its weights.
     """
-    shortest = _SHORTEST_BLOCKS.get(bits, 0)
-    sizes = (b for b in BLOCK_SIZES if shortest <= b <= _LONGEST_CHANNEL_BLOCK)
-    return next((b for b in sizes if b >= features), _LONGEST_CHANNEL_BLOCK)
+    fitting = (b for b in KERNEL_BLOCKS[bits] if features <= b <= _LONGEST_CHANNEL_BLOCK)
+    return next(fitting, _LONGEST_CHANNEL_BLOCK)

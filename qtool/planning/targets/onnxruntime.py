@@ -14,7 +14,7 @@ from dataclasses import replace
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.schemes import Scales, Scheme, When
+from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
@@ -27,19 +27,20 @@ from qtool.planning.targets.base import (
 )
 from qtool.planning.targets.saturation import saturation_limit
 
+_SCALES: dict[int, tuple[Scales | int, ...]] = {
+    bits: (32, *(b for b in blocks if b != 32), Scales.CHANNEL)
+    for bits, blocks in KERNEL_BLOCKS.items()
+}
+"""Bits of the weights -> which of them share a scale in MatMulNBits, the default first."""
+
 _LINEAR = (
     *INTEGER_SCHEMES,
     *(Scheme(When.DYNAMIC, weights=t) for t in (None, INT4)),
     *WEIGHT_ONLY_SCHEMES,
     *(
         Scheme(When.NEVER, weights=t, scales=scales)  # MatMulNBits
-        for t in (INT8_NARROW, UINT4, INT4, UINT8)
-        for scales in (32, 16, 64, 128, 256, Scales.CHANNEL)
-    ),
-    *(
-        Scheme(When.NEVER, weights=t, scales=scales)  # the same; in float with blocks of 16 and 256
-        for t in (UINT2, INT2)
-        for scales in (32, 64, 128, Scales.CHANNEL)
+        for t in (INT8_NARROW, UINT4, INT4, UINT8, UINT2, INT2)
+        for scales in _SCALES[t.bits]
     ),
 )
 

@@ -27,9 +27,9 @@ from qtool.backends.onnxruntime.integer_engine.node_forms import (
     RandomInput,
     matches_runtime,
 )
-from qtool.backends.onnxruntime.kernels.nbits import BLOCKS
 from qtool.backends.profiles import Profile
 from qtool.core.packed_codes import unpack
+from qtool.core.schemes import KERNEL_BLOCKS
 from qtool.core.types import INT8, UINT8, QType, QuantParams
 
 _MICROSOFT = "com.microsoft"
@@ -68,7 +68,7 @@ def _matmul_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKern
         return None
     bits, block = attributes.get("bits", 4), attributes["block_size"]
     types = (scale.dtype, torch.uint8 if zeros is None else zeros.dtype)
-    known = types == (torch.float32, torch.uint8) and block in BLOCKS.get(bits, ())
+    known = types == (torch.float32, torch.uint8) and block in KERNEL_BLOCKS.get(bits, ())
     if (
         not known
         or attributes.get("accuracy_level", 0) != _ON_CODES

@@ -9,9 +9,7 @@ kernels for AVX512-VNNI. Weights of 2 bits have an order of their own (two_bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -23,11 +21,7 @@ from qtool.backends.onnxruntime.kernels.common import add_halves
 from qtool.backends.onnxruntime.kernels.two_bits import Products, two_bit_products
 from qtool.core.errors import KernelError
 from qtool.core.packed_codes import unpack
-
-BLOCKS: Mapping[int, tuple[int, ...]] = MappingProxyType(
-    {2: (32, 64, 128), 4: (16, 32, 64, 128, 256), 8: (16, 32, 64, 128, 256)}
-)
-"""Bits of the weights -> block lengths that the runtime has kernels on int8 inputs for."""
+from qtool.core.schemes import KERNEL_BLOCKS
 
 _STEP, _LANES = 128, 16
 _AT_ONCE = 1 << 19
@@ -43,17 +37,17 @@ def matmul_nbits(
         codes: uint8 [out, blocks, block], not packed.
         scale, zero_point: [out, blocks].
         inputs: the number of input features; the last block may be padded.
-        bits: of the weights, a key of BLOCKS.
+        bits: of the weights, a key of KERNEL_BLOCKS.
         bias: float32 [out].
 
     Raises:
         KernelError: the runtime has no kernel on int8 inputs for blocks of this length.
     """
     outputs, _, block = codes.shape
-    if block not in BLOCKS[bits]:
+    if block not in KERNEL_BLOCKS[bits]:
         raise KernelError(
             f"{bits}-bit weights in blocks of {block} have no integer kernel; "
-            f"use one of {BLOCKS[bits]}"
+            f"use one of {KERNEL_BLOCKS[bits]}"
         )
     multiply = two_bit_products(codes, scale) if bits == 2 else _products(codes, scale, bits)
     offsets = (-scale * zero_point.to(torch.float32)).t().contiguous()

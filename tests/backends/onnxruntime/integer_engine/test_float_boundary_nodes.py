@@ -16,6 +16,7 @@ from qtool.backends.onnxruntime.integer_engine import float_boundary_nodes, lowe
 from qtool.backends.onnxruntime.integer_engine.integer_program import Program
 from qtool.backends.onnxruntime.kernels import nbits
 from qtool.backends.profiles import profile
+from qtool.core.schemes import KERNEL_BLOCKS
 from tests.backends.onnxruntime.kernels.oracle import VNNI
 
 RNG = np.random.default_rng(0)
@@ -107,8 +108,8 @@ def test_each_kernel_agrees_with_the_runtime_on_this_processor() -> None:
     chosen = profile("onnxruntime-x64")
     found = [
         float_boundary_nodes._blocks(b, n, zeros, bias=True)
-        for b in nbits.BLOCKS
-        for n in nbits.BLOCKS[b]
+        for b in KERNEL_BLOCKS
+        for n in KERNEL_BLOCKS[b]
         for zeros in (False, True)
     ]
     for form in found:

@@ -11,6 +11,7 @@ from qtool.backends.onnxruntime.kernels import nbits
 from qtool.backends.profiles import profile
 from qtool.core.errors import KernelError
 from qtool.core.packed_codes import pack
+from qtool.core.schemes import KERNEL_BLOCKS
 from tests.backends.kernels.ort_session import MS, Model
 from tests.backends.onnxruntime.kernels.oracle import VNNI, assert_same, tensor
 
@@ -38,9 +39,14 @@ def packed(codes: np.ndarray, bits: int) -> np.ndarray:
     return pack(tensor(codes), bits).numpy()
 
 
+FORMS = [(bits, block) for bits, blocks in KERNEL_BLOCKS.items() for block in blocks]
+
+
 @VNNI
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-@pytest.mark.parametrize(("bits", "block"), [(b, n) for b in nbits.BLOCKS for n in nbits.BLOCKS[b]])
+@pytest.mark.parametrize(
+    ("bits", "block"), [(b, n) for b in KERNEL_BLOCKS for n in KERNEL_BLOCKS[b]]
+)
 def test_matmul_nbits(bits: int, block: int, sizes: tuple[int, int, int]) -> None:
     rows, inputs, outputs = sizes
     codes, scale, zero = drawn(bits, block, outputs, inputs)
