@@ -86,3 +86,16 @@ def test_rows_of_a_large_layer_count_for_others(monkeypatch: pytest.MonkeyPatch)
     some = measure_sensitivity(graph.module, [(x,)], {}, {name: 0}).weights[name]
     assert (every.shape, some.shape) == ((8, 3), (3, 3))
     assert torch.allclose(every.sum(0), some.sum(0))
+
+
+@pytest.mark.parametrize("shape", [(5,), (7, 5), (4, 6, 5), (4, 5, 8, 8), (3, 5, 1, 7)])
+@pytest.mark.parametrize("last", [True, False])
+def test_channels_are_reduced_in_every_layout(shape: tuple[int, ...], last: bool) -> None:
+    axis = 0 if len(shape) == 1 else 1
+    values = torch.randint(-9, 9, shape, generator=torch.Generator().manual_seed(0)).float()
+    if last:  # channels lie next to each other in memory
+        values = values.movedim(axis, -1).contiguous().movedim(-1, axis)
+    others = [d for d in range(len(shape)) if d != axis]
+    for reduce in (torch.sum, torch.amin, torch.amax):
+        exact = reduce(values, others) if others else values
+        assert torch.equal(gradient_sensitivity._by_channel(reduce, values, axis), exact)
