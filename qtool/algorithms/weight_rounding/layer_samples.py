@@ -90,16 +90,15 @@ class LayerSamples:
         if x.shape[1] < 2:
             return None
         if "counts" not in chosen[0]:
-            share = x.new_full((x.shape[1], 1), 1 / x.shape[1])
-        else:
-            counts = torch.cat([each["counts"] for each in chosen])
-            share = (counts / counts.sum().clamp(min=1e-30))[:, None]
-        if has_bias(self.node):
-            x, y = (t.sub_((share * t).sum(1, keepdim=True)) for t in (x, y))
-        if "counts" not in chosen[0]:
+            if has_bias(self.node):
+                x, y = (t.sub_(t.mean(1, keepdim=True)) for t in (x, y))
             return x, y
+        counts = torch.cat([each["counts"] for each in chosen])
+        share = (counts / counts.sum().clamp(min=1e-30))[:, None]
+        if has_bias(self.node):
+            x, y = (t.sub_(share.mT @ t) for t in (x, y))
         root = (share * len(share)).sqrt()
-        return root * x, root * y
+        return x.mul_(root), y.mul_(root)
 
     def mean_input(self) -> torch.Tensor:
         """Return the mean row of inputs, float64 [groups, in]."""

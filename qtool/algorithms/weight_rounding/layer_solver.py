@@ -111,13 +111,15 @@ def best_solution(
     Raises:
         torch.linalg.LinAlgError: the Hessian is singular.
     """
-    best, error = None, problem.error(problem.nearest)
-    judged = problem.evidence.holdout[0].shape[1] > 0
+    best, judged = None, problem.evidence.holdout[0].shape[1] > 0
+    error = problem.error(problem.nearest) if judged else 0.0
     for name, solve in solvers.items():
-        proposed = solve(problem)
-        if proposed is None or (judged and not problem.error(proposed) < error):
+        if (proposed := solve(problem)) is None:
             continue
-        best, error = (name, proposed), problem.error(proposed)
+        if not judged:
+            best = name, proposed
+        elif (proposed_error := problem.error(proposed)) < error:
+            best, error = (name, proposed), proposed_error
     return best
 
 
@@ -146,11 +148,12 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
         gain = (residual * effect).sum() / effect.square().sum().clamp(min=1e-30)
         grid = Grid(scale[:, :, block], zero[:, :, block], *levels, pairs, start)
         rounded[:, :, block] = round_columns(old + gain.clamp(0, 1) * correction, inverse, grid)
+        if block.stop == inputs:
+            break
         change = rounded[:, :, block] - old
         residual = torch.baddbmm(residual, x[:, :, block], change.mT, alpha=-1)
         moment = moment[:, :, width:]  # of the columns that are not rounded yet
-        if block.stop < inputs:
-            moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
+        moment = torch.baddbmm(moment, change, evidence.products(start, block.stop), alpha=-1)
     return as_weight(node, rounded, shape)
 
 

@@ -36,8 +36,13 @@ def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     Returns:
         int64 [weights of a channel, 2], indices into the flattened channel; -1 for none.
     """
+    return _partners(tuple(shape), groups)
+
+
+@lru_cache(maxsize=64)
+def _partners(shape: tuple[int, ...], groups: int) -> torch.Tensor:
     table = torch.full((torch.Size(shape[1:]).numel(), 2), -1)
-    for one, other in _pairs(tuple(shape), groups).tolist():
+    for one, other in _pairs(shape, groups).tolist():
         for a, b in ((one, other), (other, one)):
             table[a, int(table[a, 0] >= 0)] = b
     return table

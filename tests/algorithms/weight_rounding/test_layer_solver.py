@@ -98,3 +98,19 @@ def test_the_best_of_several_proposals_is_taken(layer: tuple[fx.Node, QuantPlan]
     assert best is not None
     assert best[0] == "gptq"
     assert problem.error(best[1]) < problem.error(problem.nearest)
+
+
+@pytest.mark.parametrize("count", [IN // 2, 200])  # fewer and more rows than columns
+def test_residual_moments_are_those_of_the_residuals(count: int) -> None:
+    exact, _ = weights()
+    training, other = rows(exact, count, 0.3, 1), rows(exact, 64, 0.3, 2)
+    evidence = RowEvidence.of(exact, training, other)
+    x, y = (t.double() for t in training)
+    moment = (y - x @ exact.double().mT).mT @ x
+    assert (evidence.squares is None) == (count < IN)
+    size = float((y.abs().mT @ x.abs()).max())  # of what float32 sums, with an error of
+    near = {"rtol": 0, "atol": count * 2.0**-24 * size}  # half a last bit per term, at most
+    torch.testing.assert_close(evidence.residual_moment.double(), moment, **near)
+    torch.testing.assert_close(
+        evidence.products(2, 5).double(), x[:, :, 2:5].mT @ x[:, :, 5:], **near
+    )
