@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import fx, nn
@@ -24,9 +25,15 @@ from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.input_rounding import insert_input_rounding
 
 HOLDOUT_SAMPLES = 64
+HOLDOUT_BATCH = 16  # of one candidate, more samples are run while the result is not conclusive
 STANDARD_ERRORS = 3  # a mean further from zero than this is conclusive
+FEWEST_RATIOS = 8  # with fewer, their spread is not known
 MIN_POWER = 1e-30  # of an output that is zero everywhere
 NOISE_FLOOR = 1e-3  # of the mean noise; bounds the ratio of a sample that has hardly any
+
+
+Runs = dict[str, Executor]
+"""Hash of a network -> what runs it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +90,15 @@ def runtime_module(state: ConversionState) -> fx.GraphModule:
 
 
 def output_noise(
-    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
+    state: ConversionState,
+    modules: Sequence[fx.GraphModule],
+    batches: Sequence[Batch],
+    runs: Runs | None = None,
 ) -> list[torch.Tensor]:
     """Return the output noise of each quantized network, relative to the float outputs' power.
+
+    Args:
+        runs: see `measure_errors`.
 
     Returns:
         What each sample adds, per module: float64 [samples]; [batches] where an output does not
@@ -97,7 +110,7 @@ def output_noise(
     own = batches[ranks.rank :: ranks.size]
     errors = [
         _gather_errors(ranks, each)
-        for each in measure_errors(state.captured.graph.module, graphs, own, cache)
+        for each in measure_errors(state.captured.graph.module, graphs, own, cache, runs)
     ]
     power = torch.stack([e.signal.sum(1) for e in errors[0]]).sum(0).clamp(min=MIN_POWER)
     return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in errors]
@@ -143,40 +156,41 @@ def best_candidate(
 
     The first one if there are no such samples. The mean over samples of the logarithm of the error
     ratio decides; a few samples with large errors would dominate a ratio of sums. Of one candidate
-    half of the samples are used where they are conclusive.
+    a quarter or half of the samples are used where they are conclusive.
 
     Args:
         before: the state before the step.
         candidates: after it.
         samples: the largest number of held-out samples.
     """
-    batches = before.batches(limit=samples, holdout=True, channels_last=True)
+    batches = before.batches(HOLDOUT_BATCH, samples, holdout=True, channels_last=True)
     if not batches:
         return candidates[0]
-    modules, half = (
-        [runtime_module(each.solved()) for each in (before, *candidates)],
-        (len(batches) + 1) // 2,
-    )
-    ratios = _error_ratios(before, modules, batches[:half])
-    if batches[half:] and (len(candidates) > 1 or not _is_conclusive(ratios[0])):
-        rest = _error_ratios(before, modules, batches[half:])
-        ratios = [torch.cat(pair) for pair in zip(ratios, rest, strict=True)]
+    modules = [runtime_module(each.solved()) for each in (before, *candidates)]
+    runs: Runs = {}
+    ratios = [torch.zeros(0, dtype=torch.float64) for _ in candidates]
+    for part in _parts(batches) if len(candidates) == 1 else [batches]:
+        noise, *others = output_noise(before, modules, part, runs)
+        new = [error_ratios(noise, each) for each in others]
+        ratios = [torch.cat(pair) for pair in zip(ratios, new, strict=True)]
+        if _is_conclusive(ratios[0]):
+            break
     means = [float(each.mean()) for each in ratios]
     best = min(range(len(means)), key=means.__getitem__)
     return candidates[best] if means[best] <= 0 else None
 
 
+def _parts(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    """Return the first quarter of the batches, the second one, and the rest; none is empty."""
+    ends = [-(-len(batches) * share // 4) for share in (0, 1, 2, 4)]
+    return [batches[start:end] for start, end in pairwise(ends) if end > start]
+
+
 def _is_conclusive(ratios: torch.Tensor) -> bool:
+    if len(ratios) < FEWEST_RATIOS:
+        return False
     error = ratios.std(correction=0) / len(ratios) ** 0.5
     return bool(abs(ratios.mean()) >= STANDARD_ERRORS * error)
-
-
-def _error_ratios(
-    state: ConversionState, modules: Sequence[fx.GraphModule], batches: Sequence[Batch]
-) -> list[torch.Tensor]:
-    """Return the error ratios of all modules but the first, over those of the first."""
-    before, *after = output_noise(state, modules, batches)
-    return [error_ratios(before, each) for each in after]
 
 
 def error_ratios(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
@@ -190,6 +204,7 @@ def measure_errors(
     graphs: Sequence[FloatGraph],
     batches: Sequence[Batch],
     cache: dict[tuple[str, str], Errors],
+    runs: Runs | None = None,
 ) -> list[list[Errors]]:
     """Return the errors of quantized networks, by network and batch.
 
@@ -197,10 +212,11 @@ def measure_errors(
         expected: the float network.
         graphs: with quantization points.
         cache: (hash of a network, key of a batch) -> errors; read and extended.
+        runs: of the networks, for several calls; extended.
     """
     contents = [_content_key(batch) for batch in batches]
     hashes = [state_hash(graph.module) for graph in graphs]
-    runs: dict[str, Executor] = {}
+    runs = {} if runs is None else runs
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import is_
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
@@ -23,6 +25,9 @@ from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 
+Solutions = WeakKeyDictionary[fx.GraphModule, tuple[Parameters, tuple[object, ...]]]
+"""Module -> its parameters, and the parts of plan and calibration that they were solved from."""
+
 
 @dataclass(frozen=True, eq=False)
 class ConversionState:
@@ -35,6 +40,7 @@ class ConversionState:
         calibration: statistics of its tensors; None where a file is read back.
         parameters: of the plan's points, once they are solved.
         changes: what the steps did, in order.
+        solutions: parameters that were solved before, by module; shared by all states.
     """
 
     captured: Captured
@@ -43,6 +49,7 @@ class ConversionState:
     calibration: Calibration | None = None
     parameters: Parameters | None = None
     changes: tuple[Change, ...] = ()
+    solutions: Solutions = field(default_factory=WeakKeyDictionary)
 
     @classmethod
     def start(
@@ -115,8 +122,14 @@ class ConversionState:
         if self.parameters is not None:
             return self
         assert self.calibration is not None
-        parameters = solve_parameters(self.graph.module, self.plan, self.calibration)
-        return replace(self, parameters=parameters)
+        notes, solution = self.calibration.notes, self.solutions.get(self.graph.module)
+        evidence = (self.plan.points, self.plan.nodes, self.calibration.statistics)
+        if solution is not None and all(map(is_, evidence, solution[1])):
+            return replace(self, parameters=replace(solution[0], notes=notes + solution[0].notes))
+        silent = replace(self.calibration, notes=())
+        parameters = solve_parameters(self.graph.module, self.plan, silent)
+        self.solutions[self.graph.module] = parameters, evidence
+        return replace(self, parameters=replace(parameters, notes=notes + parameters.notes))
 
     def with_notes(self, *notes: str) -> ConversionState:
         """Return the state with more notes for the user."""

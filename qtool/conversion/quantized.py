@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from qtool.algorithms.acceptance import HOLDOUT_BATCH
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.export import Export, ExportOptions, PlannedFile
@@ -100,7 +101,7 @@ class Quantized:
         self.sample = sample
         learned = any(step.samples for step in select_steps(state.plan.recipe))
         limit, holdout = ESTIMATE_SAMPLES, True if learned else None
-        self._holdout = state.batches(limit=limit, holdout=holdout, channels_last=True)
+        self._holdout = state.batches(HOLDOUT_BATCH, limit, holdout, channels_last=True)
         self._error_cache = (
             {} if state.calibration is None else state.calibration.kept_samples.cache
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -18,6 +21,8 @@ from qtool.algorithms.acceptance import (
 )
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.graph.executor import Executor
 from qtool.planning.recipe import Recipe
 
 
@@ -130,9 +135,12 @@ def test_one_sample_far_off_does_not_decide() -> None:
     assert 0 < error_ratios(torch.zeros(4), torch.ones(4)).mean() < 10
 
 
-@pytest.mark.parametrize(("apart", "runs"), [(0.5, 1), (0.001, 2)])
-def test_half_of_the_samples_judge_where_they_can_tell(
-    apart: float, runs: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("apart", "samples", "runs"),
+    [(0.5, 64, [16]), (0.3, 64, [16, 16]), (0.001, 64, [16, 16, 32]), (0.5, 7, [7])],
+)
+def test_a_quarter_of_the_samples_judges_where_it_can_tell(
+    apart: float, samples: int, runs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
     captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
@@ -140,11 +148,49 @@ def test_half_of_the_samples_judge_where_they_can_tell(
     state = ConversionState.start(captured, captured.plan(), calibration).solved()
     seen: list[int] = []
 
-    def noise(_: object, __: object, batches: list[Batch]) -> tuple[torch.Tensor, torch.Tensor]:
+    def noise(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        batches: list[Batch] = arguments[2]
         seen.append(sum(b.size for b in batches))
         before = torch.linspace(1, 2, seen[-1])
         return before, before.flip(0) * (1 + apart)
 
     monkeypatch.setattr("qtool.algorithms.acceptance.output_noise", noise)
-    assert best_candidate(state, [state], 64) is None
-    assert seen == [32] * runs
+    assert best_candidate(state, [state], samples) is None
+    assert seen == runs
+
+
+def test_networks_that_run_again_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(256, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["gptq"])
+    state = ConversionState.start(captured, captured.plan(), calibration)
+    made = list[object]()
+
+    class Counted(Executor):
+        def __init__(self, graph: FloatGraph) -> None:
+            made.append(graph)
+            super().__init__(graph)
+
+    monkeypatch.setattr(acceptance, "Executor", Counted)
+    monkeypatch.setattr(acceptance, "_is_conclusive", lambda _: False)
+    best_candidate(state, [state.solved()], 64)
+    assert len(made) == 1  # equal networks, in three parts
+
+
+def test_parameters_are_solved_once_for_a_module_and_its_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    captured = qtool.capture_model(nn.Linear(4, 3).eval(), x)
+    calibration = qtool.calibrate(captured, [x], recover=["gptq"])
+    state = ConversionState.start(captured, captured.plan(), calibration)
+    first = state.solved().parameters
+    assert first is not None
+    noted = state.with_notes("a note").solved().parameters
+    assert noted is not None
+    assert noted.params is first.params
+    assert noted.notes == (*first.notes, "a note")
+    other = replace(calibration, statistics=dict(calibration.statistics))
+    again = replace(state, calibration=other).solved().parameters
+    assert again is not None
+    assert again.params is not first.params
