@@ -104,6 +104,7 @@ def command(
     free = _memory_of_all_ranks(memory)
     if (needed := _memory_beyond(Path(model), free, output_)) is not None:
         from qtool.blockwise.memory_plan import block_size
+        from qtool.planning.recipe import Recipe
 
         kind = file_format(output_, format_)
         refused = {
@@ -120,7 +121,8 @@ def command(
         _refuse_whole_model(model, needed, refused)
         how = {"observer": observer, "target": target, "recipe": recipe}
         how |= {"mode": mode, "accuracy": accuracy, "recover": recover}
-        block = block_size(output_, free)
+        chosen = Recipe.of(recipe, mode, accuracy, options.names(recover))
+        block = block_size(output_, free, chosen)
         inputs = Data(data, batch_size, dynamic)
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return

@@ -58,6 +58,11 @@ def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
     return [t for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
+def target_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
+    """Return the outputs of the float network that those of the quantized one are to equal."""
+    return float_outputs(module, batch.exact or batch)
+
+
 def relative_error(
     expected: Iterable[torch.Tensor], actual: Iterable[torch.Tensor]
 ) -> torch.Tensor:
@@ -220,19 +225,20 @@ def measure_errors(
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}
-            targets = float_outputs(expected, batch) if new else []
+            targets = target_outputs(expected, batch) if new else []
             for network_hash, graph in new.items():
                 if network_hash not in runs:
                     runs[network_hash] = Executor(graph)
                 run = runs[network_hash]
                 values = [t for t in run.output_values(batch, run.points) if t.is_floating_point()]
-                cache[network_hash, content] = _errors(targets, values, batch.size)
+                cache[network_hash, content] = _errors(targets, values, graph.size_of(batch))
     return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
 
 
 def _content_key(batch: Batch) -> str:
     """Return a key of a batch: its content and strides, as other strides change last bits."""
-    tensors = [t.detach().cpu() for _, t in batch.tensors()]
+    sides = [batch] if batch.exact is None else [batch, batch.exact]
+    tensors = [t.detach().cpu() for side in sides for _, t in side.tensors()]
     return f"{content_hash(tensors)} {[t.stride() for t in tensors]}"
 
 

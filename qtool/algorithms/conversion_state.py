@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,6 +30,26 @@ Solutions = WeakKeyDictionary[fx.GraphModule, tuple[Parameters, tuple[object, ..
 """Module -> its parameters, and the parts of plan and calibration that they were solved from."""
 
 
+class BlockSamples(Protocol):
+    """The samples of a block that is converted by itself: see `blockwise.block_samples`.
+
+    Attributes:
+        training_bytes: of the values that a training step stores for its gradients.
+        shared: names of results whose scales do not change, since later blocks have them, too.
+    """
+
+    @property
+    def training_bytes(self) -> int: ...
+
+    @property
+    def shared(self) -> frozenset[str]: ...
+
+    def batches(
+        self, graph: FloatGraph, size: int, limit: int | None, holdout: bool | None
+    ) -> Sequence[Batch]:
+        """Return batches with inputs in both networks, which may be read when they are used."""
+
+
 @dataclass(frozen=True, eq=False)
 class ConversionState:
     """A model on its way to integers.
@@ -41,6 +62,7 @@ class ConversionState:
         parameters: of the plan's points, once they are solved.
         changes: what the steps did, in order.
         solutions: parameters that were solved before, by module; shared by all states.
+        samples: of a block; None: the calibration has the samples of the whole network.
     """
 
     captured: Captured
@@ -50,6 +72,7 @@ class ConversionState:
     parameters: Parameters | None = None
     changes: tuple[Change, ...] = ()
     solutions: Solutions = field(default_factory=WeakKeyDictionary)
+    samples: BlockSamples | None = None
 
     @classmethod
     def start(
@@ -65,14 +88,18 @@ class ConversionState:
         limit: int | None = None,
         holdout: bool | None = False,
         channels_last: bool = False,
-    ) -> list[Batch]:
+    ) -> Sequence[Batch]:
         """Return the calibration samples as arguments of the graph, in batches that it accepts.
+
+        Those of a block have the arguments in the float network, too (`Batch.exact`).
 
         Args:
             size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.
             channels_last: in this layout convolutions of few channels are twice as fast, with other
                 last bits.
         """
+        if self.samples is not None:
+            return self.samples.batches(self.graph, size, limit, holdout)
         if self.calibration is None:
             return []
         fewest, highest = self.graph.batch_size_range()

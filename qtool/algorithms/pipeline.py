@@ -59,6 +59,10 @@ class Step:
         weights_only: `propose` reads the plan, its parameters and the weights alone, no samples and
             statistics, and no layer depends on another one. Such a step runs block by block, too,
             on the state of each block and before its layers are solved.
+        block_wise: `propose` takes a part of a network, too, and fits its results: it has no
+            probes, reads samples by `ConversionState.batches`, and its targets are
+            `acceptance.target_outputs`. Such a step runs block by block, too, after the layers of
+            each block are solved, and is judged there.
         solve_layer: solves one layer, of a step that solves layer by layer (see `layer_step`). Such
             a step runs block by block, too.
         reason: why `solve_layer` changes weights.
@@ -74,13 +78,14 @@ class Step:
     judges: int = 0
     optional: bool = False
     weights_only: bool = False
+    block_wise: bool = False
     solve_layer: LayerSolver | None = None
     reason: str = ""
 
     @property
     def runs_by_blocks(self) -> bool:
         """Whether the step needs a layer or a block alone, not the whole network."""
-        return self.weights_only or self.solve_layer is not None
+        return self.weights_only or self.block_wise or self.solve_layer is not None
 
 
 SOLVE = Step("solve", ConversionState.solved, weights_only=True)

@@ -22,6 +22,8 @@ from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import append_weights
 from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.block_run import BlockOutcome
+from qtool.blockwise.block_samples import StoredSamples
+from qtool.blockwise.block_training import rerun_block, train_block
 from qtool.blockwise.cache_scales import set_cache_scales
 from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.model_source import ModelSource
@@ -48,6 +50,10 @@ SAMPLES = 4
 OUTPUT_BYTES = 1 << 30
 """Outputs of both networks that are stored to measure a block that only joins them."""
 
+TRAINING_BYTES = 1 << 26
+"""Smallest size of the values that a training step stores for its gradients; of large blocks it is
+that of their weights."""
+
 
 @dataclass(frozen=True)
 class BlockwiseRun:
@@ -60,6 +66,8 @@ class BlockwiseRun:
         layers: name of a node -> name of the layer that it is a part of.
         blocks: in order.
         checkpoint: finished blocks, and activations.
+        target, observer, recipe: of the conversion.
+        block: bytes of float32 weights of a block.
     """
 
     whole: G.FloatGraph
@@ -71,6 +79,7 @@ class BlockwiseRun:
     target: str
     observer: str
     recipe: Recipe
+    block: int
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
@@ -94,6 +103,11 @@ def required_inputs(
     later = [b for b in run.blocks[index:] if batch in _batches_of(b, batches)]
     read = [b.tensor_name(n) for b in later for n in b.inputs]
     return [name for name in dict.fromkeys(read) if name in before]
+
+
+def _read_later(run: BlockwiseRun, index: int) -> frozenset[str]:
+    """Return the names of the tensors that blocks behind this one read."""
+    return frozenset(b.tensor_name(n) for b in run.blocks[index + 1 :] for n in b.inputs)
 
 
 def _batches_of(block: Block, batches: Sequence[StoredBatch]) -> Sequence[StoredBatch]:
@@ -126,10 +140,17 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
     outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
+    state = _with_solved_weights(solved, outcome, steps)
+    if training := [step for step in steps if step.block_wise]:
+        shared = frozenset(block.tensor_name(n) for n in block.outputs) & _read_later(run, index)
+        size = max(run.block, TRAINING_BYTES)
+        samples = StoredSamples(values, names, own, size, shared)
+        state = train_block(state, training, samples)
+        if any(change.step == step.name for change in state.changes for step in training):
+            rerun_block(solved, state, values, after, own, outcome)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
-        state = _with_solved_weights(solved, outcome, steps)
         record = _write_block(run, state, outcome, coded, measured)
     checkpoint.add(record)
 

@@ -25,9 +25,12 @@ from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.graph.process_lock import trim_memory
+from qtool.distributed import Ranks
 
 _SIZE = "size "
 After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
+Rows = list[tuple[int, float, float]]
+"""Number of a measured batch, noise and power of a result."""
 
 
 def run_block(
@@ -61,7 +64,7 @@ def run_block(
             _round(at, layer, [shard for shard in shards if shard.layer is layer])
         del shards
         trim_memory()
-    _sum_errors(at)
+    at.outcome.noise, at.outcome.power = sum_errors(at.ranks, at.errors)
     return at.outcome
 
 
@@ -99,7 +102,8 @@ def _advance(
         if after is None:
             scratch.save(index, _to_named(exact, alive | targets), _to_named(coded, alive))
         else:
-            _finish(at, batch, values, after, (exact, coded))
+            results = {name: (exact[i], coded[i]) for name, i in at.outputs.items()}
+            store_results(batch, values, after, results, at.errors)
             scratch.drop(index)
     if ranks.is_distributed and shards:
         ranks.all_gather("")  # a barrier: all batches are stored
@@ -142,22 +146,29 @@ def _from_named(named: Mapping[str, torch.Tensor]) -> dict[int, Any]:
     }
 
 
-def _finish(
-    at: BlockRun,
+def store_results(
     batch: StoredBatch,
     values: ActivationStore,
     after: After,
-    networks: tuple[list[torch.Tensor], list[torch.Tensor]],
+    results: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
+    errors: dict[str, Rows],
 ) -> None:
-    """Store the inputs of the next blocks, and measure the errors of the results."""
+    """Store the inputs of the next blocks, and measure the errors of the results.
+
+    Args:
+        batch: which has run.
+        values: inputs of this block and of later ones.
+        after: see `run_block`.
+        results: name -> result in the float and the quantized network.
+        errors: extended.
+    """
     folder, needed = after
     both = values.load(batch.number)
-    for name, number in at.outputs.items():
-        exact, coded = (side[number] for side in networks)
+    for name, (exact, coded) in results.items():
         both[0][name], both[1][name] = exact, coded
         if batch.measured and exact.is_floating_point():
-            errors = at.errors.setdefault(name, [])
-            errors.append((batch.number, *_noise_and_power(exact, coded)))
+            rows = errors.setdefault(name, [])
+            rows.append((batch.number, *_noise_and_power(exact, coded)))
     names = tuple(needed(batch))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(batch.number, *kept)
@@ -173,13 +184,17 @@ def _noise_and_power(exact: torch.Tensor, coded: torch.Tensor) -> tuple[float, f
     return noise, power
 
 
-def _sum_errors(at: BlockRun) -> None:
-    """Sum the errors of the results over the batches of all ranks, in their order."""
-    gathered = [json.loads(text) for text in at.ranks.all_gather(json.dumps(at.errors))]
-    for name in dict.fromkeys(name for errors in gathered for name in errors):
-        rows = sorted(row for errors in gathered for row in errors.get(name, []))
-        at.outcome.noise[name] = sum(noise for _, noise, _ in rows)
-        at.outcome.power[name] = sum(power for _, _, power in rows)
+def sum_errors(
+    ranks: Ranks, errors: Mapping[str, Rows]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return noise and power of the results over the batches of all ranks, in their order."""
+    gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(errors))]
+    noise, power = dict[str, float](), dict[str, float]()
+    for name in dict.fromkeys(name for own in gathered for name in own):
+        rows = sorted(row for own in gathered for row in own.get(name, []))
+        noise[name] = sum(part for _, part, _ in rows)
+        power[name] = sum(part for _, _, part in rows)
+    return noise, power
 
 
 def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
+from qtool.algorithms.registry import select_steps
 from qtool.backends.onnx.block_files import float_bytes
 from qtool.blockwise.checkpoint import stored_identity
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.planning.recipe import Recipe
 
 WHOLE = 6
 """Memory of a conversion of a whole model, in multiples of its float32 weights."""
 OF_BLOCK = 10
 """Memory of a conversion block by block, in multiples of the float32 weights of a block."""
+OF_TRAINED_BLOCK = 15
+"""The same where steps train the block: codes, gradients and two moments of Adam, and values of the
+size of the block."""
 BLOCK, SMALLEST = 1 << 28, 1 << 24
 """Default and smallest size of a block: bytes of its weights in float32."""
 
@@ -33,7 +38,7 @@ def whole_memory(path: Path) -> int:
     return 0
 
 
-def block_size(output: Path, memory: int | None) -> int:
+def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:
     """Return the size of a block in bytes of float32 weights.
 
     A conversion that goes on has the blocks that it began with.
@@ -41,11 +46,13 @@ def block_size(output: Path, memory: int | None) -> int:
     Args:
         output: file of the result.
         memory: bytes that the conversion may take; None: unknown.
+        recipe: of the conversion; its steps may train.
     """
     begun = stored_identity(output)
     if begun is not None and begun.get("block", "").isdecimal():
         return int(begun["block"])
-    size = BLOCK
-    while memory is not None and size > SMALLEST and OF_BLOCK * size > memory:
+    trains = any(step.block_wise for step in select_steps(recipe))
+    size, multiple = BLOCK, OF_TRAINED_BLOCK if trains else OF_BLOCK
+    while memory is not None and size > SMALLEST and multiple * size > memory:
         size //= 2
     return size

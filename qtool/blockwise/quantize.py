@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,7 +111,9 @@ class BlockResult(Result):
             ("blocks", f"{len(self.blocks)}, each verified in ONNX Runtime"),
             ("recovery", changes or "none"),
         )
-        all_notes = (*self.notes, *(note for b in self.blocks for note in b.notes))
+        counts = Counter(note for b in self.blocks for note in b.notes)
+        of_blocks = (f"{n} (in {k} blocks)" if k > 1 else n for n, k in counts.items())
+        all_notes = (*self.notes, *of_blocks)
         return Summary(str(self.files[0]), "quantized block by block", rows, all_notes)
 
     def details(self) -> str:
@@ -166,7 +169,7 @@ def quantize_by_blocks(
         attention: as for `load_model`.
         cache: "float" or "int8", the KV cache of a decoder.
         target, observer, recipe, mode, accuracy, recover, dynamic: as for `quantize`. Of the
-            recovery steps those run that need no more than a layer (`Step.runs_by_blocks`).
+            recovery steps those run that need no more than a block (`Step.runs_by_blocks`).
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
             than a quarter of that are split, and joined again by a Concat.
 
@@ -196,7 +199,8 @@ def quantize_by_blocks(
     ranks.check_equal("different options", json.dumps([*choices, block]))
     with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
-        run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, target, observer, chosen)
+        options = target, observer, chosen, block
+        run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, *options)
         learns = any(step.samples for step in steps)
         keep = samples_for_steps(chosen, chosen.low_bits) if learns else 0
         stored = store_data(whole, stream, checkpoint, keep, partial(required_inputs, run, 0))

@@ -265,13 +265,14 @@ def test_steps_that_need_the_whole_network_are_refused_or_said(
     folder: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "net.onnx"
-    needed = "'learned-scales' needs the whole network in memory and does not run block by block"
-    with pytest.raises(qtool.PlanError, match=f"{needed}; those that do are: .*gptq"):
-        made(folder, path, recover=["learned-scales"])
+    needed = "'smooth-quant' needs the whole network in memory and does not run block by block"
+    with pytest.raises(
+        qtool.PlanError, match=f"{needed}; those that do are: .*gptq, learned-scales"
+    ):
+        made(folder, path, recover=["smooth-quant", "learned-scales"])
     assert not list(tmp_path.iterdir())
     (note,) = made(folder, path, accuracy="best").notes
-    assert note.startswith("block by block these steps do not run: ")
-    assert "learned-scales" in note
+    assert note == ("block by block these steps do not run: cross-layer-equalization, smooth-quant")
 
 
 def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -> None:

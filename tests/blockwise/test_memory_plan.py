@@ -12,6 +12,7 @@ from qtool.cli.number_types import Bytes
 from safetensors.torch import save_file
 
 from qtool.blockwise.memory_plan import BLOCK, SMALLEST, WHOLE, block_size, whole_memory
+from qtool.planning.recipe import Recipe
 from tests.cli.float_onnx import write_float_onnx
 
 
@@ -27,12 +28,16 @@ def test_the_memory_of_a_whole_model(tmp_path: Path) -> None:
 
 def test_blocks_are_smaller_in_less_memory(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
-    assert block_size(path, None) == block_size(path, 3 << 30) == BLOCK
-    assert block_size(path, 1 << 30) == 1 << 26
-    assert block_size(path, 1000) == SMALLEST
+    plain, trained = Recipe(), Recipe(accuracy="best")
+    assert block_size(path, None, plain) == block_size(path, 3 << 30, plain) == BLOCK
+    assert block_size(path, 1 << 30, plain) == 1 << 26
+    assert block_size(path, 1000, plain) == SMALLEST
+    assert block_size(path, None, trained) == block_size(path, 4 << 30, trained) == BLOCK
+    assert block_size(path, 3 << 30, trained) == 1 << 27
+    assert block_size(path, 3 << 30, Recipe(recover=("learned-scales",))) == 1 << 27
     (tmp_path / "net.onnx.blocks").mkdir()
     (tmp_path / "net.onnx.blocks/start.json").write_text(json.dumps({"block": "12345"}))
-    assert block_size(path, 3 << 30) == 12345
+    assert block_size(path, 3 << 30, trained) == 12345
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import qtool
+from qtool.algorithms.learned_scales import training
 from qtool.algorithms.weight_rounding import layer_solver
 from qtool.blockwise import block_conversion, layer_moments, layer_shards, quantize
 from qtool.distributed import DataShard
@@ -20,6 +21,7 @@ from tests.distributed.processes import run, values
 
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
     "rounded": (8, {}),
+    "trained": (8, {"recover": ["learned-scales"]}),
     "static": (2, {"mode": "static", "accuracy": "fast"}),  # none for the third rank
 }
 
@@ -29,6 +31,7 @@ SMALL: list[tuple[Any, str, int]] = [  # what is small here counts as large
     (layer_moments, "SHARD_ELEMENTS", 2000),
     (layer_moments, "COLUMNS", 40),  # of 48 and 96
     (layer_solver, "COLUMNS", 40),
+    (training, "MAX_STEPS", 20),
 ]
 
 
@@ -54,8 +57,10 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
             patch.setattr(*given)
         for kind, (count, options) in KINDS.items():
             path = tmp_path_factory.mktemp(kind) / "net.onnx"
-            made(folder, path, data=samples(count), **options)
+            result = made(folder, path, data=samples(count), **options)
             found[kind] = content(path)
+            trained = {step for block in result.blocks for step, *_ in block.changes}
+            assert ("learned-scales" in trained) == (kind == "trained")
     return found
 
 
@@ -130,7 +135,7 @@ def dies(rank: int, folder: Path, path: Path) -> None:
         return real(*given)
 
     block_conversion.run_block = walk
-    made(folder, path, data=DataShard(samples(), rank, 2))
+    made(folder, path, data=DataShard(samples(), rank, 2), **KINDS["trained"][1])
 
 
 def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(
@@ -144,5 +149,5 @@ def test_an_end_of_one_is_that_of_all_and_any_number_goes_on(
     assert len(list(tmp_path.glob("*.blocks/block-*.json"))) == 1
     for given in SMALL:
         monkeypatch.setattr(*given)
-    made(folder, path)
-    assert content(path) == alone["rounded"]
+    made(folder, path, **KINDS["trained"][1])
+    assert content(path) == alone["trained"]

@@ -129,6 +129,11 @@ class TrainableGraph:
     def parameters(self) -> list[nn.Parameter]:
         return [p for each in self.kinds.values() for p in each.values()]
 
+    @property
+    def has_shares(self) -> bool:
+        """Whether `share` makes a difference to `apply_to`."""
+        return bool(self.scales or self.biases)
+
     def apply_to(self, state: ConversionState, share: float = 1.0) -> ConversionState:
         """Return the state with the trained values, rounded.
 
@@ -202,12 +207,21 @@ def _free_scales(state: ConversionState) -> set[str]:
     """Return the points with free scales: their codes are not requantized to another type, and
     their values do not lie on the grid already."""
     fixed = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
-    fixed |= _inputs_on_grid(state)
+    fixed |= _inputs_on_grid(state) | _shared_results(state)
     return {
         p.name
         for p in state.plan
         if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in fixed
     }
+
+
+def _shared_results(state: ConversionState) -> set[str]:
+    """Return the points of a block's results that other blocks quantize to the same codes."""
+    if state.samples is None:
+        return set()
+    ends = zip(state.graph.outputs, G.output_nodes(state.graph.graph), strict=True)
+    names = {G.name_of(n) for name, n in ends if name in state.samples.shared}
+    return {state.plan.root(p.name) for p in state.plan if p.tensor in names}
 
 
 def _inputs_on_grid(state: ConversionState) -> set[str]:

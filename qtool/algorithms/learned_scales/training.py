@@ -4,10 +4,11 @@ The quantized network is trained end to end, without labels, to reproduce the fl
 of activations (learned step size quantization, LSQ; Esser et al. 2020), biases, and weights of
 fewer than 8 bits, in codes, with a straight-through gradient. AdaRound and BRECQ (Nagel et al.
 2020; Li et al. 2021) match the float result of each layer or block instead; only the outputs
-matter, and errors of layers may cancel. With 8-bit weights nearly all noise comes from activations,
-and weights trained on some hundred samples would overfit their rounding: they are frozen. Scales
-are too few to overfit. They stop changing before the end, since the mean rounding errors depend on
-them and biases have to compensate those of the last scales.
+matter, and errors of layers may cancel. In a model larger than memory the results of each block
+are matched, from its inputs in the quantized network. With 8-bit weights nearly all noise comes
+from activations, and weights trained on some hundred samples would overfit their rounding: they are
+frozen. Scales are too few to overfit. They stop changing before the end, since the mean rounding
+errors depend on them and biases have to compensate those of the last scales.
 
 The result is kept if it reduces the output noise on held-out samples.
 """
@@ -25,6 +26,7 @@ from qtool.algorithms.acceptance import (
     float_outputs,
     ranks_for,
     relative_error,
+    target_outputs,
 )
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
@@ -46,6 +48,8 @@ MAX_STEPS = 300
 MAX_MACS = 4e12
 """MACs of all forward runs, about; large networks get fewer steps."""
 MIN_STEPS = 20
+VALUE_BYTES = 8
+"""Of each value of the float network, about: itself and its rounded one, both in float32."""
 RATES = {"scales": 0.01, "weights": 0.005, "biases": 0.005}
 """Initial learning rates of Adam, for logarithms and codes."""
 UNTIL = {"scales": 0.6, "weights": 1.0, "biases": 1.0}
@@ -66,7 +70,8 @@ def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
     if failure:
         return state.with_notes(f"{NAME}: {failure}")
     change = Change(NAME, len(graph.parameters), REASON)
-    return [graph.apply_to(state, share).with_notes(*notes).with_change(change) for share in SHARES]
+    shares = SHARES if graph.has_shares else SHARES[:1]
+    return [graph.apply_to(state, share).with_notes(*notes).with_change(change) for share in shares]
 
 
 def _train_on_one_rank(
@@ -111,15 +116,17 @@ def _train(
         for group in optimizer.param_groups:
             part = min(i / group["until"], 1.0)
             group["lr"] = group["rate"] * (1 + math.cos(math.pi * part)) / 2
-        batch = next(batches)
-        with torch.no_grad():
-            targets = float_outputs(exact, batch)
-        loss = relative_error(targets, float_outputs(graph.module, batch))
         optimizer.zero_grad()
-        loss.backward()
+        parts = next(batches)
+        for part in parts:
+            with torch.no_grad():
+                targets = target_outputs(exact, part)
+            loss = relative_error(targets, float_outputs(graph.module, part)) / len(parts)
+            loss.backward()
         if not _has_finite_gradients(graph):
             return (f"{NAME}: {NOT_FINITE.format(i, count)}",)
         optimizer.step()
+    optimizer.zero_grad()
     return ()
 
 
@@ -134,18 +141,67 @@ def _step_count(state: ConversionState) -> int:
     return max(MIN_STEPS, min(MAX_STEPS, int(MAX_MACS / cost)))
 
 
-def _sample_batches(state: ConversionState, groups: Sequence[Batch]) -> Iterator[Batch]:
-    """Draw batches by a fixed seed, each of samples of one shape."""
-    generator = torch.Generator().manual_seed(0)
-    sizes, splits = torch.tensor([float(g.size) for g in groups]), state.graph.can_split_batches
+def _sample_batches(state: ConversionState, groups: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Draw batches by a fixed seed, each of samples of one shape, in parts that are run one by one.
+
+    In memory a batch is one part; the values of a block's part fit into `training_bytes`.
+    """
+    generator, graph = torch.Generator().manual_seed(0), state.graph
+    splits, most = graph.can_split_batches, _samples_at_once(state)
+    classes = _classes(state, groups, splits)
+    sizes = torch.tensor([float(sum(size for _, size in each)) for each in classes])
     while True:
-        group = groups[int(torch.multinomial(sizes, 1, generator=generator))]
-        tensors = state.graph.tensors_of(group)
-        if not splits or len({t.shape[:1] for t in tensors}) > 1:
-            yield group
+        members = classes[int(torch.multinomial(sizes, 1, generator=generator))]
+        if not splits:
+            yield [groups[index] for index, _ in members]
             continue
-        chosen = torch.randint(group.size, (min(BATCH, group.size),), generator=generator)
-        yield state.graph.call_of([t[chosen] for t in tensors])
+        total = sum(size for _, size in members)
+        chosen = torch.randint(total, (min(BATCH, total),), generator=generator)
+        yield [_chosen(state, groups, members, part) for part in chosen.split(most)]
 
 
-LEARNED_SCALES = Step(NAME, _propose, accuracy="best", samples=SAMPLES, judges=HOLDOUT_SAMPLES)
+def _classes(
+    state: ConversionState, groups: Sequence[Batch], splits: bool
+) -> list[list[tuple[int, int]]]:
+    """Return number and size of the groups whose samples fit into one batch, in order."""
+    classes = dict[object, list[tuple[int, int]]]()
+    for index, group in enumerate(groups):
+        rows = [tuple(t.shape[1:]) for t in state.graph.tensors_of(group)]
+        key = tuple(rows) if splits and state.graph.all_inputs_have_samples else index
+        classes.setdefault(key, []).append((index, state.graph.size_of(group)))
+    return list(classes.values())
+
+
+def _chosen(
+    state: ConversionState,
+    groups: Sequence[Batch],
+    members: Sequence[tuple[int, int]],
+    chosen: torch.Tensor,
+) -> Batch:
+    """Return the samples of these numbers, which count through the groups of a class."""
+    first, parts = 0, []
+    for index, size in members:
+        own = chosen[(chosen >= first) & (chosen < first + size)] - first
+        if len(own):
+            parts.append(state.graph.samples_of(groups[index], own))
+        first += size
+    return parts[0] if len(parts) == 1 else state.graph.join(parts)
+
+
+def _samples_at_once(state: ConversionState) -> int:
+    """Return how many samples of a batch are run at once: of a block as many as have values of
+    `training_bytes`, at least one."""
+    if state.samples is None:
+        return BATCH
+    elements = sum(call.elements for call in Executor(state.graph).calls.values())
+    return max(1, min(BATCH, state.samples.training_bytes // (VALUE_BYTES * max(1, elements))))
+
+
+LEARNED_SCALES = Step(
+    NAME,
+    _propose,
+    accuracy="best",
+    samples=SAMPLES,
+    judges=HOLDOUT_SAMPLES,
+    block_wise=True,
+)

@@ -27,10 +27,13 @@ class Batch:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
+        exact: the same samples in the float network, where its values are others: at the inputs of
+            a block. None: these.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
+    exact: Batch | None = None
 
     @property
     def size(self) -> int:
@@ -65,7 +68,9 @@ class Batch:
         def apply(x: Any) -> Any:
             return function(x) if isinstance(x, torch.Tensor) else x
 
-        return Batch(*pytree.tree_map(apply, (self.args, self.kwargs)))
+        exact = None if self.exact is None else self.exact.map_tensors(function)
+        args, kwargs = pytree.tree_map(apply, (self.args, self.kwargs))
+        return Batch(args, kwargs, exact)
 
     def to_float32(self) -> Batch:
         """Return the batch with other floating point tensors converted to float32."""

@@ -8,7 +8,7 @@ module path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -95,6 +95,27 @@ class FloatGraph:
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
         return self.call_of([t[:count] if _has_dynamic_batch(i) else t for i, t in tensors])
 
+    def size_of(self, batch: Batch) -> int:
+        """Return the number of samples of a bound batch."""
+        pairs = zip(self.inputs, self.tensors_of(batch), strict=True)
+        return next((len(t) for i, t in pairs if _has_dynamic_batch(i)), batch.size)
+
+    def samples_of(self, batch: Batch, chosen: torch.Tensor | slice) -> Batch:
+        """Return the chosen samples of a bound batch that may be split; inputs without a dynamic
+        batch size stay as they are."""
+        tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
+        call = self.call_of([t[chosen] if _has_dynamic_batch(i) else t for i, t in tensors])
+        exact = None if batch.exact is None else self.samples_of(batch.exact, chosen)
+        return replace(call, exact=exact)
+
+    def join(self, batches: Sequence[Batch]) -> Batch:
+        """Return the samples of bound batches as one; all inputs have a row per sample."""
+        call = self.call_of(
+            [torch.cat(t) for t in zip(*map(self.tensors_of, batches), strict=True)]
+        )
+        exact = [batch.exact for batch in batches if batch.exact is not None]
+        return replace(call, exact=self.join(exact) if exact else None)
+
     def smaller(self, batch: Batch, count: int) -> Batch:
         """Return `head`, or the whole batch if the model does not run with less: one input may
         index the samples of another, as the edges of a graph its nodes."""
@@ -103,8 +124,8 @@ class FloatGraph:
 
     def _runs_alone(self, few: Batch) -> bool:
         """Return whether some samples of a batch run without the others."""
-        all_dynamic = all(map(_has_dynamic_batch, self.inputs))
-        to_check = [n for n in self.graph.nodes if not all_dynamic or _is_indexing(n)]
+        every = not self.all_inputs_have_samples
+        to_check = [n for n in self.graph.nodes if every or _is_indexing(n)]
         return not to_check or self._runs(to_check, few)
 
     def _runs(self, nodes: Iterable[fx.Node], batch: Batch) -> bool:
@@ -139,7 +160,12 @@ class FloatGraph:
     def batches_are_samples(self) -> bool:
         """True if a batch may be cut into samples: `can_split_batches`, and each input has one row
         per sample."""
-        return self.can_split_batches and all(map(_has_dynamic_batch, self.inputs))
+        return self.can_split_batches and self.all_inputs_have_samples
+
+    @property
+    def all_inputs_have_samples(self) -> bool:
+        """True if the batch size of each input is dynamic."""
+        return all(map(_has_dynamic_batch, self.inputs))
 
     def restrictions(self) -> tuple[str, ...]:
         """Return sentences on the batch sizes and other sizes that the file does not support."""
