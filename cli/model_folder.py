@@ -99,7 +99,7 @@ class FolderWriter:
             write_record,
         )
         from qtool.frontends.huggingface.folder_layout import GENAI
-        from qtool.frontends.huggingface.genai_speech import write_speech_files
+        from qtool.frontends.huggingface.genai_files import write_speech_files
         from qtool.frontends.huggingface.model_card import model_card
 
         mode, name = plan.recipe.mode, path.relative_to(self.folder).as_posix()

@@ -22,7 +22,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
-from qtool.distributed.first_batch import broadcast_first_batch
+from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.onnx import OnnxModule
 

@@ -18,7 +18,7 @@ from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
-from qtool.distributed.first_batch import broadcast_first_batch
+from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.model_inputs import data_inputs, random_inputs

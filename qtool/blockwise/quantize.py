@@ -46,7 +46,7 @@ from qtool.core.summary import Result, Summary, group_names
 from qtool.core.types import Change
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
-from qtool.distributed.first_batch import broadcast_first_batch
+from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.onnx import OnnxModule, capture_onnx

@@ -22,8 +22,7 @@ import torch
 
 from qtool import observers
 from qtool.core.atomic import write_atomic
-from qtool.core.data.calibration_samples import CalibrationSamples
-from qtool.core.data.data_digest import merged_digest
+from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.errors import CalibrationError, PlanError
 from qtool.core.graph import Input
 from qtool.core.path_arguments import accepts_paths
@@ -53,7 +52,7 @@ class Calibration:
         statistics: point or probe -> statistic.
         kept_samples: samples stored for steps that run the network.
         notes: for the user; not stored in the file.
-        data: digest of the samples, see `qtool.core.data.data_digest`; "" if unknown.
+        data: digest of the samples, see `qtool.core.data.calibration_samples`; "" if unknown.
     """
 
     fingerprint: str

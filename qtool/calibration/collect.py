@@ -21,8 +21,7 @@ from qtool.calibration.range_convergence import RangeConvergence
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
-from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
-from qtool.core.data.data_digest import DataDigest
+from qtool.core.data.calibration_samples import CalibrationSamples, DataDigest, content_hash
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs

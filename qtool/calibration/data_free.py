@@ -111,10 +111,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
 def _batch_norm_statistics(module: fx.GraphModule) -> list[_BatchNormStatistics]:
     statistics = []
     for node in batch_norms(module):
-        source, mean, variance = node.args[0], node.args[3], node.args[4]
-        assert isinstance(source, fx.Node)
-        assert isinstance(mean, fx.Node)
-        assert isinstance(variance, fx.Node)
+        source, mean, variance = G.source(node), G.source(node, 3), G.source(node, 4)
         eps: Any = node.args[EPS_POSITION[node.target]]
         std = (G.tensor(module, variance).detach() + float(eps)).sqrt()
         means = G.tensor(module, mean).detach()

@@ -52,16 +52,16 @@ class Store:
         np.savez(buffer, key=np.array(f"{self.key}/{key}"), **arrays)  # type: ignore[arg-type]  # names are the caller's
         write_atomic(self.folder / f"{name}.npz", buffer.getvalue())
 
-    def load_or_make(self, name: str, kind: type[T], make: Callable[[], T], key: str = "") -> T:
+    def load_or_make(self, name: str, kind: type[T], make: Callable[[], T]) -> T:
         """Return the dataclass stored under `name`; otherwise make and store it."""
-        stored = self.load(name, key)
+        stored = self.load(name)
         if stored is not None:
             try:
                 return from_json(kind, json.loads(str(stored["json"])))
             except (KeyError, TypeError, ValueError):
                 pass  # of an older qtool
         record = make()
-        self.save(name, {"json": np.array(json.dumps(to_json(record)))}, key)
+        self.save(name, {"json": np.array(json.dumps(to_json(record)))})
         return record
 
     def clear(self) -> None:

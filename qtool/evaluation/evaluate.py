@@ -18,7 +18,6 @@ from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Result, Summary
-from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
@@ -135,7 +134,6 @@ def evaluate_files(
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
-    progress: Progress = lambda x: x,
 ) -> Evaluation:
     """Run both files in their runtimes on the same batches.
 
@@ -163,7 +161,7 @@ def evaluate_files(
     own = None
     if first is not None:
         stream = itertools.chain([first], stream)
-        own = measure_outputs(files, stream, runtime=runtime, progress=progress)
+        own = measure_outputs(files, stream, runtime=runtime)
     share = None if labels is None else np.asarray(labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from qtool.backends.table import write_float
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
-from qtool.core.errors import CalibrationError, CaptureError, DataError
+from qtool.core.errors import CalibrationError, CaptureError, DataError, describe
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import batch_norms
 from qtool.core.graph.fingerprint import fingerprint
@@ -33,7 +34,6 @@ from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
-from qtool.frontends.torch.float32 import to_float32
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
@@ -188,7 +188,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     elif isinstance(model, OnnxModule):
         graph = capture_onnx(model, next(batches([example], model)), dynamic)
     elif isinstance(model, nn.Module):
-        model, batch, notes = to_float32(model, next(batches([example], model)))
+        model, batch, notes = _to_float32(model, next(batches([example], model)))
         with without_cache(model, batch) as cache_notes:
             graph, size_notes = _with_suggested_sizes(model, batch, dynamic)
         notes += (*cache_notes, *size_notes)
@@ -303,3 +303,39 @@ def example_outputs(graph: FloatGraph) -> list[torch.Tensor]:
 
 def _first_samples(graph: FloatGraph) -> Batch:
     return graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
+
+
+def _to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tuple[str, ...]]:
+    """Return a model and its batch in float32, and notes on what was converted.
+
+    The user's model stays as it is; a copy is converted. Models that mix float32 with other types
+    in their parameters stay as they are, with their batch.
+
+    Raises:
+        CaptureError: the model cannot be copied.
+    """
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if torch.float32 in types and len(types) > 1:
+        return model, example, ()
+    notes = []
+    if other := types - {torch.float32}:
+        notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
+        model = _converted(model)
+    dtypes = {t.dtype for _, t in example.tensors() if t.is_floating_point()}
+    if other := dtypes - {torch.float32}:
+        notes.append(f"the data is in {_names(other)}: it is converted to float32")
+    return model, example.to_float32(), tuple(notes)
+
+
+def _converted(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model).float()
+    except Exception as error:
+        raise CaptureError(
+            f"the model is not in float32 and cannot be copied ({describe(error)}); give "
+            "model.float()"
+        ) from error
+
+
+def _names(types: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(t).removeprefix("torch.") for t in types))

@@ -36,8 +36,7 @@ def _groups(last: fx.Node) -> int | None:
 
 
 def _rewrite(module: fx.GraphModule, last: fx.Node, groups: int) -> None:
-    source = last.args[0].args[0].args[0]  # type: ignore[union-attr]  # see _groups
-    assert isinstance(source, fx.Node)
+    source = G.source(G.source(G.source(last)))
     channels, name = int(G.shape(source)[1]), G.name_of(last)
     order = torch.arange(channels).reshape(groups, -1).t().reshape(-1)
     index = G.add_tensor(module, next(iter(module.graph.nodes)), order, f"{name}.order")

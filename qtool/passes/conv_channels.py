@@ -49,8 +49,7 @@ def block_diagonal(weight: torch.Tensor, groups: int, factor: int) -> torch.Tens
 
 
 def _merge(module: fx.GraphModule, node: fx.Node, factor: int) -> None:
-    weight, groups = node.args[1], int(node.args[6])  # type: ignore[arg-type]  # an int
-    assert isinstance(weight, fx.Node)
+    weight, groups = G.source(node, 1), int(node.args[6])  # type: ignore[arg-type]  # an int
     merged = block_diagonal(G.tensor(module, weight).detach(), groups, factor)
     (stored,) = add_parameters(module, G.name_of(node), weight=merged)
     args = (node.args[0], stored, *node.args[2:6], groups // factor)
@@ -84,8 +83,7 @@ def _has_three_channels(node: fx.Node) -> bool:
 
 
 def _pad(module: fx.GraphModule, node: fx.Node, _: bool) -> None:
-    source, weight = node.args[0], node.args[1]
-    assert isinstance(weight, fx.Node)
+    source, weight = G.source(node), G.source(node, 1)
     name, n = G.name_of(node), G.rank(node) - 2
     data = G.tensor(module, weight).detach()
     zeros = data.new_zeros(data.shape[0], 1, *data.shape[2:])

@@ -45,8 +45,7 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 
 def _flatten(node: fx.Node, valued: Valued) -> None:
-    x, name = node.args[0], G.name_of(node)
-    assert isinstance(x, fx.Node)
+    x, name = G.source(node), G.name_of(node)
     sizes = leading_sizes(node, x, G.rank(x) - 1)
     features_in, features_out = int(G.shape(x)[-1]), int(G.shape(node)[-1])
 

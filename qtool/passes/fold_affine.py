@@ -84,8 +84,7 @@ def _folded(
     module: fx.GraphModule, node: fx.Node, affine: _Affine
 ) -> tuple[fx.Node, fx.Node | None]:
     layer = affine.layer
-    weight_node, bias_node = layer.args[1], G.argument(layer, 2, "bias")
-    assert isinstance(weight_node, fx.Node)
+    weight_node, bias_node = G.source(layer, 1), G.argument(layer, 2, "bias")
     weight = G.tensor(module, weight_node).detach()
     bias = None if bias_node is None else G.tensor(module, bias_node).detach()
     channels = int(G.shape(layer)[_CHANNELS[layer.target]])

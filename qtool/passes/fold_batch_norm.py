@@ -68,8 +68,7 @@ def _rewrite(module: fx.GraphModule) -> int:
     folded: dict[tuple[Any, ...], list[fx.Node]] = {}
     count = 0
     while (norm := _next_foldable(module)) is not None:  # one by one: a norm may follow another
-        layer = norm.args[0]
-        assert isinstance(layer, fx.Node)
+        layer = G.source(norm)
         key = (*_constants(layer, norm), norm.args[7], layout(layer))
         if key not in folded:
             folded[key] = _fold_parameters(module, layer, norm)

@@ -27,8 +27,7 @@ def _foldable(conv: fx.Node) -> bool:
 def _rewrite(module: fx.GraphModule) -> int:
     count = 0
     while (conv := _leftover(module)) is not None:  # one by one: a pad may follow another
-        pad = conv.args[0]
-        assert isinstance(pad, fx.Node)
+        pad = G.source(conv)
         n = G.rank(conv) - 2
         widths = [int(w) for w in pad.args[1]] + [0] * (2 * n)  # type: ignore[union-attr, arg-type]
         # ATen pads from the last dimension, (begin, end) by (begin, end); conv wants begins, ends.

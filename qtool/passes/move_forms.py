@@ -18,8 +18,7 @@ OPEN_END = 2**63 - 1  # torch's end of an open slice
 
 def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Replace split, chunk and unbind by a slice (or select) for each part that is read."""
-    x, parts = node.args[0], G.value(node)
-    assert isinstance(x, fx.Node)
+    x, parts = G.source(node), G.value(node)
     users = list(node.users)
     if any(u.target is not operator.getitem for u in users):
         return None
@@ -85,8 +84,7 @@ def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Concatenate the end and the beginning along each axis."""
-    x, shifts, axes = node.args[0], node.args[1], G.argument(node, 2, "dims", [])
-    assert isinstance(x, fx.Node)
+    x, shifts, axes = G.source(node), node.args[1], G.argument(node, 2, "dims", [])
     assert isinstance(shifts, list | tuple)
     sizes = [G.shape(x)[a] for a in axes]
     if not axes or not all(isinstance(s, int) for s in (*sizes, *shifts)):
@@ -112,8 +110,7 @@ def circular_pad(node: fx.Node) -> fx.Node | None:
 
     Slices move codes, and OpenVINO does not support such a Pad.
     """
-    x, widths = node.args[:2]
-    assert isinstance(x, fx.Node)
+    x, widths = G.source(node), node.args[1]
     assert isinstance(widths, list | tuple)
     numbers = [w for w in widths if isinstance(w, int) and w >= 0]
     if len(numbers) != len(widths):
@@ -173,8 +170,7 @@ def _gather(module: fx.GraphModule, node: fx.Node, axis: int, order: torch.Tenso
 
 
 def _pixel_unshuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    x, block = node.args[0], node.args[1]
-    assert isinstance(x, fx.Node)
+    x, block = G.source(node), node.args[1]
     assert isinstance(block, int)
     sizes = G.shape(x)
     if len(sizes) != 4 or not all(isinstance(s, int) for s in sizes[1:]):

@@ -47,10 +47,9 @@ def _pool(rank: int, body: _Body, indices: bool = False) -> Rule:
     """
 
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-        x, whole = node.args[0], _values_only(node) if indices else node
+        x, whole = G.source(node), _values_only(node) if indices else node
         if whole is None:
             return None
-        assert isinstance(x, fx.Node)
         one = G.rank(x) == rank + 1
         if one:
             x = insert_before(node, aten.unsqueeze.default, (x, 0), "batch")
@@ -228,8 +227,7 @@ def _padded_first(
 
 
 def _mean(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    x, dims = node.args[0], G.argument(node, 1, "dim")
-    assert isinstance(x, fx.Node)
+    x, dims = G.source(node), G.argument(node, 1, "dim")
     if not dims or G.rank(x) < 3 or node.kwargs.get("dtype") is not None:
         return None
     if {d % G.rank(x) for d in dims} != set(range(2, G.rank(x))) or not _is_image(x):

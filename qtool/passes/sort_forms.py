@@ -21,9 +21,7 @@ aten = torch.ops.aten
 
 
 def _scatter(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    index, source = node.args[2:4]
-    assert isinstance(index, fx.Node)
-    assert isinstance(source, fx.Node)
+    index, source = G.source(node, 2), G.source(node, 3)
     cut, pairs = source, zip(G.shape(index), G.shape(source), strict=True)
     for axis, (count, size) in enumerate(pairs):
         if isinstance(count, int) and not G.same_sizes([count], [size]):

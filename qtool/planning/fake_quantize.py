@@ -169,8 +169,7 @@ def _free_path(module: nn.Module, parent: str, name: str) -> str:
 
 def _insert_dynamic(module: fx.GraphModule, path: str, point: Point, user: fx.Node) -> None:
     """Insert a dynamic point on what the layer reads, which may be quantized already."""
-    source = user.args[0]
-    assert isinstance(source, fx.Node)
+    source = G.source(user)
     with module.graph.inserting_before(user):
         call = module.graph.call_module(path, (source,))
     call.meta[G.NAME] = value_names.quant_point(point.name)

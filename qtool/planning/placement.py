@@ -138,9 +138,7 @@ def _place_constants(state: NodeDecisions, node: fx.Node) -> None:
             state.points.append(Point(f"{name}.{G.name_of(source)}", Kind.CONSTANT, spec, (edge,)))
     if row.weight is None:
         return
-    weight, data = node.args[row.weight], node.args[0]
-    assert isinstance(weight, fx.Node)
-    assert isinstance(data, fx.Node)
+    weight, data = G.source(node, row.weight), G.source(node)
     axis = None if scheme.scales is Scales.TENSOR else row.channel_axis
     w = Point(
         f"{name}.weight",

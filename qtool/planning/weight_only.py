@@ -69,9 +69,7 @@ def tied_table_scheme(
         None where lookup and layer cannot read the same codes.
     """
     assert scheme.weights is not None
-    ids, weight = table.args[:2]
-    assert isinstance(ids, fx.Node)
-    assert isinstance(weight, fx.Node)
+    ids, weight = G.source(table), G.source(table, 1)
     if scheme.when is not When.NEVER or not isinstance(scheme.scales, int):
         return None
     if int(G.shape(weight)[-1]) % scheme.scales or G.value(ids).dtype is not torch.int64:
@@ -140,6 +138,5 @@ def place_points(
 
 
 def _point(node: fx.Node, position: int, what: str, kind: Kind, spec: Observed | Dynamic) -> Point:
-    source, name = node.args[position], G.name_of(node)
-    assert isinstance(source, fx.Node)
+    source, name = G.source(node, position), G.name_of(node)
     return Point(f"{name}.{what}", kind, spec, (Edge(G.name_of(source), name),))

@@ -29,6 +29,7 @@ from qtool.core.graph.nodes import (
     rank,
     same_sizes,
     shape,
+    source,
     tensor,
     value,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "set_attr_value",
     "set_tensor",
     "shape",
+    "source",
     "tensor",
     "value",
 ]

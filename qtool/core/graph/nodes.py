@@ -70,6 +70,13 @@ def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
 
 
+def source(node: fx.Node, index: int = 0) -> fx.Node:
+    """Return the node that computes an argument, which is no number."""
+    argument = node.args[index]
+    assert isinstance(argument, fx.Node), node.format_node()
+    return argument
+
+
 def tensor(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     """Return the parameter, buffer or constant of a get_attr node."""
     assert node.op == "get_attr", node.format_node()

@@ -95,18 +95,16 @@ def measure_files(
     data: Iterable[Any],
     options: ReportOptions,
     *,
-    reference: int = 0,
     keep: Path | None = None,
     bars: Bars = no_bars,
 ) -> Report:
     """Compare several files, of qtool or other tools.
 
     Args:
-        reference: index of the file that the others are compared with.
+        files: the others are compared with the first.
         keep: see `measure_quantized`.
     """
-    ordered = [files[reference], *(f for i, f in enumerate(files) if i != reference)]
-    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(ordered), ordered, strict=True)]
+    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
     note = "layers are not measured when files are compared; use `qtool report` for one model"
     return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
 

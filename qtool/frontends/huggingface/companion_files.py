@@ -15,7 +15,7 @@ from qtool.core.atomic import write_atomic
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, js_dtype
-from qtool.frontends.huggingface.genai_config import CONFIG, genai_config
+from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
 _CONFIG, _JS_CONFIG, _MODULES = "config.json", "transformers.js_config", "modules.json"

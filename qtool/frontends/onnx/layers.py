@@ -62,7 +62,7 @@ def pad_sides(x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], fill:
     return F.pad(x, [w for pair in pairs for w in pair], value=fill)
 
 
-def conv(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
     rank = weight.dim() - 2
     begins, ends = _pads(call, x, weight.shape[2:])
     if begins != ends:
@@ -71,7 +71,7 @@ def conv(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     return _CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
 
 
-def conv_transpose(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
     rank = weight.dim() - 2
     call.require("auto_pad", "NOTSET", "VALID")
     begins, ends = _pads(call, x, weight.shape[2:])
@@ -94,18 +94,17 @@ def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:
     return product if c is None else product + (c if beta == 1.0 else c * beta)
 
 
-def linear(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def linear(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
     return F.linear(x, weight, bias)
 
 
-def dropout(call: NodeCall, x: Any, ratio: Any = None) -> torch.Tensor:
+def dropout(call: NodeCall, x: torch.Tensor, ratio: Any = None) -> torch.Tensor:
     """Return the input, as in eval mode."""
     _require_inference(call)
-    unchanged: torch.Tensor = x
-    return unchanged
+    return x
 
 
-def max_pool(call: NodeCall, x: Any) -> torch.Tensor:
+def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     kernel = call.get("kernel_shape")
     strides, dilations = _strides_and_dilations(call, len(kernel))
     begins, ends = _pads(call, x, kernel, dilated=False)  # as in the runtime
@@ -121,7 +120,7 @@ def max_pool(call: NodeCall, x: Any) -> torch.Tensor:
     return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 
 
-def average_pool(call: NodeCall, x: Any) -> torch.Tensor:
+def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     kernel = call.get("kernel_shape")
     begins, ends = _pads(call, x, kernel)
     strides, dilations = _strides_and_dilations(call, len(kernel))
@@ -142,7 +141,9 @@ def _require_inference(call: NodeCall) -> None:
         raise call.unsupported("training mode")
 
 
-def batch_norm(call: NodeCall, x: Any, weight: Any, bias: Any, mean: Any, var: Any) -> torch.Tensor:
+def batch_norm(
+    call: NodeCall, x: torch.Tensor, weight: Any, bias: Any, mean: Any, var: Any
+) -> torch.Tensor:
     call.require("training_mode", 0)
     _require_inference(call)
     epsilon = call.get("epsilon", 1e-5)
@@ -152,7 +153,7 @@ def batch_norm(call: NodeCall, x: Any, weight: Any, bias: Any, mean: Any, var: A
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, epsilon)
 
 
-def layer_norm(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+def layer_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
     call.require("stash_type", 1)
     axis = call.get("axis", -1) % x.dim()
     sizes, epsilon = list(x.shape[axis:]), call.get("epsilon", 1e-5)
@@ -162,11 +163,11 @@ def layer_norm(call: NodeCall, x: Any, weight: Any, bias: Any = None) -> torch.T
     return plain if bias is None else plain + bias
 
 
-def instance_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+def instance_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
     return F.instance_norm(x, weight=weight, bias=bias, eps=call.get("epsilon", 1e-5))
 
 
-def group_norm(call: NodeCall, x: Any, weight: Any, bias: Any) -> torch.Tensor:
+def group_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
     """Normalize groups; there is one weight per group before opset 21, then one per channel."""
     call.require("stash_type", 1)
     groups, epsilon = call.get("num_groups"), call.get("epsilon", 1e-5)
@@ -214,25 +215,24 @@ def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Calla
         noop: the reduction of a single element is the element.
     """
 
-    def apply(call: NodeCall, x: Any, axes: Array | None = None) -> torch.Tensor:
+    def apply(call: NodeCall, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
         where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
         if not where and call.get("noop_with_empty_axes", 0):
             if not noop:
                 raise call.unsupported("no axes")
-            unchanged: torch.Tensor = x
-            return unchanged
+            return x
         return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
 
     return apply
 
 
-def cumulative_sum(call: NodeCall, x: Any, axis: Array) -> torch.Tensor:
+def cumulative_sum(call: NodeCall, x: torch.Tensor, axis: Array) -> torch.Tensor:
     call.require("exclusive", 0)
     call.require("reverse", 0)
     return torch.cumsum(x, int(axis), dtype=x.dtype)
 
 
-def arg_max(call: NodeCall, x: Any) -> torch.Tensor:
+def arg_max(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     call.require("select_last_index", 0)
     return torch.argmax(x, call.get("axis", 0), bool(call.get("keepdims", 1)))
 

@@ -17,11 +17,10 @@ _END = 2**31 - 1  # "to the end" in a Slice
 _BACK_TO_FIRST = (2**31 - 1, 2**63 - 1)  # the same in ONNX Runtime if the step is negative
 
 
-def reshape(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
+def reshape(call: NodeCall, x: torch.Tensor, shape: Array) -> torch.Tensor:
     keep = not call.get("allowzero", 0)
     sizes = [x.shape[i] if keep and _is(s, 0) else s for i, s in enumerate(shape.tolist())]
-    reshaped: torch.Tensor = x.reshape(sizes)
-    return reshaped
+    return x.reshape(sizes)
 
 
 def _is(size: Any, number: int) -> bool:
@@ -29,13 +28,12 @@ def _is(size: Any, number: int) -> bool:
     return isinstance(size, int) and size == number
 
 
-def flatten(call: NodeCall, x: Any) -> torch.Tensor:
+def flatten(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     axis = call.get("axis", 1)
     if axis == 1:
         return torch.flatten(x, 1)
     rows = reduce(operator.mul, x.shape[:axis], 1)
-    matrix: torch.Tensor = x.reshape([rows, -1])
-    return matrix
+    return x.reshape([rows, -1])
 
 
 def squeeze(call: NodeCall, x: Any, axes: Array | None = None) -> Any:
@@ -126,7 +124,7 @@ def _is_dynamic(bound: Any) -> bool:
     return isinstance(bound, torch.SymInt)
 
 
-def gather(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
+def gather(call: NodeCall, x: torch.Tensor, index: Any) -> torch.Tensor:
     axis = call.get("axis", 0)
     if index.ndim == 0 and isinstance(index, np.ndarray):
         return torch.select(x, axis, int(index))
@@ -138,7 +136,7 @@ def gather(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
     return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
-def gather_elements(call: NodeCall, x: Any, index: Any) -> torch.Tensor:
+def gather_elements(call: NodeCall, x: torch.Tensor, index: Any) -> torch.Tensor:
     axis = call.get("axis", 0)
     return torch.gather(x, axis, _non_negative_index(call, x, index, axis).long())
 
@@ -152,17 +150,15 @@ def _non_negative_index(call: NodeCall, x: Any, index: Any, axis: int) -> Any:
     return torch.where(index < 0, index + x.shape[axis], index)
 
 
-def expand(call: NodeCall, x: Any, shape: Array) -> torch.Tensor:
+def expand(call: NodeCall, x: torch.Tensor, shape: Array) -> torch.Tensor:
     ones = [1] * max(0, len(shape) - x.dim())
     sizes = [*([1] * max(0, x.dim() - len(shape))), *shape.tolist()]
     pairs = zip([*ones, *x.shape], sizes, strict=True)
-    expanded: torch.Tensor = x.expand([old if _is(new, 1) else new for old, new in pairs])
-    return expanded
+    return x.expand([old if _is(new, 1) else new for old, new in pairs])
 
 
-def cast(call: NodeCall, x: Any) -> torch.Tensor:
-    converted: torch.Tensor = x.to(torch_type(call, call.get("to")))
-    return converted
+def cast(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch_type(call, call.get("to")))
 
 
 def torch_type(call: NodeCall, kind: int) -> torch.dtype:
@@ -171,22 +167,20 @@ def torch_type(call: NodeCall, kind: int) -> torch.dtype:
     return TORCH_TYPES[kind]
 
 
-def depth_to_space(call: NodeCall, x: Any) -> torch.Tensor:
+def depth_to_space(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     b = call.get("blocksize")
     if call.get("mode", "DCR") == "CRD":
         return F.pixel_shuffle(x, b)
     n, c, h, w = x.shape
     blocks = x.reshape(n, b, b, c // b**2, h, w).permute(0, 3, 4, 1, 5, 2)
-    image: torch.Tensor = blocks.reshape(n, c // b**2, h * b, w * b)
-    return image
+    return blocks.reshape(n, c // b**2, h * b, w * b)
 
 
-def space_to_depth(call: NodeCall, x: Any) -> torch.Tensor:
+def space_to_depth(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     b = call.get("blocksize")
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
-    channels: torch.Tensor = blocks.reshape(n, c * b**2, h // b, w // b)
-    return channels
+    return blocks.reshape(n, c * b**2, h // b, w // b)
 
 
 def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
@@ -196,7 +190,7 @@ def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
     return torch.full(shape.tolist(), np.asarray(array).reshape(-1)[0].item(), dtype=kind)
 
 
-def eye_like(call: NodeCall, x: Any) -> torch.Tensor:
+def eye_like(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     """Return an identity matrix of the input's sizes: a constant, if they are fixed."""
     call.require("k", 0)
     kind = call.get("dtype")

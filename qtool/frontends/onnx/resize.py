@@ -36,7 +36,7 @@ def pad(
     return F.pad(x, widths, mode=torch_mode)
 
 
-def upsample(call: NodeCall, x: Any, scales: Any = None) -> torch.Tensor:
+def upsample(call: NodeCall, x: torch.Tensor, scales: Any = None) -> torch.Tensor:
     """Compute Upsample, up to opset 9: the coordinates are always asymmetric."""
     scales = call.get("scales") if scales is None else scales.tolist()
     call.require("mode", "nearest")

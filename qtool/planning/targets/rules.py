@@ -101,8 +101,7 @@ def float32(node: fx.Node, *inputs: fx.Node) -> str | None:
 
 def float32_data(node: fx.Node) -> str | None:
     """Require float32 in the first input; indices may have any type."""
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
+    source = G.source(node)
     return float32(node, source)
 
 

@@ -183,7 +183,7 @@ def test_compare(made, images, digits, tmp_path):
     other = tmp_path / "other.onnx"
     other.write_bytes(int8.read_bytes())
     asked = replace(QUICK, labels=digits.labels)
-    found = compare_files([other, int8], images, tmp_path / "c", asked, reference=1)
+    found = compare_files([int8, other], images, tmp_path / "c", asked)
     assert [m.name for m in found.models] == ["model.int8", "other"]
     assert found.accuracy.models[1].agreement.value == 1.0
     assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]

@@ -23,7 +23,7 @@ from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.errors import CaptureError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
-from qtool.frontends.huggingface.genai_config import genai_config
+from qtool.frontends.huggingface.genai_files import genai_config
 from qtool.frontends.load_model import load_model
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_model_folder import tokenizer

@@ -11,8 +11,8 @@ import pytest
 from onnx import numpy_helper
 
 from qtool.core.errors import ExportError, VerificationError
-from qtool.frontends.huggingface import genai_speech
-from qtool.frontends.huggingface.genai_speech import AUDIO, PROCESSOR, TEXT, write_speech_files
+from qtool.frontends.huggingface import genai_files
+from qtool.frontends.huggingface.genai_files import AUDIO, PROCESSOR, TEXT, write_speech_files
 from tests.frontends.conftest import save_sound
 from tests.frontends.huggingface.test_consumers import convert
 from tests.frontends.huggingface.test_encoder_decoder import whisper
@@ -64,13 +64,13 @@ def test_other_graphs_are_refused(
     encoder, decoder = (folder / part for part in PARTS)
     with pytest.raises(ExportError, match=r"does not append to 'past_key_values\.0\.encoder\.key'"):
         write_speech_files(config, folder, encoder, encoder)
-    outputs = genai_speech._outputs
+    outputs = genai_files._outputs
 
-    def wrong(path: Path, feed: genai_speech.NamedArrays) -> genai_speech.NamedArrays:
+    def wrong(path: Path, feed: genai_files.NamedArrays) -> genai_files.NamedArrays:
         found = outputs(path, feed)
         return {k: v + np.float32(path.name == TEXT) for k, v in found.items()}
 
-    monkeypatch.setattr(genai_speech, "_outputs", wrong)
+    monkeypatch.setattr(genai_files, "_outputs", wrong)
     with pytest.raises(VerificationError, match="does not compute what decoder_model_merged"):
         write_speech_files(config, folder, encoder, decoder)
     assert not [name for name in (AUDIO, TEXT) if (folder / name).exists()]
