@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import Step, run_steps
 from qtool.blockwise.activation_store import ActivationStore
@@ -56,7 +56,7 @@ def rerun_block(
         outcome: of the first run.
     """
     ranks, errors = current(), dict[str, Rows]()
-    module = quantized_module(trained)
+    module = runtime_module(trained)
     exact, coded = Executor(before.graph), Executor(replace(trained.graph, module=module))
     names = [i.name for i in before.graph.inputs]
     networks = (exact, frozenset[str]()), (coded, coded.points)
