@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from qtool.algorithms import acceptance
-from qtool.algorithms.acceptance import quantized_module
+from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales import training
 from qtool.algorithms.pipeline import Step
@@ -83,7 +83,7 @@ def test_samples_have_two_sides(folder: Path, tmp_path: Path) -> None:
     result = made(folder, tmp_path / "net.onnx", **EIGHT_BITS)
     assert len(blocks) == len(result.blocks) == 3
     for (state, inputs), (_, results) in pairwise(blocks):
-        networks = quantized_module(state), state.captured.graph.module
+        networks = runtime_module(state), state.captured.graph.module
         for batch, after in zip(inputs, results, strict=True):
             assert after.exact is not None
             with torch.no_grad():

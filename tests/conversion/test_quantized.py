@@ -62,7 +62,7 @@ def test_a_failed_verification_leaves_what_was_there(
 ) -> None:
     path = tmp_path / "model.onnx"
     path.write_text("the last good one")
-    model = quantized("linear")
+    model = quantize(network("linear"), [samples("linear", 16)], accuracy="fast")  # it stores this
     wrong = corrupt("2.weight.codes", np.negative)
     monkeypatch.setattr(model._onnx, "model", lambda *_: wrong)
     with pytest.raises(VerificationError, match=r"model\.onnx was not written"):
