@@ -14,11 +14,8 @@ from __future__ import annotations
 import argparse
 import compileall
 import json
-import os
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -26,6 +23,8 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from fresh_process import run_fresh
 
 import qtool
 
@@ -76,17 +75,8 @@ def measured(side: str, folder: Path, name: str, samples: int) -> dict[str, floa
 
 
 def _fresh(side: str, folder: Path, name: str, samples: int) -> dict[str, float]:
-    command = [sys.executable, __file__, str(folder), "--networks", name, "--side", side]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--samples", str(samples)],
-        env=environment,
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+    words = ("--networks", name, "--side", side, "--samples", str(samples))
+    return run_fresh(__file__, str(folder), *words)
 
 
 def main() -> None:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from pathlib import Path
+
+from fresh_process import run_fresh
 
 LEVELS = ("fast", "balanced")
 FIGURES = ("conversion", "process")
@@ -50,19 +49,6 @@ def measured(folder: Path, name: str, level: str) -> dict[str, float]:
     return {"conversion": converted - start, "process": process}
 
 
-def _fresh(folder: Path, name: str, level: str) -> dict[str, float]:
-    command = [sys.executable, __file__, str(folder), "--networks", name, "--level", level]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -81,7 +67,9 @@ def main() -> None:
         rows: dict[str, list[dict[str, float]]] = {level: [] for level in LEVELS}
         for _ in range(options.repeat):
             for level in LEVELS:
-                rows[level].append(_fresh(options.folder, name, level))
+                rows[level].append(
+                    run_fresh(__file__, str(options.folder), "--networks", name, "--level", level)
+                )
         cells = []
         for figure in FIGURES:
             fast, balanced = (statistics.median(r[figure] for r in rows[v]) for v in LEVELS)

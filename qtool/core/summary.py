@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,12 +46,12 @@ class Summary:
         return "\n".join([head, *rows, *self.warnings])
 
 
-class Result(JsonRecord):
+class Result(JsonRecord, ABC):
     """A result that is printed as its summary."""
 
+    @abstractmethod
     def summary(self) -> Summary:
         """Return the result in a few lines."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return str(self.summary())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import runtime_module
@@ -20,31 +18,23 @@ from qtool.algorithms.learned_scales import training
 from qtool.algorithms.pipeline import Step
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
-from qtool.blockwise import block_conversion, quantize
+from qtool.blockwise import block_conversion
 from qtool.blockwise.block_training import rerun_block
 from qtool.blockwise.quantize import changes_of
 from qtool.core.data import Batch
 from qtool.core.types import Change
 from qtool.frontends.huggingface import meta_init
-from tests.blockwise.test_by_blocks import Residual, filled, made, outputs, samples
+from tests.blockwise.test_by_blocks import filled, made, outputs, samples
 
 EIGHT_BITS = {"mode": "weight-only", "accuracy": "fast"}
 Side = tuple[ConversionState, list[Batch]]
 """A block that a step has changed, and samples of it."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(autouse=True)
+def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_init, "MIN_META_ELEMENTS", 1000)
-    monkeypatch.setattr(quantize, "SPLIT", 1)
     monkeypatch.setattr(training, "MAX_STEPS", 60)
-    before = list(STEPS)
-    torch.manual_seed(0)
-    place = tmp_path / "model"
-    place.mkdir()
-    save_file(Residual().state_dict(), place / "model.safetensors")
-    yield place
-    STEPS[:] = before
 
 
 def scaled(factors: list[float], judges: int = 64, seen: list[Side] | None = None) -> Step:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from safetensors.torch import save_file
 
 import qtool
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import Step
-from qtool.algorithms.registry import STEPS, register_step
+from qtool.algorithms.registry import register_step
 from qtool.algorithms.weight_rounding.layer_solver import LayerProblem
 from qtool.algorithms.weight_rounding.layer_step import layer_step
-from qtool.blockwise import quantize
 from qtool.blockwise.quantize import changes_of
 from qtool.core.types import Change
 from tests.blockwise.test_by_blocks import BLOCK, Residual, filled, outputs, samples
@@ -39,18 +35,6 @@ def smaller(problem: LayerProblem) -> torch.Tensor | None:
     lower = problem.nearest * (1 - 1 / 127)
     lower = problem.params.round_trip(lower)
     return lower if problem.error(lower) < problem.error(problem.nearest) else None
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(quantize, "SPLIT", 1)
-    before = list(STEPS)
-    torch.manual_seed(0)
-    place = tmp_path / "model"
-    place.mkdir()
-    save_file(Residual().state_dict(), place / "model.safetensors")
-    yield place
-    STEPS[:] = before
 
 
 def both(folder: Path, data: list[torch.Tensor], **how: Any) -> tuple[Any, Any]:
