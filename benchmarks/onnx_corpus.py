@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,34 @@ class Result:
     why: str = ""
 
 
-def cases(only: str = "", operator: str | None = None) -> Iterable[Case]:
-    """Those of the operators (or of one), then the models of the package."""
+@cache
+def _operator_cases() -> tuple[Any, ...]:
+    """All of them: onnx collects once in a process, and would return those of its first operator to
+    every later call."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for case in collect_testcases(operator):
-            if only in case.name and case.model is not None and case.data_sets:
-                inputs, _ = case.data_sets[0]
-                data = case.model.SerializeToString()
-                yield Case(case.name, data, tuple(map(_array, inputs)))
+        return tuple(c for c in collect_testcases(None) if c.model is not None and c.data_sets)
+
+
+def _is_of(case: Any, operator: str) -> bool:
+    """Whether a case, or the one that it expands, is a node of this operator."""
+    base = case.name.partition("_expanded")[0]
+    return any(
+        [n.op_type for n in c.model.graph.node] == [operator]
+        for c in _operator_cases()
+        if c.name == base
+    )
+
+
+def cases(only: str = "", operator: str | None = None) -> Iterable[Case]:
+    """Those of the operators (or of one), then the models of the package."""
+    for case in _operator_cases():
+        if only in case.name and (operator is None or _is_of(case, operator)):
+            inputs, _ = case.data_sets[0]
+            data = case.model.SerializeToString()
+            yield Case(case.name, data, tuple(map(_array, inputs)))
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data"
     for file in sorted(folder.glob("*/*/model.onnx")):
         name = f"{file.parent.parent.name}/{file.parent.name}"
