@@ -78,9 +78,9 @@ class ConversionState:
     def start(
         cls, captured: Captured, plan: QuantPlan, calibration: Calibration | None = None
     ) -> ConversionState:
-        """Return the state before the first step."""
+        """Return the state before the first step, which reads no sample for the estimate."""
         graph, _ = captured.for_target(plan.target)
-        return cls(captured, graph, plan, calibration)
+        return cls(captured, graph, plan, None if calibration is None else calibration.pooled())
 
     def batches(
         self,
@@ -102,12 +102,30 @@ class ConversionState:
             return self.samples.batches(self.graph, size, limit, holdout)
         if self.calibration is None:
             return []
+        kept = self.calibration.kept_samples
+        batches = kept.batches(self._fitting_size(size), limit, holdout)
+        return self._calls(batches, channels_last)
+
+    def estimates(self, size: int) -> list[Batch]:
+        """Return the samples for the estimate, which nothing in the model was made of; none where
+        the data is too little to hold some out. size: samples of a batch."""
+        if self.calibration is None:
+            return []
+        return self._calls(self.calibration.kept_samples.estimates(self._fitting_size(size)), False)
+
+    def _fitting_size(self, size: int) -> int:
+        """Return how many stored samples make a batch: one where a sample is a whole batch."""
+        if not self.graph.batches_are_samples:
+            return 1
         fewest, highest = self.graph.batch_size_range()
-        size = max(size, fewest)
-        batches = self.calibration.kept_samples.batches(min(size, highest or size), limit, holdout)
-        whole = None if self.graph.can_split_batches else Batch(*self.graph.example).size
-        sizes = ((t, Batch(tuple(t)).size) for t in batches)  # the last may be too small
-        fitting = (t for t, size in sizes if (size >= fewest if whole is None else size == whole))
+        return min(max(size, fewest), highest or size)
+
+    def _calls(
+        self, batches: Sequence[tuple[torch.Tensor, ...]], channels_last: bool
+    ) -> list[Batch]:
+        """Return batches as arguments of the graph, without those that are too small for it."""
+        fewest = self.graph.batch_size_range()[0]
+        fitting = (t for t in batches if Batch(tuple(t)).size >= fewest)
         if channels_last:
             fitting = (tuple(map(_to_channels_last, t)) for t in fitting)
         return [self.graph.call_of(t) for t in fitting]

@@ -27,7 +27,6 @@ from qtool.algorithms.rotation.rotation import ROTATION
 from qtool.algorithms.smooth_quant.smoothing import SMOOTH_QUANT
 from qtool.algorithms.weight_rounding.rounding import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
-from qtool.core.data.calibration_samples import HOLDOUT_DIVISOR
 from qtool.core.errors import PlanError
 from qtool.core.option_names import unknown_name
 from qtool.core.step_names import current_step_name
@@ -35,7 +34,7 @@ from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
 ESTIMATE_SAMPLES = 64
-"""Held-out samples that estimate the accuracy on new data, where no step trains."""
+"""Samples on which the accuracy is measured where too few samples are there to hold some out."""
 
 STEPS: list[Step] = [
     ROTATION,
@@ -86,8 +85,8 @@ def select_block_steps(recipe: Recipe) -> tuple[list[Step], tuple[str, ...]]:
 def samples_to_keep(plan: QuantPlan) -> int:
     """Return how many samples a calibration keeps for a plan.
 
-    Steps train on two thirds of them. Where no step trains, and tensors are observed, the samples
-    estimate the accuracy on new data.
+    Steps train on at least two thirds of them, and the others judge. Where no step trains, and
+    tensors are observed, the samples are what accuracy is measured on if none is held out.
     """
     learning = samples_for_steps(plan.recipe, plan.low_bits)
     return learning or (ESTIMATE_SAMPLES if plan.observed() else 0)
@@ -100,7 +99,7 @@ def samples_for_steps(recipe: Recipe, low_bits: bool) -> int:
         low_bits: some weights have fewer than 8 bits.
     """
     most = max(max(step.samples, step.low_bits * low_bits) for step in select_steps(recipe))
-    return most + most // (HOLDOUT_DIVISOR - 1)
+    return most + most // 2
 
 
 def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:

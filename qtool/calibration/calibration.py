@@ -32,9 +32,10 @@ from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import current_name
 
-SCHEMA = 4
+SCHEMA = 5
 LARGEST_SAMPLE = 2**34  # elements of an input; a larger number means a damaged file
 _KEPT = "__kept__"
+_HELD = "__held__"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,8 @@ class Calibration:
         kept_samples: samples stored for steps that run the network.
         notes: for the user; not stored in the file.
         data: digest of the samples, see `qtool.core.data.calibration_samples`; "" if unknown.
+        estimate_statistics: point or probe -> statistic of the samples for the estimate, which are
+            in `statistics` only after `pooled`.
     """
 
     fingerprint: str
@@ -66,6 +69,15 @@ class Calibration:
     kept_samples: CalibrationSamples = field(default_factory=lambda: CalibrationSamples(0))
     notes: tuple[str, ...] = ()
     data: str = ""
+    estimate_statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+    def pooled(self) -> Calibration:
+        """Return the calibration for a conversion: with the statistics of all samples if they are
+        too few to hold some out, else without those of the samples for the estimate."""
+        if self.kept_samples.held_out or not self.estimate_statistics:
+            return replace(self, estimate_statistics={})
+        statistics = _merged(self.specs, self.statistics, self.estimate_statistics)
+        return replace(self, statistics=statistics, estimate_statistics={})
 
     def merge(self, other: Calibration) -> Calibration:
         """Return the calibration on the data of both.
@@ -81,22 +93,23 @@ class Calibration:
                     f"the two calibrations have a different {name}; merge only calibrations made "
                     "with the same model, target and observer"
                 )
-        merged = {}
-        for name, mine in self.statistics.items():
-            statistic = observers.restore(self.specs[name], mine.axis, mine.state())
-            statistic.merge(other.statistics[name])
-            merged[name] = statistic
-        kept = CalibrationSamples(self.kept_samples.limit, self.kept_samples)
+        kept = self.kept_samples.copy()
         kept.merge(other.kept_samples)
-        total = self.samples + other.samples
-        data = merged_digest(self.data, other.data)
-        merged_parts = replace(self, statistics=merged, kept_samples=kept, data=data)
-        return replace(merged_parts, samples=total, notes=())
+        held = _merged(self.specs, self.estimate_statistics, other.estimate_statistics)
+        return replace(
+            self,
+            statistics=_merged(self.specs, self.statistics, other.statistics),
+            estimate_statistics=held,
+            kept_samples=kept,
+            data=merged_digest(self.data, other.data),
+            samples=self.samples + other.samples,
+            notes=(),
+        )
 
     def ranges(self) -> list[tuple[str, float, float]]:
         """Return (tensor, low, high) per whole tensor, as its observer estimates it for uint8."""
         ranges = []
-        for name, statistic in self.statistics.items():
+        for name, statistic in self.pooled().statistics.items():
             if statistic.axis is not None:
                 continue
             low, high = observers.range_of(self.specs[name], statistic, UINT8, False)
@@ -110,11 +123,7 @@ class Calibration:
 
     def to_bytes(self) -> bytes:
         """Return the contents of the file; equal statistics give equal bytes."""
-        tensors = {
-            f"{name}/{key}": array
-            for name, statistic in self.statistics.items()
-            for key, array in statistic.state().items()
-        }
+        tensors = _arrays("", self.statistics) | _arrays(f"{_HELD}/", self.estimate_statistics)
         tensors |= {f"{_KEPT}/{key}": array for key, array in self.kept_samples.state().items()}
         tensors = {
             k: np.asarray(a, order="C") for k, a in tensors.items()
@@ -129,7 +138,7 @@ class Calibration:
             "samples": self.samples,
             "data": self.data,
             "observers": {n: [s.name, dict(s.options)] for n, s in self.specs.items()},
-            "kept": self.kept_samples.limit,
+            "kept": [self.kept_samples.limit, self.kept_samples.total, *self.kept_samples.bounds],
             "digest": _digest(tensors),
             "axes": {n: s.axis for n, s in self.statistics.items() if s.axis is not None},
         }
@@ -161,10 +170,10 @@ class Calibration:
         """
         header, flat = _parsed(data, path)
         try:
-            kept = {k.removeprefix(f"{_KEPT}/"): v for k, v in flat.items() if _is_kept(k)}
-            flat = {k: v for k, v in flat.items() if not _is_kept(k)}
-            arrays, axes = _by_point(header["observers"], flat), header["axes"]
+            flat, kept, held = _split(flat)
+            axes = header["axes"]
             specs = {n: _spec(value) for n, value in header["observers"].items()}
+            limit, total, *bounds = header["kept"]
             return cls(
                 _text(header["fingerprint"]),
                 current_name(_text(header["target"])),
@@ -173,13 +182,16 @@ class Calibration:
                 tuple(_input(*value) for value in header["inputs"]),
                 _count(header["samples"]),
                 specs,
-                {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()},
-                CalibrationSamples.from_state(int(header["kept"]), kept),
-                data=_text(header.get("data", "")),  # calibrations of before have none
+                _restored(specs, axes, flat),
+                CalibrationSamples.from_state(
+                    _count(limit), kept, _count(total), (_text(bounds[0]), _text(bounds[1]))
+                ),
+                data=_text(header["data"]),
+                estimate_statistics=_restored(specs, axes, held) if held else {},
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
-        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
@@ -217,8 +229,47 @@ def _input(name: Any, dtype: Any, shape: Any) -> Input:
     return Input(_text(name), dtype, tuple(sizes))
 
 
-def _is_kept(key: str) -> bool:
-    return key.startswith(f"{_KEPT}/")
+def _split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the arrays of the statistics, of the stored samples, and of the statistics of the
+    samples for the estimate."""
+    parts: dict[str, dict[str, Any]] = {"": {}, _KEPT: {}, _HELD: {}}
+    for key, array in flat.items():
+        head, _, rest = key.partition("/")
+        if head in (_KEPT, _HELD):
+            parts[head][rest] = array
+        else:
+            parts[""][key] = array
+    return parts[""], parts[_KEPT], parts[_HELD]
+
+
+def _arrays(prefix: str, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
+    return {
+        f"{prefix}{name}/{key}": array
+        for name, statistic in statistics.items()
+        for key, array in statistic.state().items()
+    }
+
+
+def _restored(
+    specs: Mapping[str, ObserverSpec], axes: Mapping[str, int], flat: Mapping[str, Any]
+) -> dict[str, Statistic]:
+    arrays = _by_point(specs, flat)
+    return {n: observers.restore(s, axes.get(n), arrays[n]) for n, s in specs.items()}
+
+
+def _merged(
+    specs: Mapping[str, ObserverSpec],
+    one: Mapping[str, Statistic],
+    other: Mapping[str, Statistic],
+) -> dict[str, Statistic]:
+    """Return new statistics of the data of both; one of them may be empty."""
+    merged = {}
+    for name in one or other:
+        first, *rest = (each[name] for each in (one, other) if each)
+        merged[name] = observers.restore(specs[name], first.axis, first.state())
+        for statistic in rest:
+            merged[name].merge(statistic)
+    return merged
 
 
 def _spec(value: Any) -> ObserverSpec:

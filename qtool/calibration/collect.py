@@ -22,6 +22,7 @@ from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
 from qtool.core.data import Batch, batches
 from qtool.core.data.calibration_samples import CalibrationSamples, DataDigest, content_hash
+from qtool.core.data.sample_roles import is_estimate
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs
@@ -121,10 +122,11 @@ class OutputBuffer:
 
     Attributes:
         parts: the batch runs in parts; else outputs are not buffered.
+        active: outputs are observed at all.
     """
 
     def __init__(self) -> None:
-        self.parts = False
+        self.parts, self.active = False, True
         self._waiting: dict[Update, list[torch.Tensor]] = {}
 
     def add(self, update: Update, output: torch.Tensor) -> None:
@@ -156,6 +158,8 @@ def _hook(name: str, statistic: Statistic, observed: ObservedModule, buffer: Out
             raise DataError(f"tensor '{name}': {error}") from error
 
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        if not buffer.active:
+            return
         if buffered:
             buffer.add(update, output.detach())
         else:
@@ -201,12 +205,18 @@ def collect_statistics(
     digest = DataDigest()
     specs = {name: observed.observer for name, observed in modules.items()}
     device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
-    buffer = OutputBuffer()
-    with observer_hooks(modules, buffer) as statistics, torch.inference_mode():
+    buffers = {held: OutputBuffer() for held in (False, True)}
+    with (
+        observer_hooks(modules, buffers[False]) as statistics,
+        observer_hooks(modules, buffers[True]) as estimate_statistics,
+        torch.inference_mode(),
+    ):
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
         own = Calibration(*head, 0, specs, statistics, kept)
+        if keep:
+            own = replace(own, estimate_statistics=estimate_statistics)
         ranks, convergence, samples, first = current(), RangeConvergence(specs), 0, ""
-        warnings = DataWarnings(graph.inputs)
+        warnings, fewest = DataWarnings(graph.inputs), None
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
         for index, (bound, on_device) in enumerate(prefetch(bound_batches, device)):
@@ -216,17 +226,23 @@ def collect_statistics(
             first = first or content_hash([t.detach().cpu() for t in tensors])
             warnings.add(tensors)
             parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
-            buffer.parts = len(parts[0]) > 1
             for part, moved in zip(*parts, strict=True):
-                kept.update(graph.tensors_of(part), split)
+                hashes = kept.update(graph.tensors_of(part), split)
                 digest.add(graph.tensors_of(part))
-                if modules:  # else only samples are stored
+                if not modules:  # only samples are stored
+                    continue
+                if split and fewest is None:
+                    fewest = graph.fewest_samples(moved)
+                for held, piece in _by_role(graph, moved, hashes, fewest):
+                    for each, buffer in buffers.items():
+                        buffer.active, buffer.parts = each is held, len(parts[0]) > 1
                     with PROCESS_LOCK:
-                        check_outputs(graph, moved, _run(prepared, moved, index), index)
+                        check_outputs(graph, piece, _run(prepared, piece, index), index)
             with _batch_in_errors(index):
-                buffer.flush()
-            convergence.record(samples, statistics)
-    notes = convergence.notes(samples, statistics)
+                for buffer in buffers.values():
+                    buffer.flush()
+            convergence.record(samples, own)
+    notes = convergence.notes(samples, own)
     own = replace(own, samples=samples, notes=notes, data=digest.text())
     calibration = merge_ranks(ranks, own, first if check_shards else None)
     if not calibration.samples:
@@ -235,6 +251,26 @@ def collect_statistics(
     for caution in cautions:
         log_warning(caution)
     return replace(calibration, notes=(*cautions, *calibration.notes))
+
+
+def _by_role(
+    graph: FloatGraph, batch: Batch, hashes: Sequence[str], fewest: int | None
+) -> Iterator[tuple[bool, Batch]]:
+    """Yield the samples of a batch by role, with whether it is that of the estimate.
+
+    Args:
+        hashes: of the samples; none where no samples are stored.
+        fewest: samples that the graph takes; None where a batch may not be cut.
+    """
+    held = torch.tensor([is_estimate(name) for name in hashes], dtype=torch.bool)
+    if fewest is None or held.all() or not held.any():
+        yield bool(len(held) and held.all()), batch
+        return
+    for role in (False, True):
+        rows = (held == role).nonzero()[:, 0]
+        if fewest > len(rows):  # some run again
+            rows = rows.repeat(-(-fewest // len(rows)))[:fewest]
+        yield role, graph.samples_of(batch, rows)
 
 
 def _bind(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:

@@ -57,16 +57,16 @@ def merge_ranks(ranks: Ranks, own: Calibration, first: str | None) -> Calibratio
         return own
     convergence = RangeConvergence(own.specs)
     notes = () if first is None else _shard_notes(ranks.all_gather(first))
-    convergence.record(own.samples, own.statistics)
+    convergence.record(own.samples, own)
 
     def add(one: Calibration, other: Calibration) -> Calibration:
         both = one.merge(other)
-        convergence.record(both.samples, both.statistics)
+        convergence.record(both.samples, both)
         return both
 
     merged = ranks.reduce(own, Calibration.to_bytes, Calibration.from_bytes, add)
     if merged is not None:  # only on the first rank
-        notes += convergence.notes(merged.samples, merged.statistics)
+        notes += convergence.notes(merged.samples, merged)
     whole = Calibration.from_bytes(ranks.broadcast(None if merged is None else merged.to_bytes()))
     notes = json.loads(ranks.broadcast(json.dumps(notes).encode()))
     return replace(whole, notes=tuple(notes))

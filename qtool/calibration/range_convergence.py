@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from qtool.calibration.calibration import Calibration
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Histogram, Statistic, range_of
 
@@ -28,12 +29,13 @@ class RangeConvergence:
         self._specs = specs
         self._recorded: list[tuple[int, Widths]] = []  # at most the last two
 
-    def record(self, samples: int, statistics: Mapping[str, Statistic]) -> None:
+    def record(self, samples: int, calibration: Calibration) -> None:
         """Record the widths after a batch; `samples` is the number of samples so far."""
         if not self._recorded or samples >= 2 * self._recorded[-1][0]:
-            self._recorded = [*self._recorded[-1:], (samples, self._range_widths(statistics))]
+            widths = self._range_widths(calibration.pooled().statistics)
+            self._recorded = [*self._recorded[-1:], (samples, widths)]
 
-    def notes(self, samples: int, statistics: Mapping[str, Statistic]) -> tuple[str, ...]:
+    def notes(self, samples: int, calibration: Calibration) -> tuple[str, ...]:
         """Return a note if the last third to half of the samples made ranges wider.
 
         Call it after the last batch.
@@ -41,7 +43,7 @@ class RangeConvergence:
         before = [(count, widths) for count, widths in self._recorded if count < samples]
         if not before:
             return ()
-        (count, old), now = before[-1], self._range_widths(statistics)
+        (count, old), now = before[-1], self._range_widths(calibration.pooled().statistics)
         growth = {n: now[n] / w for n, w in old.items() if w > 0}
         thresholds = FEW_SAMPLES_THRESHOLDS if samples < FEW_SAMPLES else THRESHOLDS
         for factor, share, number in thresholds:

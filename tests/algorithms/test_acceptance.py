@@ -137,7 +137,7 @@ def test_one_sample_far_off_does_not_decide() -> None:
 
 @pytest.mark.parametrize(
     ("apart", "samples", "runs"),
-    [(0.5, 64, [16]), (0.3, 64, [16, 16]), (0.001, 64, [16, 16, 32]), (0.5, 7, [7])],
+    [(0.5, 64, [16]), (0.3, 64, [16, 16]), (0.001, 64, [16, 16, 16]), (0.5, 7, [7])],
 )
 def test_a_quarter_of_the_samples_judges_where_it_can_tell(
     apart: float, samples: int, runs: list[int], monkeypatch: pytest.MonkeyPatch

@@ -62,5 +62,5 @@ def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatc
     for elements in (1 << 27, 2 * 24 * 12 * 12 * 20):  # 24 channels are the most at once
         monkeypatch.setattr("qtool.algorithms.layer_reconstruction.ELEMENTS", elements)
         qtool.quantize(captured(), smooth(1).split(16), recover=["bias-correction"])
-    assert seen[0] == 64
+    assert 50 <= seen[0] <= 80
     assert 10 <= seen[1] <= 20

@@ -90,7 +90,7 @@ def test_a_step_of_ones_own_sees_its_probe_and_its_samples_and_travels_in_the_fi
 def test_the_calibration_file_holds_what_steps_need(registered: list[Any], tmp_path: Path) -> None:
     halves = [qtool.calibrate(net(), [part]) for part in batch().split(3)]
     halves[1].merge(halves[0]).save(tmp_path / "merged.calib")
-    qtool.calibrate(net(), [batch()]).save(tmp_path / "whole.calib")
+    qtool.calibrate(net(), batch().split(3)).save(tmp_path / "whole.calib")
     merged, whole = (tmp_path / f"{n}.calib" for n in ("merged", "whole"))
     assert merged.read_bytes() == whole.read_bytes()
     qtool.convert(net(), merged)

@@ -447,4 +447,5 @@ def test_small_batches_are_samples_too(size: int) -> None:
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     calibration = calibrate(network, list(torch.randn(32, 4).split(size)), recover=["gptq"])
     assert len(calibration.kept_samples) == 32
-    assert convert(network, calibration).changes[0].step == "gptq"
+    notes = convert(network, calibration).notes
+    assert not [note for note in notes if "the calibration kept" in note]

@@ -54,11 +54,22 @@ def _probe_name(source: str) -> str:
     return f"{source}.highest"
 
 
+def _extremes_name(tensor: str) -> str:
+    return f"{tensor}.extremes"
+
+
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
-    """Return probes for the channel extremes in front of clamps with an upper bound."""
+    """Return probes for the channel extremes of tensors that can be scaled, from which ranges
+    after scaling follow, and for those in front of clamps with an upper bound."""
     if not plan.observed():
         return ()
     spec, probes = ObserverSpec("minmax"), {}
+    if graph.owning_module is not None:
+        streams = find_streams(graph.owning_module)
+        for name in dict.fromkeys(p.tensor for p in plan.observed()):
+            if _is_scalable(streams, name):
+                axis = streams.tensors[name].axis
+                probes[_extremes_name(name)] = Probe(_extremes_name(name), name, spec, axis)
     for node in G.calls(graph):
         row, source = row_of(node), node.args[0] if node.args else None
         if row is None or row.key != "clip" or not isinstance(source, fx.Node):
@@ -66,7 +77,7 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
         if row.bounds(node)[1] is not None and G.is_float(source) and G.rank(source) > 1:
             name = G.name_of(source)
             axis = 1 if G.rank(source) > 2 else -1
-            probes[name] = Probe(_probe_name(name), name, spec, axis)
+            probes[_probe_name(name)] = Probe(_probe_name(name), name, spec, axis)
     return tuple(probes.values())
 
 
@@ -105,8 +116,12 @@ CROSS_LAYER_EQUALIZATION = Step(
 
 def _can_help(plan: QuantPlan, streams: Streams) -> bool:
     """Return whether any tensor with its own range has free channels."""
-    tensors = (streams.tensors.get(p.tensor) for p in plan.observed())
-    return any(c is not None and bool(c.streams.any()) for c in tensors)
+    return any(_is_scalable(streams, p.tensor) for p in plan.observed())
+
+
+def _is_scalable(streams: Streams, tensor: str) -> bool:
+    channels = streams.tensors.get(tensor)
+    return channels is not None and bool(channels.streams.any())
 
 
 def _batch_size(module: fx.GraphModule) -> int:
@@ -188,12 +203,12 @@ def _observe_again(
 ) -> ConversionState:
     """Return the state with new statistics of the changed tensors.
 
-    They use all elements of the kept samples, since these are few and percentiles need many.
-    Held-out samples are included, as they are in the ranges of the network without factors.
+    The stored samples give the shape of a histogram, with all elements, since the samples are few
+    and percentiles need many. All data gives its ends: the scaled extremes of the channels.
     """
     assert state.calibration is not None
     calibration, plan = state.calibration, state.plan
-    changed = _changed(state.graph.module, factors)
+    changed = _changed_channels(state.graph.module, factors)
     probes = [
         Probe(name, tensor, calibration.specs[name], statistic.axis)
         for name, statistic in calibration.statistics.items()
@@ -209,14 +224,21 @@ def _observe_again(
     with observer_hooks(observed) as statistics, torch.inference_mode():
         for batch in batches:
             prepared(*batch.args, **batch.kwargs)
+    for point in plan.observed():
+        extremes = calibration.statistics.get(_extremes_name(point.tensor))
+        if point.name in statistics and isinstance(extremes, MinMax) and not extremes.empty:
+            ends = torch.stack(extremes.extent()) / changed[point.tensor]
+            statistics[point.name].update(ends[[0, 1], [ends[0].argmin(), ends[1].argmax()]])
     merged = {**calibration.statistics, **statistics}
     return replace(state, calibration=replace(calibration, statistics=merged))
 
 
-def _changed(module: fx.GraphModule, factors: Factors) -> set[str]:
-    """Return the tensors with a scaled channel."""
+def _changed_channels(module: fx.GraphModule, factors: Factors) -> Factors:
+    """Return the factors of all tensors with a scaled channel: of those next to constants, and of
+    those that the same streams go through."""
     streams = find_streams(module)
-    scaled = torch.zeros(streams.count, dtype=torch.bool)
+    by_stream = torch.ones(streams.count)
     for name, factor in factors.items():
-        scaled[streams.tensors[name].streams[factor != 1]] = True
-    return {n for n, c in streams.tensors.items() if bool(scaled[c.streams].any())}
+        by_stream[streams.tensors[name].streams] = factor
+    each = {n: by_stream[c.streams] for n, c in streams.tensors.items()}
+    return {name: factor for name, factor in each.items() if bool((factor != 1).any())}

@@ -9,6 +9,7 @@ not depend on them either.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,12 +18,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.core.data.sample_roles import holds_out, is_estimate, judges
 from qtool.core.types import Array
 
-MAX_BYTES = 32 << 20
-"""Size of all stored samples together; there are fewer of them if each is large."""
+MAX_BYTES = 256 << 20
+"""Size of all stored samples for steps, and of all for the estimate; there are fewer if each is
+large."""
 
-HOLDOUT_DIVISOR = 3  # one of this many samples is held out
+LAST = "g"  # behind all hexadecimal digits
+
+ESTIMATES = 128
+"""Most samples that are stored for the estimate."""
+
+SPOOLED = 1 << 20  # bytes; a larger tensor waits on disk
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,113 +58,32 @@ def samples_of(tensors: Sequence[torch.Tensor], split: bool) -> Iterator[list[to
     return ([t[i : i + 1] for t in on_cpu] if split else on_cpu for i in range(count))
 
 
-class CalibrationSamples:
-    """At most `limit` samples of all that were added, in order of their hashes.
+class _Sketch:
+    """The samples with the smallest hashes of all that were added.
 
     Attributes:
         limit: number of samples to store.
-        cache: results of running the samples; in no file.
+        samples: hash -> sample, in order of the hashes.
+        bound: the smallest hash that was ever dropped; `LAST` if none was.
     """
 
-    def __init__(self, limit: int, samples: Iterable[Sample] = ()) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.cache: dict[Any, Any] = {}
-        self._by_hash: dict[str, Sample] = {}
-        self._bound: str | None = None  # the smallest hash that was ever dropped
-        self._add(samples)
+        self.samples: dict[str, Sample] = {}
+        self.bound = LAST
 
-    def __len__(self) -> int:
-        return len(self._by_hash)
-
-    @property
-    def n_train(self) -> int:
-        """Number of samples that steps may learn from; the others are held out."""
-        return train_count(len(self))
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._by_hash.values())
-
-    def update(self, tensors: Sequence[torch.Tensor], split: bool) -> None:
-        """Add one batch.
-
-        Args:
-            tensors: in the order of the model's inputs.
-            split: samples lie along the first dimension of all; otherwise the batch is one sample.
-        """
-        if not self.limit:
-            return
-        self._add(Sample(content_hash(row), tuple(row)) for row in samples_of(tensors, split))
-
-    def merge(self, other: CalibrationSamples) -> None:
-        """Add the samples of `other`: the result is that of the data of both."""
-        self._add(other)
-
-    def state(self) -> dict[str, Array]:
-        """Return arrays by name; equal samples give equal bytes."""
-        return {
-            f"{sample.content_hash}/{i}": t.numpy()
-            for sample in self
-            for i, t in enumerate(sample.tensors)
-        }
-
-    @classmethod
-    def from_state(cls, limit: int, state: Mapping[str, Array]) -> CalibrationSamples:
-        """Return the samples of `state`.
-
-        Raises:
-            ValueError: a name or an array is damaged.
-        """
-        tensors: dict[str, dict[int, torch.Tensor]] = {}
-        for name, array in state.items():
-            key, _, position = name.rpartition("/")
-            tensors.setdefault(key, {})[int(position)] = torch.from_numpy(np.array(array))
-        samples = []
-        for key, by_position in tensors.items():
-            sample = Sample(key, tuple(by_position[i] for i in range(len(by_position))))
-            if content_hash(sample.tensors) != key:
-                raise ValueError("the content of a stored sample does not match its hash")
-            samples.append(sample)
-        return cls(limit, samples)
-
-    def batches(
-        self, size: int, limit: int | None = None, holdout: bool | None = False
-    ) -> list[tuple[torch.Tensor, ...]]:
-        """Return samples in batches of equal shapes, always the same ones.
-
-        Args:
-            size: samples per batch, at most. Batches that were not split stay as they are.
-            limit: number of samples in all, those with the smallest hashes.
-            holdout: True: the third with the largest hashes, which no step may learn from. False:
-                the others. None: all, for steps that do not learn.
-        """
-        parts = {
-            None: slice(None),
-            True: slice(self.n_train, None),
-            False: slice(self.n_train),
-        }
-        chosen = list(self)[parts[holdout]][:limit]
-        chosen.sort(key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash))
-        batches = []
-        for _, group in groupby(chosen, key=lambda s: [t.shape for t in s.tensors]):
-            samples = list(group)
-            if any(t.dim() == 0 or len(t) != 1 for t in samples[0].tensors):  # whole batches
-                batches += [s.tensors for s in samples]
-                continue
-            for i in range(0, len(samples), size):
-                columns = zip(*(s.tensors for s in samples[i : i + size]), strict=True)
-                batches.append(tuple(torch.cat(column) for column in columns))
-        return batches
-
-    def _add(self, samples: Iterable[Sample]) -> None:
+    def add(self, samples: Iterable[Sample], bound: str = LAST) -> None:
+        """Add samples. bound: see above, of a sketch that they come from."""
+        if bound < self.bound:
+            self.bound = bound
+            self.samples = {key: each for key, each in self.samples.items() if key < bound}
         for sample in samples:
             key = sample.content_hash
-            if self._bound is not None and key >= self._bound:
+            if key >= self.bound:
                 continue
-            if key not in self._by_hash:
-                # dense, as after reading from a file
-                copies = (t.clone(memory_format=torch.contiguous_format) for t in sample.tensors)
-                self._by_hash[key] = Sample(key, tuple(copies))
-            if len(self._by_hash) > 2 * self.limit:
+            if key not in self.samples:
+                self.samples[key] = Sample(key, tuple(map(_stored, sample.tensors)))
+            if len(self.samples) > 2 * self.limit:
                 self._truncate()
         self._truncate()
 
@@ -165,11 +92,175 @@ class CalibrationSamples:
 
         More data can only move that place forward, so no dropped sample would be stored later.
         """
-        hashes = sorted(self._by_hash)
-        stored = select_hashes({key: self._by_hash[key].size for key in hashes}, self.limit)
+        hashes = sorted(self.samples)
+        stored = select_hashes({key: self.samples[key].size for key in hashes}, self.limit)
         if len(stored) < len(hashes):
-            self._bound = hashes[len(stored)]
-        self._by_hash = {key: self._by_hash[key] for key in stored}
+            self.bound = hashes[len(stored)]
+        self.samples = {key: self.samples[key] for key in stored}
+
+
+class CalibrationSamples:
+    """Samples of the calibration data, by their roles (see `sample_roles`).
+
+    At most `limit` samples for steps and `ESTIMATES` for the estimate are stored, those with the
+    smallest hashes. Iterating and `len` give the samples for steps: all of them where the data is
+    too little to hold some out.
+
+    Attributes:
+        limit: number of samples to store for steps; 0 stores none at all.
+        total: number of samples that were added.
+        cache: results of running the samples; in no file.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.total = limit, 0
+        self.cache: dict[Any, Any] = {}
+        self._for_steps, self._estimates = _Sketch(limit), _Sketch(ESTIMATES if limit else 0)
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the samples for the estimate stay out of ranges and steps."""
+        return holds_out(self.total, len(self._estimates.samples))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Sample]:
+        stored = self._for_steps.samples
+        if not self.held_out:
+            stored = stored | self._estimates.samples
+        sizes = {key: sample.size for key, sample in stored.items()}
+        return iter(stored[key] for key in select_hashes(sizes, self.limit))
+
+    @property
+    def n_train(self) -> int:
+        """Number of samples that steps may learn from; the others judge them."""
+        return len(self) - len(judges(s.content_hash for s in self))
+
+    def update(self, tensors: Sequence[torch.Tensor], split: bool) -> list[str]:
+        """Add one batch; return the hashes of its samples, none without a limit.
+
+        Args:
+            tensors: in the order of the model's inputs.
+            split: samples lie along the first dimension of all; otherwise the batch is one sample.
+        """
+        if not self.limit:
+            return []
+        samples = [Sample(content_hash(row), tuple(row)) for row in samples_of(tensors, split)]
+        self._add(samples, len(samples))
+        return [sample.content_hash for sample in samples]
+
+    def merge(self, other: CalibrationSamples) -> None:
+        """Add the samples of `other`: the result is that of the data of both."""
+        self._add(other.stored(), other.total, other.bounds)
+
+    def copy(self) -> CalibrationSamples:
+        """Return the same samples, to which others can be added."""
+        new = CalibrationSamples(self.limit)
+        new.merge(self)
+        return new
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """The smallest hash that was dropped, of the samples for steps and for the estimate."""
+        return self._for_steps.bound, self._estimates.bound
+
+    def stored(self) -> list[Sample]:
+        """Return all stored samples, of every role."""
+        return [*self._for_steps.samples.values(), *self._estimates.samples.values()]
+
+    def state(self) -> dict[str, Array]:
+        """Return arrays by name; equal samples give equal bytes."""
+        return {
+            f"{sample.content_hash}/{i}": t.numpy()
+            for sample in self.stored()
+            for i, t in enumerate(sample.tensors)
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        limit: int,
+        state: Mapping[str, Array],
+        total: int = 0,
+        bounds: tuple[str, str] = (LAST, LAST),
+    ) -> CalibrationSamples:
+        """Return the samples of `state`, of `total` with these `bounds`.
+
+        Raises:
+            ValueError: a name or an array is damaged.
+        """
+        tensors: dict[str, dict[int, torch.Tensor]] = {}
+        for name, array in state.items():
+            key, _, place = name.rpartition("/")
+            tensors.setdefault(key, {})[int(place)] = torch.from_numpy(np.array(array))
+        samples = []
+        for key, by_place in tensors.items():
+            sample = Sample(key, tuple(by_place[i] for i in range(len(by_place))))
+            if content_hash(sample.tensors) != key:
+                raise ValueError("the content of a stored sample does not match its hash")
+            samples.append(sample)
+        new = cls(limit)
+        new._add(samples, total, bounds)
+        return new
+
+    def batches(
+        self, size: int, limit: int | None = None, holdout: bool | None = False
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """Return samples for steps in batches of equal shapes, always the same ones.
+
+        Args:
+            size: samples per batch, at most. Batches that were not split stay as they are.
+            limit: number of samples in all, those with the smallest hashes.
+            holdout: True: those that judge, which no step may learn from. False: the others. None:
+                all, for steps that do not learn.
+        """
+        judging = set[str]() if holdout is None else judges(s.content_hash for s in self)
+        chosen = [s for s in self if holdout is None or (s.content_hash in judging) is holdout]
+        return _in_batches(chosen[:limit], size)
+
+    def estimates(self, size: int) -> list[tuple[torch.Tensor, ...]]:
+        """Return the samples for the estimate in batches, as `batches` does; none where the data
+        is too little to hold some out."""
+        stored = self._estimates.samples.values() if self.held_out else ()
+        return _in_batches(list(stored), size)
+
+    def _add(
+        self, samples: Iterable[Sample], count: int, bounds: tuple[str, str] = (LAST, LAST)
+    ) -> None:
+        by_role: dict[bool, list[Sample]] = {False: [], True: []}
+        for sample in samples:
+            by_role[is_estimate(sample.content_hash)].append(sample)
+        self.total += count
+        self._for_steps.add(by_role[False], bounds[0])
+        self._estimates.add(by_role[True], bounds[1])
+
+
+def _in_batches(samples: Sequence[Sample], size: int) -> list[tuple[torch.Tensor, ...]]:
+    """Join samples of equal shapes; those that are whole batches stay as they are."""
+    batches = []
+    ordered = sorted(samples, key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash))
+    for _, group in groupby(ordered, key=lambda s: [t.shape for t in s.tensors]):
+        equal = list(group)
+        if any(t.dim() == 0 or len(t) != 1 for t in equal[0].tensors):  # whole batches
+            batches += [s.tensors for s in equal]
+            continue
+        for i in range(0, len(equal), size):
+            columns = zip(*(s.tensors for s in equal[i : i + size]), strict=True)
+            batches.append(tuple(torch.cat(column) for column in columns))
+    return batches
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy, dense as after reading from a file; a large one is mapped from a file that
+    has no name, so that the system may take its memory back."""
+    if tensor.numel() * tensor.element_size() < SPOOLED:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    array = tensor.contiguous().numpy()
+    with tempfile.TemporaryFile() as file:
+        file.write(array.data)
+        file.flush()
+        return torch.from_numpy(np.memmap(file, array.dtype, "c", shape=array.shape))
 
 
 def select_hashes(sizes: Mapping[str, int], limit: int) -> list[str]:
@@ -187,11 +278,6 @@ def select_hashes(sizes: Mapping[str, int], limit: int) -> list[str]:
             break
         stored.append(key)
     return stored
-
-
-def train_count(count: int) -> int:
-    """Return how many of the stored samples steps may learn from; those behind are held out."""
-    return count - count // HOLDOUT_DIVISOR
 
 
 def content_hash(tensors: Sequence[torch.Tensor]) -> str:

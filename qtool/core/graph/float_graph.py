@@ -190,6 +190,13 @@ class FloatGraph:
                 return int(bounds.lower), int(most) if most.is_Integer else None
         return 0, None
 
+    def fewest_samples(self, batch: Batch) -> int:
+        """Return the smallest batch size that runs: one where the graph is valid from two on, but
+        one sample of this batch runs, too."""
+        fewest = self.batch_size_range()[0]
+        single = fewest > 1 and self._runs(self.graph.nodes, self.cut(batch, 1))
+        return 1 if single else max(fewest, 1)
+
     def bind(self, batch: Batch, index: int = 0) -> Batch:
         """Return the batch as arguments of this graph, checked against its inputs.
 

@@ -19,6 +19,7 @@ from qtool.algorithms.pipeline import Step, run_step
 from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.core import graph as G
 from qtool.core.data.calibration_samples import CalibrationSamples
+from qtool.core.data.sample_roles import is_estimate
 from qtool.core.errors import PlanError
 from qtool.core.graph.torch_ops import groups_of
 from qtool.evaluation.restored_model import restore
@@ -184,7 +185,8 @@ def test_a_transposed_convolution_is_rounded_for_its_results() -> None:
 @pytest.mark.parametrize("bits", RECIPES)
 def test_weights_of_few_bits_have_more_samples_to_learn_from(bits: str) -> None:
     found = qtool.calibrate(captured(), [smooth(1, 200)], recipe=RECIPES[bits], recover=("gptq",))
-    assert len(found.kept_samples) == (192 if bits == "8 bits" else 200)
+    estimates = sum(is_estimate(s.content_hash) for s in found.kept_samples.stored())
+    assert len(found.kept_samples) == min(192 if bits == "8 bits" else 1000, 200 - estimates)
 
 
 def test_a_layer_is_solved_without_the_state_of_the_conversion(

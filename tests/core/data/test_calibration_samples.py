@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qtool.core.data import calibration_samples as kept
-from qtool.core.data.calibration_samples import CalibrationSamples
+from qtool.core.data.calibration_samples import CalibrationSamples, content_hash
 
 
 def data(count: int = 40, seed: int = 0) -> torch.Tensor:
@@ -87,12 +87,57 @@ def test_batches_hold_every_sample_once_in_a_fixed_order() -> None:
     found = of(*rows, limit=20)
     learned, aside = found.batches(3), found.batches(3, holdout=True)
     assert all(len(b[0]) <= 3 for b in learned + aside)
-    assert [sum(len(b[0]) for b in part) for part in (learned, aside)] == [8, 3]
+    assert [sum(len(b[0]) for b in part) for part in (learned, aside)] == [
+        found.n_train,
+        11 - found.n_train,
+    ]
     each = [x for (b,) in learned + aside for x in b]
     assert len({x.numpy().tobytes() for x in each}) == 11
     assert sum(len(b[0]) for b in found.batches(3, 5)) == 5
     again = of(*rows[::-1], limit=20).batches(3)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(learned, again, strict=True))
+
+
+@pytest.mark.parametrize("count", [24, 47, 60, 96, 400])
+def test_each_sample_has_one_role(count: int) -> None:
+    found = of(data(count, seed=count), limit=400)
+    parts = [found.batches(400), found.batches(400, holdout=True), found.estimates(400)]
+    rows = [{x.numpy().tobytes() for (b,) in part for x in b} for part in parts]
+    assert sum(map(len, rows)) == len(set.union(*rows)) == count
+    assert bool(rows[2]) is found.held_out is (count >= 60)
+    assert len(rows[1]) >= count // 5 - 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_roles_do_not_depend_on_the_parts_that_are_merged(seed: int) -> None:
+    whole, draw = of(data(200), limit=90), random.Random(seed)
+    rows = list(data(200).split(1))
+    draw.shuffle(rows)
+    first, second = of(*rows[:70], limit=90), of(*rows[70:], limit=90)
+    first.merge(second)
+    for one, other in (
+        (first.estimates(200), whole.estimates(200)),
+        (first.batches(200), whole.batches(200)),
+        (first.batches(200, holdout=True), whole.batches(200, holdout=True)),
+    ):
+        assert all(torch.equal(a, b) for (a,), (b,) in zip(one, other, strict=True))
+
+
+def test_too_few_samples_are_all_for_steps() -> None:
+    few = of(data(20), limit=90)
+    assert len(few) == 20
+    assert few.estimates(32) == []
+    few.merge(of(data(180, seed=1), limit=90))
+    assert few.held_out
+    assert not {s.content_hash for s in few} & {
+        content_hash([x[None]]) for (b,) in few.estimates(200) for x in b
+    }
+
+
+def test_a_large_tensor_waits_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = of(data())
+    monkeypatch.setattr(kept, "SPOOLED", 1)
+    assert same(of(data()), here)
 
 
 def test_a_batch_without_a_sample_dimension_is_one_sample() -> None:
