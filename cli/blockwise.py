@@ -79,7 +79,8 @@ def convert_by_blocks(
     )
     sources.write_companions(str(folder), model, path)
     output.show(result, as_json)
-    worst = min((db for db in result.sqnr.values() if db is not None), default=float("inf"))
+    median = result.estimate.median_db
+    worst = float("inf") if median is None else median
     if min_sqnr is not None and worst < min_sqnr:
         output.warn(f"SQNR is {worst:.1f} dB, below --min-sqnr {min_sqnr:g}; the file was written")
         raise SystemExit(1)

@@ -49,9 +49,9 @@ from qtool.core import formats
         "--memory",
         type=Bytes(),
         metavar="SIZE",
-        help="Memory to use, such as 3GiB; by default what is free, also in the control group. A "
-        "model folder or ONNX file that takes more is converted block by block, and resumes if it "
-        "is interrupted.",
+        help="Memory to use, such as 3GiB. A model folder or ONNX file that takes more is "
+        "converted block by block, and resumes if it is interrupted; by default only one with more "
+        "than 4 GiB of float32 weights.",
     ),
     options.json_,
 )
@@ -84,7 +84,7 @@ def command(
     """Calibrate MODEL on data and write its verified int8 ONNX model.
 
     MODEL is package.module:factory (with --weights), a .pt2 or a float .onnx file, or a
-    transformers or timm model folder. A folder or an .onnx file that does not fit into memory is
+    transformers or timm model folder. A folder or an .onnx file that takes more than --memory is
     converted block by block.
 
     \b
@@ -101,8 +101,8 @@ def command(
     if folder is None:
         check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
     check_format(target or DEFAULT, file_format(output_, format_))
-    free = _memory_of_all_ranks(memory)
-    if (needed := _memory_beyond(Path(model), free, output_)) is not None:
+    limit = _memory_of_all_ranks(memory)
+    if (needed := _memory_beyond(Path(model), limit, output_)) is not None:
         from qtool.blockwise.memory_plan import block_size
         from qtool.planning.recipe import Recipe
 
@@ -122,7 +122,7 @@ def command(
         how = {"observer": observer, "target": target, "recipe": recipe}
         how |= {"mode": mode, "accuracy": accuracy, "recover": recover}
         chosen = Recipe.of(recipe, mode, accuracy, options.names(recover))
-        block = block_size(output_, free, chosen)
+        block = block_size(output_, memory and limit, chosen)
         inputs = Data(data, batch_size, dynamic)
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return
@@ -202,33 +202,45 @@ def _refuse_whole_model(model: str, needed: int, options: Mapping[str, bool]) ->
         )
 
 
-def _memory_of_all_ranks(memory: int | None) -> int | None:
-    """Return the least memory that a rank may use; None where no system tells.
+def _memory_of_all_ranks(memory: int | None) -> int:
+    """Return the least memory that a rank may use.
 
     Args:
-        memory: value of --memory; by default what is free.
+        memory: value of --memory; by default a constant, the same on every machine.
     """
-    from qtool.core.memory import available_memory
+    from qtool.blockwise.memory_plan import LIMIT
     from qtool.distributed import current
 
-    own = available_memory() if memory is None else memory
-    sizes = map(int, current().all_gather(str(own or 0)))
-    return min(filter(None, sizes), default=None)
+    return min(map(int, current().all_gather(str(LIMIT if memory is None else memory))))
 
 
-def _memory_beyond(model: Path, free: int | None, output_: Path) -> int | None:
-    """Return the memory that a conversion of the whole model takes, if there is less.
+def _memory_beyond(model: Path, limit: int, output_: Path) -> int | None:
+    """Return the memory that a conversion of the whole model takes, if it is more than the limit.
 
-    A conversion block by block that was interrupted goes on, whatever is free now.
+    An interrupted conversion block by block resumes, whatever the limit is now. A conversion of the
+    whole model that takes more than what is free gets a warning.
 
     Args:
         model: value of MODEL.
-        free: memory to use.
+        limit: memory to use.
         output_: value of --output.
     """
     from qtool.blockwise.checkpoint import stored_identity
     from qtool.blockwise.memory_plan import whole_memory
+    from qtool.core.memory import available_memory
 
     needed = whole_memory(model)
     begun = needed and stored_identity(output_) is not None
-    return needed if begun or (free is not None and needed > free) else None
+    if begun or needed > limit:
+        output.warn(
+            f"converted block by block: as a whole {model} takes about {formats.size(needed)}"
+        )
+        return needed
+    free = available_memory()
+    if free is not None and needed > free:
+        size = formats.size(free).replace(" ", "")
+        output.warn(
+            f"converting {model} as a whole takes about {formats.size(needed)}, and "
+            f"{formats.size(free)} are free; --memory {size} converts it block by block"
+        )
+    return None

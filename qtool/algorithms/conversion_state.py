@@ -113,6 +113,10 @@ class ConversionState:
             return []
         return self._calls(self.calibration.kept_samples.estimates(self._fitting_size(size)), False)
 
+    def estimate_origins(self) -> list[str]:
+        """Return where each sample for the estimate is in the data."""
+        return [] if self.calibration is None else self.calibration.kept_samples.estimate_origins()
+
     def _fitting_size(self, size: int) -> int:
         """Return how many stored samples make a batch: one where a sample is a whole batch."""
         if not self.graph.batches_are_samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,20 @@ class Checked:
 
 class PlannedFile(Protocol):
     """A file and the quantized model that it was written from."""
+
+    @property
+    def place(self) -> str:
+        """What runs the file here, if it is not the runtime of its target; "" if it is."""
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return the outputs of the file in the layout of the network.
+
+        Args:
+            arrays: one batch, in the order of the inputs.
+
+        Raises:
+            VerificationError: the runtime refuses the file.
+        """
 
     def check(self, batch: Batch) -> Checked:
         """Check whether the file computes what the plan says.

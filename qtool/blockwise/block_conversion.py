@@ -34,15 +34,16 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.atomic import write_atomic
 from qtool.core.data import Batch
+from qtool.core.data.sample_roles import Role
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block
 from qtool.core.graph.split_layers import LayerShard
-from qtool.core.sqnr import decibels
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import CANONICAL
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
+from qtool.verification.output_errors import ESTIMATE, estimate_outputs
 
 SAMPLES = 4
 """Samples that each block is verified with."""
@@ -129,7 +130,8 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
-    own_batches = partial(_float_inputs, run, index, own)
+    of_ranges = [batch for batch in own if batch.role is not Role.ESTIMATE] or own
+    own_batches = partial(_float_inputs, run, index, of_ranges)
     captured, plan = _plan_block(run, block, exact, own_batches())
     calibration = _calibrate_block(run, captured, plan, own_batches())
     steps, _ = select_block_steps(run.recipe)
@@ -179,10 +181,14 @@ def _write_block(
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     digest = _digest(message, checkpoint.data, checkpoint.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
-    sqnr = {k: decibels(outcome.power[k], noise) for k, noise in outcome.noise.items()}
+    estimates = {
+        name: estimate.outputs[0][1:]
+        for name, errors in outcome.errors.items()
+        if (estimate := estimate_outputs(errors, ESTIMATE)).outputs
+    }
     notes = (*quantized.notes, *outcome.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
-    return BlockRecord(name, end, digest, sqnr, measured, changes, notes, nodes)
+    return BlockRecord(name, end, digest, estimates, measured, changes, notes, nodes)
 
 
 def _plan_block(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 
 from qtool.algorithms.conversion_state import ConversionState
@@ -26,11 +27,12 @@ from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shar
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.graph.process_lock import trim_memory
 from qtool.distributed import Ranks
+from qtool.verification.output_errors import OutputErrors
 
 _SIZE = "size "
 After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]
-Rows = list[tuple[int, float, float]]
-"""Number of a measured batch, noise and power of a result."""
+Rows = list[tuple[int, list[float], list[float]]]
+"""Number of a measured batch; noise and power of a result, by sample."""
 
 
 def run_block(
@@ -64,7 +66,7 @@ def run_block(
             _round(at, layer, [shard for shard in shards if shard.layer is layer])
         del shards
         trim_memory()
-    at.outcome.noise, at.outcome.power = sum_errors(at.ranks, at.errors)
+    at.outcome.errors = join_errors(at.ranks, at.errors)
     return at.outcome
 
 
@@ -174,27 +176,27 @@ def store_results(
     folder.save(batch.number, *kept)
 
 
-def _noise_and_power(exact: torch.Tensor, coded: torch.Tensor) -> tuple[float, float]:
-    """Return the sums of squares of the error and of the float values, where these are finite."""
-    noise, power = 0.0, 0.0
+def _noise_and_power(exact: torch.Tensor, coded: torch.Tensor) -> tuple[list[float], list[float]]:
+    """Return the sums of squares of the error and of the float values, where these are finite, for
+    each element of the first dimension."""
+    noise, power = list[float](), list[float]()
     for real, other in zip(torch.atleast_1d(exact), torch.atleast_1d(coded), strict=True):
         finite, line = real.isfinite(), real.double()
-        noise += float((line - other)[finite].square().sum())
-        power += float(line[finite].square().sum())
+        noise.append(float((line - other)[finite].square().sum()))
+        power.append(float(line[finite].square().sum()))
     return noise, power
 
 
-def sum_errors(
-    ranks: Ranks, errors: Mapping[str, Rows]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return noise and power of the results over the batches of all ranks, in their order."""
+def join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
+    """Return the errors of the results over the batches of all ranks, in their order."""
     gathered = [json.loads(text) for text in ranks.all_gather(json.dumps(errors))]
-    noise, power = dict[str, float](), dict[str, float]()
+    joined = dict[str, OutputErrors]()
     for name in dict.fromkeys(name for own in gathered for name in own):
         rows = sorted(row for own in gathered for row in own.get(name, []))
-        noise[name] = sum(part for _, part, _ in rows)
-        power[name] = sum(part for _, _, part in rows)
-    return noise, power
+        noise = np.array([[each for _, part, _ in rows for each in part]])
+        power = np.array([[each for _, _, part in rows for each in part]])
+        joined[name] = OutputErrors((name,), power, noise, noise.shape[1])
+    return joined
 
 
 def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:

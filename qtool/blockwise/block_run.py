@@ -17,6 +17,7 @@ from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.distributed import Ranks, current
 from qtool.planning.plan import QuantPlan
+from qtool.verification.output_errors import OutputErrors
 
 
 @dataclass
@@ -27,15 +28,13 @@ class BlockOutcome:
         weights: attribute -> solved weights of a layer.
         solvers: attribute -> names of the steps that solved it or parts of it.
         notes: sentences for the user.
-        noise, power: name of a result -> sum of squares of its error, and of itself, over the
-            measured batches.
+        errors: name of a result -> its errors on the measured batches.
     """
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     solvers: dict[str, frozenset[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    noise: dict[str, float] = field(default_factory=dict)
-    power: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, OutputErrors] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,7 +62,7 @@ class BlockRun:
     fixed: Sequence[int]
     outcome: BlockOutcome
     ranks: Ranks
-    errors: dict[str, list[tuple[int, float, float]]] = field(default_factory=dict)
+    errors: dict[str, list[tuple[int, list[float], list[float]]]] = field(default_factory=dict)
 
     def steps(self, level: int) -> list[int]:
         """Return the values of a level."""

@@ -14,6 +14,7 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.data import Batch
 from qtool.core.data.lazy_sequence import LazySequence
+from qtool.core.data.sample_roles import Role
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_graph import MIN_SAMPLES
 
@@ -67,7 +68,7 @@ class StoredSamples:
         fewest = fewest if fewest > MIN_SAMPLES else 1
         left = sum(batch.size for batch in self.stored) if limit is None else limit
         for batch in self.stored:
-            if holdout is not None and batch.fitted is holdout:
+            if batch.role is Role.ESTIMATE or (holdout is not None and batch.fitted is holdout):
                 continue
             step = max(size or batch.size, fewest)
             for start in range(0, batch.size, step):

@@ -14,7 +14,7 @@ from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import Step, run_steps
 from qtool.blockwise.activation_store import ActivationStore
-from qtool.blockwise.block_pass import After, Rows, store_results, sum_errors
+from qtool.blockwise.block_pass import After, Rows, join_errors, store_results
 from qtool.blockwise.block_run import BlockOutcome
 from qtool.blockwise.block_samples import StoredSamples
 from qtool.blockwise.stored_data import StoredBatch
@@ -69,4 +69,4 @@ def rerun_block(
         ]
         named = dict(zip(before.graph.outputs, zip(*results, strict=True), strict=True))
         store_results(batch, values, after, named, errors)
-    outcome.noise, outcome.power = sum_errors(ranks, errors)
+    outcome.errors = join_errors(ranks, errors)

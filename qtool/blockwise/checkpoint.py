@@ -20,8 +20,12 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
 from qtool.distributed import Ranks
+from qtool.verification.output_errors import OutputEstimate
 
 _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
+
+
+_POOLED = OutputEstimate._fields.index("pooled_db") - 1  # without the name
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class BlockRecord:
         name: its first and last layer.
         end: offset behind its weights in the data file, in bytes.
         digest: of the block and its weights.
-        sqnr: of its results on the measured samples, in dB, by name; None for identical results.
+        estimates: name of a result -> the figures of an `OutputEstimate` on the measured samples.
         samples: number of these samples.
         changes: of the steps: name, number of places and reason.
         notes: sentences for the user.
@@ -42,11 +46,16 @@ class BlockRecord:
     name: str
     end: int
     digest: str
-    sqnr: Mapping[str, float | None]
+    estimates: Mapping[str, tuple[float | None, ...]]
     samples: int
     changes: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
     nodes: tuple[Mapping[str, Any], ...] = field(metadata={"json": False})
+
+    @property
+    def sqnr(self) -> Mapping[str, float | None]:
+        """SQNR of its results over all measured samples, in dB; None for identical results."""
+        return {name: figures[_POOLED] for name, figures in self.estimates.items()}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> BlockRecord:

@@ -18,6 +18,9 @@ OF_BLOCK = 10
 OF_TRAINED_BLOCK = 15
 """The same where steps train the block: codes, gradients and two moments of Adam, and values of the
 size of the block."""
+LIMIT = WHOLE << 32
+"""Memory of a conversion, by default: a model with more than 4 GiB of float32 weights is converted
+block by block on every machine. What is free there does not decide what a file contains."""
 BLOCK, SMALLEST = 1 << 28, 1 << 24
 """Default and smallest size of a block: bytes of its weights in float32."""
 

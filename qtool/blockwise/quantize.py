@@ -12,7 +12,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from qtool import observers
-from qtool.algorithms.registry import samples_for_steps, select_block_steps
+from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.block_files import UNTESTED, publish_blocks
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.origin import Origin, present_versions
@@ -54,7 +54,8 @@ from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import FOR_TARGETS, run_passes
 from qtool.planning import targets
 from qtool.planning.recipe import INPUT, Recipe
-from qtool.verification.fidelity import Fidelity, OutputSqnr, decibels_text
+from qtool.verification.fidelity import Fidelity, decibels_text
+from qtool.verification.output_errors import CALIBRATION, ESTIMATE, Estimate, OutputEstimate
 
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
@@ -73,7 +74,7 @@ class BlockResult(Result):
         notes: on the whole model, for the user; blocks have their own.
     """
 
-    JSON_PROPERTIES: ClassVar = ("size_bytes", "sqnr", "samples")
+    JSON_PROPERTIES: ClassVar = ("size_bytes", "sqnr", "samples", "estimate")
 
     files: tuple[Path, ...]
     blocks: tuple[BlockRecord, ...]
@@ -98,16 +99,20 @@ class BlockResult(Result):
         own = [b.samples for b in self.blocks if not self.sqnr.keys().isdisjoint(b.sqnr)]
         return min(own, default=0)
 
+    @property
+    def estimate(self) -> Estimate:
+        """Errors of the outputs, as they are to be expected on new data."""
+        known = {name: f for block in self.blocks for name, f in block.estimates.items()}
+        outputs = tuple(OutputEstimate(n, *known[n]) for n in self.outputs if n in known)
+        kind = ESTIMATE if self.holdout else CALIBRATION
+        return Estimate(self.samples, kind, outputs, "the simulation of the blocks")
+
     def summary(self) -> Summary:
         """Return the result in a few lines."""
         changes = ", ".join(f"{c.step} ({c.count} layers)" for c in changes_of(self.blocks))
-        outputs = tuple(OutputSqnr(name, value) for name, value in self.sqnr.items())
-        fidelity = Fidelity(self.samples, outputs)
-        if self.holdout:
-            fidelity = replace(fidelity, holdout=outputs, holdout_samples=self.samples)
         rows = (
             ("size", formats.size(self.size_bytes)),
-            fidelity.row(),
+            Fidelity(self.samples, (), estimate=self.estimate).row(),
             ("blocks", f"{len(self.blocks)}, each verified in ONNX Runtime"),
             ("recovery", changes or "none"),
         )
@@ -184,7 +189,7 @@ def quantize_by_blocks(
     folder, path, ranks = Path(folder), Path(path), current()
     check_writable(path, folder, suffixes=MODEL_SUFFIXES)
     chosen = Recipe.of(recipe, mode, accuracy, recover)
-    steps, skipped = select_block_steps(chosen)
+    _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
     whole, stream = _capture(source.model, data, dynamic)
     passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
@@ -201,9 +206,7 @@ def quantize_by_blocks(
         cuts = cut(whole, block, joints)
         options = target, observer, chosen, block
         run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, *options)
-        learns = any(step.samples for step in steps)
-        keep = samples_for_steps(chosen, chosen.low_bits) if learns else 0
-        stored = store_data(whole, stream, checkpoint, keep, partial(required_inputs, run, 0))
+        stored = store_data(whole, stream, checkpoint, partial(required_inputs, run, 0))
         left = range(len(checkpoint.finished), len(run.blocks))
         for index in track("blocks", left, len(left)):
             convert_block(run, index, stored)

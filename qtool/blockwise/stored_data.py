@@ -1,20 +1,19 @@
 """The calibration data on disk: batches to learn from, and batches of held-out samples.
 
-Held out are the samples that a conversion in memory holds out (`core.data.calibration_samples`).
-They run through the float and the quantized blocks like all others, but no step learns from them;
-the reported errors are theirs. A batch with samples of both kinds is stored as two.
+Samples have the roles that they have in memory (`core.data.sample_roles`). Those for the estimate
+run through the float and the quantized blocks like all others, but enter no range and no step; the
+reported errors are theirs. A batch with samples of several roles is stored in as many parts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
-from qtool.algorithms.registry import ESTIMATE_SAMPLES
 from qtool.blockwise.checkpoint import Checkpoint
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core import graph as G
@@ -22,9 +21,8 @@ from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import (
     content_hash,
     samples_of,
-    select_hashes,
-    train_count,
 )
+from qtool.core.data.sample_roles import Role, roles_of
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.distributed import interleave
 
@@ -36,14 +34,19 @@ class StoredBatch:
     Attributes:
         number: of its file.
         size: number of samples.
-        fitted: steps learn from it.
+        role: of its samples.
         measured: the reported errors are those on it and others.
     """
 
     number: int
     size: int
-    fitted: bool = True
+    role: Role = Role.FIT
     measured: bool = True
+
+    @property
+    def fitted(self) -> bool:
+        """Whether steps learn from it."""
+        return self.role is Role.FIT
 
 
 @dataclass(frozen=True)
@@ -62,26 +65,24 @@ class _Part:
     size: int
     samples: Sequence[tuple[str, int]]
 
-    def pieces(self, holdout: frozenset[str], fewest: int) -> Iterator[tuple[bool, list[int]]]:
-        """Yield whether a piece is held out, and the indices of its samples.
+    def pieces(self, roles: Mapping[str, Role], fewest: int) -> Iterator[tuple[Role, list[int]]]:
+        """Yield the role of a piece, and the indices of its samples.
 
         Args:
-            holdout: hashes of the held-out samples.
-            fewest: samples of a batch; with fewer in a piece the whole batch is learned from.
+            roles: of the samples, by their hashes.
+            fewest: samples of a batch; in a smaller piece some samples are there again.
         """
-        held = [name in holdout for name, _ in self.samples]
-        kinds = [[i for i, each in enumerate(held) if each is kind] for kind in (False, True)]
-        if all(kinds) and min(map(len, kinds)) >= fewest:
-            yield from zip((False, True), kinds, strict=True)
-        else:
-            yield all(held), list(range(len(held)))
+        own = [roles[name] for name, _ in self.samples]
+        for role in Role:
+            rows = [i for i, each in enumerate(own) if each is role]
+            if rows:
+                yield role, (rows * fewest)[:fewest] if len(rows) < fewest else rows
 
 
 def store_data(
     whole: G.FloatGraph,
     data: Iterator[Batch],
     checkpoint: Checkpoint,
-    keep: int,
     required: Callable[[Sequence[StoredBatch], StoredBatch], Iterable[str]],
 ) -> list[StoredBatch]:
     """Store the data as inputs of the first block; return the batches of all ranks, in order.
@@ -90,26 +91,23 @@ def store_data(
         whole: the graph of the model.
         data: the batches of this rank, bound to the graph.
         checkpoint: stores the tensors, unless it has finished blocks.
-        keep: number of samples that a calibration in memory keeps for the steps; 0 if none learns:
-            then nothing is held out, and all batches are measured.
         required: (all batches, one of them) -> names of its inputs to store.
     """
     ranks = checkpoint.ranks
     own = json.dumps(_store_parts(whole, data, checkpoint))
     parts = _all_parts([json.loads(text) for text in ranks.all_gather(own)])
     checkpoint.check_identity("data", _digest(parts))
-    hashes = dict(sample for part in parts for sample in part.samples)
-    kept = select_hashes(hashes, keep)
-    holdout = frozenset(kept[train_count(len(kept)) :][:ESTIMATE_SAMPLES])
+    names = [name for part in parts for name, _ in part.samples]
+    roles = roles_of(names, len(names))
     fewest = whole.batch_size_range()[0]
-    pieces = _divide(parts, holdout, fewest if fewest > MIN_SAMPLES else 1)
+    pieces = _divide(parts, roles, fewest if fewest > MIN_SAMPLES else 1)
     if not checkpoint.finished:
         batches = [batch for batch, _, _ in pieces]
         for batch, part, rows in pieces:
             if part.rank == ranks.rank:
                 values, _ = checkpoint.own_data.load(part.index)
                 stored = {n: values[n] for n in required(batches, batch)}
-                if len(rows) < len(part.samples):
+                if rows != list(range(len(part.samples))):
                     stored = {name: value[rows] for name, value in stored.items()}
                 checkpoint.activations(0).save(batch.number, stored, stored)
     ranks.all_gather("")  # a barrier: all data is stored
@@ -118,14 +116,15 @@ def store_data(
 
 
 def _divide(
-    parts: Sequence[_Part], holdout: frozenset[str], fewest: int
+    parts: Sequence[_Part], roles: Mapping[str, Role], fewest: int
 ) -> list[tuple[StoredBatch, _Part, list[int]]]:
     """Return the batches to store, and of each its part and the indices of its samples there."""
     pieces = list[tuple[StoredBatch, _Part, list[int]]]()
     for part in parts:
-        for held, rows in part.pieces(holdout, fewest):
+        for role, rows in part.pieces(roles, fewest):
             size = len(rows) if part.size == len(part.samples) else part.size
-            pieces.append((StoredBatch(len(pieces), size, not held, held), part, rows))
+            measured = role is Role.ESTIMATE
+            pieces.append((StoredBatch(len(pieces), size, role, measured), part, rows))
     if any(batch.measured for batch, _, _ in pieces):
         return pieces
     return [(replace(batch, measured=True), part, rows) for batch, part, rows in pieces]

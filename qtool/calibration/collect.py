@@ -226,8 +226,9 @@ def collect_statistics(
             first = first or content_hash([t.detach().cpu() for t in tensors])
             warnings.add(tensors)
             parts = [list(strip_padding(graph, each)) for each in (bound, on_device)]
+            first_row = 0 if len(parts[0]) == 1 else None
             for part, moved in zip(*parts, strict=True):
-                hashes = kept.update(graph.tensors_of(part), split)
+                hashes = kept.update(graph.tensors_of(part), split, f"batch {index}", first_row)
                 digest.add(graph.tensors_of(part))
                 if not modules:  # only samples are stored
                     continue

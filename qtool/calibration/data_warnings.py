@@ -13,6 +13,9 @@ FEW_SAMPLES = 32
 
 _UNNORMALISED = 64.0  # normalised images reach 5, those of 0..255 nearly always exceed this
 _CHANNELS = (1, 3, 4)
+_FAR = 20.0  # times the reach of the median sample
+_RARE = 0.02  # share of the samples
+_FEWEST_FOR_EXTREMES, _NAMED_SAMPLES = 16, 3
 
 
 class DataWarnings:
@@ -25,6 +28,9 @@ class DataWarnings:
     def __init__(self, inputs: Sequence[Input]) -> None:
         self._inputs = inputs
         self._bounds: dict[str, tuple[float, float]] = {}
+        self._reach: dict[str, list[float]] = {}  # of every sample, the largest absolute value
+        self._origins: dict[str, list[tuple[int, int]]] = {}
+        self._batches = 0
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Add one batch, in the order of the inputs."""
@@ -33,6 +39,12 @@ class DataWarnings:
                 low, high = (float(t) for t in torch.aminmax(tensor))
                 old = self._bounds.get(each.name, (low, high))
                 self._bounds[each.name] = min(low, old[0]), max(high, old[1])
+                rows = tensor.reshape(len(tensor), -1) if tensor.dim() else tensor.reshape(1, 1)
+                reach = torch.maximum(rows.amax(1), -rows.amin(1)).tolist()
+                self._reach.setdefault(each.name, []).extend(reach)
+                origins = ((self._batches, row) for row in range(len(reach)))
+                self._origins.setdefault(each.name, []).extend(origins)
+        self._batches += 1
 
     def warnings(self, samples: int) -> tuple[str, ...]:
         """Return warnings on all data.
@@ -44,6 +56,7 @@ class DataWarnings:
             _few(samples),
             self._constant(),
             *(self._unnormalised(each) for each in self._inputs),
+            *(self._extreme(each.name) for each in self._inputs),
         )
         return tuple(filter(None, warnings))
 
@@ -67,6 +80,25 @@ class DataWarnings:
                 "images divided by 255 and normalised: check the preprocessing"
             )
         return None
+
+    def _extreme(self, name: str) -> str | None:
+        """Return a warning on a few samples far beyond all others, which alone decide ranges."""
+        reach = torch.tensor(self._reach.get(name, ()), dtype=torch.float64)
+        if len(reach) < _FEWEST_FOR_EXTREMES:
+            return None
+        usual = float(reach.median())
+        far = (reach > _FAR * usual).nonzero()[:, 0].tolist()
+        if not usual or not far or len(far) > max(1, _RARE * len(reach)):
+            return None
+        where = ", ".join(
+            "batch {}, row {}".format(*self._origins[name][i]) for i in far[:_NAMED_SAMPLES]
+        )
+        more = f" and {len(far) - _NAMED_SAMPLES} more" if len(far) > _NAMED_SAMPLES else ""
+        return (
+            f"input '{name}' reaches {float(reach.max()):.3g} in {where}{more}, {usual:.3g} in the "
+            "median sample: so few samples set its range, at the cost of all others; leave them "
+            "out if they are no real data"
+        )
 
 
 def _few(samples: int) -> str | None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from qtool.algorithms.acceptance import Errors, measure_errors
+import numpy as np
+import torch
+
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.registry import ESTIMATE_SAMPLES
+from qtool.backends.export import PlannedFile
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.types import Array, Dynamic
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
 from qtool.verification.fake_quantized import FakeQuantized
-from qtool.verification.fidelity import Outputs, holdout_sqnr
 from qtool.verification.heavy_tails import heavy_tails
 from qtool.verification.near_zero_divisions import near_zero_divisions
+from qtool.verification.output_errors import (
+    CALIBRATION,
+    ESTIMATE,
+    Estimate,
+    OutputErrors,
+    estimate_outputs,
+)
 from qtool.verification.strip_padding import Padding
+
+FAR = 10.0  # times the median sample: a value is extreme
 
 
 def measure_fidelity(
@@ -23,7 +38,7 @@ def measure_fidelity(
     sample: Batch,
     divisions: tuple[str, ...],
     outputs: Sequence[Any] | None = None,
-    holdout: tuple[Outputs, int] | None = None,
+    estimate: Estimate | None = None,
 ) -> Fidelity:
     """Compare outputs with those of the float model.
 
@@ -32,15 +47,14 @@ def measure_fidelity(
         sample: the batch to run.
         divisions: see `find_near_zero_divisions`.
         outputs: for the sample; by default those of fake quantization.
-        holdout: SQNR of the outputs on held-out samples, and how many samples these are.
+        estimate: errors to be expected on new data.
     """
     coded = model.run(sample) if outputs is None else outputs
     real = model.run_float(sample)
     padding, inputs = Padding.of_graph(model.graph), sample.arrays()
     pair = (padding.strip(inputs, o) for o in (real, coded))
     fidelity = compare_outputs(sample.size, model.graph.outputs, *pair)
-    if holdout is not None:
-        fidelity = replace(fidelity, holdout=holdout[0], holdout_samples=holdout[1])
+    fidelity = replace(fidelity, estimate=estimate)
     graph, batch = model.graph_with_points, model.to_device(sample)
     fidelity = replace(
         fidelity,
@@ -58,16 +72,127 @@ def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, 
     return near_zero_divisions(model.graph_with_points, model.to_device(sample))
 
 
-def measure_holdout(
-    model: FakeQuantized, batches: Sequence[Batch], cache: dict[tuple[str, str], Errors]
-) -> Outputs:
-    """Return the SQNR of each float output on samples that no step of the conversion used."""
-    inputs = [model.to_device(batch) for batch in batches]
-    graph, module = model.graph, G.clone(model.module)
-    insert_input_rounding(module, model.plan)
-    (errors,) = measure_errors(
-        model.reference.module, [replace(graph, module=module)], inputs, cache
+@dataclass(frozen=True, eq=False)
+class EstimateSamples:
+    """Samples that the accuracy on new data is measured on.
+
+    Attributes:
+        kind: `output_errors.ESTIMATE` or `CALIBRATION`.
+        batches: bound to the inputs of the graph.
+        origins: where each sample is in the data.
+    """
+
+    kind: str
+    batches: Sequence[Batch]
+    origins: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, state: ConversionState, size: int) -> EstimateSamples:
+        """Return the samples that nothing in a model was made of; without those, of calibration.
+
+        Args:
+            state: after the conversion.
+            size: samples of a batch.
+        """
+        if batches := state.estimates(size):
+            return cls(ESTIMATE, batches, state.estimate_origins())
+        return cls(CALIBRATION, state.batches(size, ESTIMATE_SAMPLES, holdout=None))
+
+
+def measure_estimate(
+    model: FakeQuantized, samples: EstimateSamples, file: PlannedFile | None = None
+) -> Estimate | None:
+    """Return the errors of the outputs on samples; None without samples.
+
+    Args:
+        model: the fake-quantized model.
+        samples: to measure on.
+        file: what is measured; None: the simulation, with what kernels round inside.
+    """
+    run = _simulated(model) if file is None else file.run
+    padding, names = Padding.of_graph(model.graph), model.graph.outputs
+    parts, reasons, clipped = [], list[Array](), []
+    for batch in samples.batches:
+        inputs = batch.arrays()
+        real = model.run_float(batch)
+        expected, actual = (padding.strip(inputs, outputs) for outputs in (real, run(inputs)))
+        parts.append(OutputErrors.of(names, expected, actual, batch.size))
+        reasons.append(_extremes(inputs, parts[-1].signal.shape[1]))
+        clipped.append(_beyond_range(model, inputs, real))
+    if not parts:
+        return None
+    errors = OutputErrors.joined(parts)
+    found = estimate_outputs(errors, samples.kind, samples.origins, _reasons(model.graph, reasons))
+    dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
+    return replace(
+        found,
+        place="" if file is None else file.place,
+        batch=max(b.size for b in samples.batches) if dynamic else 0,
+        clipped=_share(clipped),
     )
-    nodes = G.output_nodes(graph.graph)
-    names = [n for n, node in zip(graph.outputs, nodes, strict=True) if G.is_float(node)]
-    return holdout_sqnr(names, [(e.signal.sum(1), e.noise.sum(1)) for e in errors])
+
+
+def _simulated(model: FakeQuantized) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    module = G.clone(model.module)
+    insert_input_rounding(module, model.plan)
+    rounding = replace(model, module=module)
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        return rounding.run(model.graph.call_of(list(map(torch.from_numpy, arrays))))
+
+    return run
+
+
+def _extremes(inputs: Sequence[Array], count: int) -> Array:
+    """Return the largest absolute value of each input in each sample, [inputs, samples]; NaN for
+    inputs without a row per sample or with integers."""
+    rows = [a.dtype.kind == "f" and a.size > 0 and (count == 1 or len(a) == count) for a in inputs]
+    return np.array(
+        [
+            np.abs(a).reshape(count, -1).max(1) if known else np.full(count, np.nan)
+            for a, known in zip(inputs, rows, strict=True)
+        ]
+    ).reshape(len(inputs), count)
+
+
+def _reasons(graph: FloatGraph, extremes: Sequence[Array]) -> list[str]:
+    """Return what is extreme in each sample, "" where nothing is."""
+    largest = np.concatenate(extremes, 1)
+    usual = np.median(largest, 1)
+    reasons = []
+    for values in largest.T:
+        ratios = values / np.maximum(usual, np.finfo(np.float32).tiny)
+        i = int(np.argmax(np.nan_to_num(ratios))) if len(ratios) else 0
+        far = len(ratios) > 0 and ratios[i] > FAR
+        name = graph.inputs[i].name if far else ""
+        reasons.append(
+            f"input '{name}' reaches {values[i]:.3g}, {usual[i]:.3g} in the median sample"
+            if far
+            else ""
+        )
+    return reasons
+
+
+def _beyond_range(
+    model: FakeQuantized, inputs: Sequence[Array], outputs: Sequence[Array]
+) -> tuple[int, int]:
+    """Return how many values of quantized inputs and outputs lie beyond their ranges by more than
+    half a step, and how many values there are."""
+    nodes = [*G.placeholders(model.graph.graph), *G.output_nodes(model.graph.graph)]
+    ranges = {p.tensor: model.parameters.get(p.name) for p in model.plan.observed()}
+    beyond = total = 0
+    for node, values in zip(nodes, [*inputs, *outputs], strict=True):
+        params = ranges.get(G.name_of(node))
+        if params is None or params.axis is not None or values.dtype.kind != "f":
+            continue
+        scale, zero = float(params.scale), float(params.zero_point)
+        low = (params.qtype.qmin - zero - 0.5) * scale
+        high = (params.qtype.qmax - zero + 0.5) * scale
+        beyond += int(((values < low) | (values > high)).sum())
+        total += values.size
+    return beyond, total
+
+
+def _share(counts: Sequence[tuple[int, int]]) -> float:
+    total = sum(all_ for _, all_ in counts)
+    return sum(beyond for beyond, _ in counts) / total if total else 0.0

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from qtool.algorithms.acceptance import HOLDOUT_BATCH
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.registry import ESTIMATE_SAMPLES, select_steps
 from qtool.backends.export import Export, ExportOptions, PlannedFile
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
@@ -22,9 +20,10 @@ from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.table import format_of
 from qtool.conversion.fidelity_measurement import (
+    EstimateSamples,
     find_near_zero_divisions,
+    measure_estimate,
     measure_fidelity,
-    measure_holdout,
 )
 from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
@@ -41,10 +40,13 @@ from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
-from qtool.verification.fidelity import Outputs
+from qtool.verification.output_errors import CALIBRATION
 
 if TYPE_CHECKING:
     import onnx
+
+ESTIMATE_BATCH = 32
+"""Most samples at once where the accuracy on new data is measured."""
 
 
 @dataclass
@@ -56,14 +58,12 @@ class _Results:
         graph: the QDQ graph in torch.
         exports: suffix of a format -> its writer.
         fidelity: on the sample that exports are verified with.
-        holdout: SQNR of the outputs on held-out samples.
     """
 
     state: str = ""
     graph: fx.GraphModule | None = None
     exports: dict[str, Export] = field(default_factory=dict)
     fidelity: Fidelity | None = None
-    holdout: Outputs | None = None
 
 
 class Quantized:
@@ -99,11 +99,8 @@ class Quantized:
         self.parameters = state.parameters.params
         self.notes = state.parameters.notes
         self.sample = sample
-        learned = any(step.samples for step in select_steps(state.plan.recipe))
-        limit, holdout = ESTIMATE_SAMPLES, True if learned else None
-        self._holdout = state.batches(HOLDOUT_BATCH, limit, holdout, channels_last=True)
-        self._error_cache = (
-            {} if state.calibration is None else state.calibration.kept_samples.cache
+        self._estimates = EstimateSamples.of(
+            state, min(ESTIMATE_BATCH, state.graph.size_of(sample))
         )
         self._stored = _Results()
         self.module = insert_points(own, state.plan)
@@ -128,7 +125,7 @@ class Quantized:
         """Results of the present weights; those of other weights are dropped."""
         if self._weight_marks() != self._marks:  # they were trained
             restore_pair_limits(self.graph.module.graph, self.module, self.plan)
-            self._holdout = []  # training may have used these samples
+            self._estimates = EstimateSamples(CALIBRATION, ())  # training may have used them
             self._marks = self._weight_marks()
         state = state_hash(self.module)
         if self._stored.state != state:
@@ -216,7 +213,9 @@ class Quantized:
         simulation = self._simulation
         divisions = find_near_zero_divisions(simulation, batch)  # before sessions hold memory
         checked = file.check(batch)
-        fidelity = self._measure_fidelity(batch, divisions, checked.outputs, checked.simulation)
+        shown = checked.simulation or simulation
+        estimate = measure_estimate(shown, self._estimates, file)
+        fidelity = measure_fidelity(shown, batch, divisions, checked.outputs, estimate)
         return Verification(
             checked.parity,
             checked.exactness,
@@ -296,27 +295,11 @@ class Quantized:
         results = self._results
         if results.fidelity is None:
             divisions = find_near_zero_divisions(self._simulation, self.sample)
-            results.fidelity = self._measure_fidelity(self.sample, divisions)
+            estimate = measure_estimate(self._simulation, self._estimates)
+            results.fidelity = measure_fidelity(
+                self._simulation, self.sample, divisions, estimate=estimate
+            )
         return results.fidelity
-
-    def _measure_fidelity(
-        self,
-        sample: Batch,
-        divisions: tuple[str, ...],
-        outputs: list[Any] | None = None,
-        simulation: FakeQuantized | None = None,
-    ) -> Fidelity:
-        """Measure the error; `simulation` has other points than this model."""
-        holdout, shown = None, simulation or self._simulation
-        if self._holdout:
-            results = self._results
-            measured = results.holdout if simulation is None else None
-            if measured is None:
-                measured = measure_holdout(shown, self._holdout, self._error_cache)
-            if simulation is None:
-                results.holdout = measured
-            holdout = measured, sum(b.size for b in self._holdout)
-        return measure_fidelity(shown, sample, divisions, outputs, holdout)
 
     @property
     def info(self) -> FileInfo:

@@ -13,6 +13,7 @@ import torch
 from qtool.backends.table import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data.fixed_batches import in_batches_of
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.graph import Input
@@ -163,8 +164,11 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    feeder = Feeder(path)
-    for index, batch in enumerate(batches(data)):
+    feeder, stream = Feeder(path), batches(data)
+    firsts = {i.shape[0] if i.shape else None for i in feeder.inputs}
+    if len(firsts) == 1 and isinstance(size := next(iter(firsts)), int) and size > 0:
+        stream = in_batches_of(size, stream)
+    for index, batch in enumerate(stream):
         yield feeder.arrays(batch, index)
 
 

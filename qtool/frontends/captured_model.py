@@ -23,6 +23,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import batch_norms
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.finite_outputs import check_outputs
+from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.graph.process_lock import exclusive
 from qtool.core.path_arguments import accepts_paths
@@ -228,7 +229,7 @@ def _with_suggested_sizes(
         CaptureError: the model cannot be captured.
     """
     try:
-        return capture_module(model, batch, dynamic), ()
+        graph = capture_module(model, batch, dynamic)
     except FixedSizeError as error:
         name, axis = error.name, error.axis
         if not isinstance(dynamic, SuggestedSizes) or not dynamic.has(name, axis):
@@ -238,8 +239,18 @@ def _with_suggested_sizes(
             f"model takes; pad to it ({argument('--max-length')} with "
             f"{argument('--pad-to-max-length')})"
         )
+    else:
+        if dynamic is None and batch.size == 1 and _doubles_batch(graph):
+            graph = capture_module(model, batch, {})  # it computes with its number of samples
+        return graph, ()
     graph, notes = _with_suggested_sizes(model, batch, dynamic.without(name, axis))
     return graph, (note, *notes)
+
+
+def _doubles_batch(graph: FloatGraph) -> bool:
+    """Return whether a graph takes the two samples only that one was exported as."""
+    first = {i.shape[0] for i in graph.inputs if i.shape}
+    return first == {MIN_SAMPLES}
 
 
 def _check_torch_defaults() -> None:

@@ -6,22 +6,23 @@ plan can be carried out to the last bit and still be of no use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 
 from qtool.core import formats
 from qtool.core.records import JsonRecord
-from qtool.core.sqnr import NO_SIGNAL_DB, decibels, sqnr
+from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
+from qtool.verification.output_errors import Estimate
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
 _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
+_CLIPPED = 0.001  # share of values beyond their ranges to print a note above
 _CACHE = "present"  # how the outputs of a KV cache begin
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
@@ -71,8 +72,7 @@ class Fidelity(JsonRecord):
         costliest: the layers that cost most, the worst first; measured if an output is below
             `MIN_SQNR_DB`.
         narrow_inputs: inputs of concats that use few codes of the concatenated tensor.
-        holdout: like `outputs`, of fake quantization on held-out calibration samples.
-        holdout_samples: number of these samples.
+        estimate: errors to be expected on new data; None without samples to measure them on.
         near_zero_divisions: divisions whose divisor quantization may take through zero.
         collapsed: outputs with this share of values in one value that differ in the float model: a
             few others are so much larger that they alone decide the SQNR.
@@ -87,8 +87,7 @@ class Fidelity(JsonRecord):
     not_finite: tuple[str, ...] = ()
     costliest: tuple[LayerSqnr, ...] = ()
     narrow_inputs: tuple[NarrowInput, ...] = ()
-    holdout: Outputs = ()
-    holdout_samples: int = 0
+    estimate: Estimate | None = None
     near_zero_divisions: tuple[str, ...] = ()
     collapsed: tuple[OutputShare, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
@@ -96,14 +95,19 @@ class Fidelity(JsonRecord):
 
     @property
     def worst(self) -> float:
-        """SQNR of the worst output in dB; infinite if none has noise."""
-        return min((db for _, db in self.outputs if db is not None), default=float("inf"))
+        """SQNR in dB that is shown, of the worst output; infinite if none has noise."""
+        return min((db for _, db in self._figures() if db is not None), default=float("inf"))
+
+    def _figures(self) -> Outputs:
+        """Return the SQNR of each output: its median over the samples of the estimate."""
+        if self.estimate is None:
+            return self.outputs
+        return tuple(OutputSqnr(o.output, o.median_db) for o in self.estimate.outputs)
 
     @property
     def warning(self) -> str | None:
         """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data."""
-        both = (*self.outputs, *self.holdout)
-        low = list(dict.fromkeys(name for name, db in both if db is not None and db < MIN_SQNR_DB))
+        low = [name for name, db in self._figures() if db is not None and db < MIN_SQNR_DB]
         other = [name for name, share in self.equal_shares if share < _MIN_EQUAL]
         if not low and not other:
             return None
@@ -127,10 +131,11 @@ class Fidelity(JsonRecord):
         return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
 
     def row(self) -> tuple[str, str]:
-        """Return (label, figures) for a summary: the SQNR on held-out samples if there are any."""
-        holdout, samples = bool(self.holdout), self.holdout_samples or self.samples
-        outputs = self.holdout if holdout else self.outputs
-        where = formats.quantity(samples, f"{'held-out' if holdout else 'calibration'} sample")
+        """Return (label, figures) for a summary: the errors to be expected on new data."""
+        if self.estimate is not None and self.estimate.outputs:
+            return "SQNR", self._estimated(self.estimate)
+        outputs = self.outputs
+        where = formats.quantity(self.samples, "calibration sample")
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
         shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
@@ -140,11 +145,30 @@ class Fidelity(JsonRecord):
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
         return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"
 
+    def _estimated(self, estimate: Estimate) -> str:
+        outputs = estimate.outputs
+        main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
+        shown = estimate.text(main)
+        caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
+        if caches:
+            shown += f", KV cache {decibels_text(min(caches))}"
+        same = sorted(self.equal_shares, key=lambda each: each[1])
+        equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
+        return ", ".join([shown, *equal])
+
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the user on weak points of the outputs."""
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
+        if self.estimate is not None:
+            if note := self.estimate.note():
+                yield note
+            if self.estimate.clipped > _CLIPPED:
+                yield (
+                    f"{formats.percent(self.estimate.clipped)} of the values of inputs and outputs "
+                    "are beyond their calibrated ranges; calibrate on data that reaches further"
+                )
         if self.not_finite:
             yield f"the float model itself outputs NaN or Inf in {_listed(self.not_finite)}"
         for concat, source, codes in self.narrow_inputs[:_NAMED]:
@@ -174,9 +198,10 @@ class Fidelity(JsonRecord):
         measure = "SQNR against" if self.outputs else "agreement with"
         where = formats.quantity(self.samples, "sample")
         lines = [f"{measure} the float model ({where}): {self._shown()}"]
-        if self.holdout:
-            samples = formats.quantity(self.holdout_samples, "held-out calibration sample")
-            lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.holdout)}")
+        if self.estimate is not None:
+            lines.append(
+                f"SQNR to be expected on new data: {self.estimate.text(self.estimate.outputs)}"
+            )
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
@@ -217,25 +242,6 @@ def _mode_share(x: np.ndarray[Any, Any]) -> float:
     """Return the approximate share of the most frequent value."""
     some = x.ravel()[:: 1 + x.size // _COUNTED]
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
-
-
-def holdout_sqnr(
-    names: Sequence[str], batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
-) -> Outputs:
-    """Return the SQNR of outputs over several batches.
-
-    Args:
-        names: names of the float outputs.
-        batches: for each batch the sums of squares of every output and of its error; NaN where
-            there is none.
-    """
-    signal, noise = (torch.stack(each).sum(0) for each in zip(*batches, strict=True))
-    known = ~noise.isnan()
-    return tuple(
-        OutputSqnr(name, decibels(float(signal[i]), float(noise[i])))
-        for i, name in enumerate(names)
-        if known[i]
-    )
 
 
 def _shown(outputs: Outputs) -> str:

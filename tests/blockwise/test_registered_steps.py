@@ -71,4 +71,4 @@ def test_a_step_that_solves_layers(folder: Path) -> None:
     assert len(calls) == 14  # seven layers, twice
     assert blocks.holdout
     assert {c.step for c in changes_of(blocks.blocks)} <= {"mine"}
-    assert memory.fidelity.holdout_samples == blocks.samples
+    assert memory.fidelity.estimate.samples == blocks.samples

@@ -17,6 +17,7 @@ from qtool.blockwise.checkpoint import Checkpoint
 from qtool.blockwise.stored_data import StoredBatch, store_data
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import CalibrationSamples
+from qtool.core.data.sample_roles import Role
 from qtool.distributed import Ranks
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
@@ -26,14 +27,14 @@ TASK = "text-generation"
 
 
 def stored(
-    model: nn.Module, data: Iterable[torch.Tensor], folder: Path, keep: int
+    model: nn.Module, data: Iterable[torch.Tensor], folder: Path
 ) -> tuple[list[StoredBatch], list[torch.Tensor]]:
     """The batches of some data, and their tensors."""
     data = list(data)
     graph = qtool.capture_model(model.eval(), data[0]).graph
     checkpoint = Checkpoint(folder, {}, Ranks())
     found = store_data(
-        graph, (graph.bind(Batch((x,))) for x in data), checkpoint, keep, lambda _, __: ["x"]
+        graph, (graph.bind(Batch((x,))) for x in data), checkpoint, lambda _, __: ["x"]
     )
     return found, [checkpoint.activations(0).load(batch.number)[0]["x"] for batch in found]
 
@@ -55,32 +56,35 @@ def drawn(count: int = 6, size: int = 4) -> list[torch.Tensor]:
     return list(torch.randn(count, size, 3))
 
 
-def test_the_samples_that_memory_holds_out(tmp_path: Path) -> None:
-    data, kept = drawn(), CalibrationSamples(12)
+@pytest.mark.parametrize(("count", "size"), [(6, 4), (20, 4), (40, 5)])
+def test_samples_have_the_roles_that_they_have_in_memory(
+    count: int, size: int, tmp_path: Path
+) -> None:
+    data, kept = drawn(count, size), CalibrationSamples(400)
     for batch in data:
         kept.update([batch], split=True)
-    batches, tensors = stored(Twice(), data, tmp_path, keep=12)
-    pairs = list(zip(batches, tensors, strict=True))
-    held = torch.cat([x for batch, x in pairs if batch.measured])
-    assert sorted(held.tolist()) == sorted(
-        torch.cat([t for (t,) in kept.batches(32, holdout=True)]).tolist()
-    )
-    assert len(held) == 4
-    fitted = torch.cat([x for batch, x in pairs if batch.fitted])
-    assert sorted([*held.tolist(), *fitted.tolist()]) == sorted(torch.cat(data).tolist())
+    batches, tensors = stored(Twice(), data, tmp_path)
+    parts = {
+        Role.FIT: kept.batches(400),
+        Role.JUDGE: kept.batches(400, holdout=True),
+        Role.ESTIMATE: kept.estimates(400),
+    }
+    for role, expected in parts.items():
+        rows = [x for b, x in zip(batches, tensors, strict=True) if b.role is role]
+        found = torch.cat(rows).tolist() if rows else []
+        assert sorted(found) == sorted(
+            torch.cat([t for (t,) in expected]).tolist() if expected else []
+        )
+    held_out = bool(parts[Role.ESTIMATE])
+    assert held_out is (count * size >= 48)
+    assert all(b.measured is (b.role is Role.ESTIMATE or not held_out) for b in batches)
     assert [batch.number for batch in batches] == list(range(len(batches)))
-    assert all(batch.size == len(x) and batch.fitted is not batch.measured for batch, x in pairs)
 
 
-def test_nothing_is_held_out_where_nothing_learns(tmp_path: Path) -> None:
-    batches, _ = stored(Twice(), drawn(), tmp_path, keep=0)
-    assert batches == [StoredBatch(i, 4) for i in range(6)]
-
-
-def test_batches_that_cannot_be_cut_are_held_out_as_a_whole(tmp_path: Path) -> None:
-    batches, _ = stored(Joined(), drawn(), tmp_path, keep=9)
-    assert [batch.size for batch in batches] == [4] * 6
-    assert sum(batch.measured for batch in batches) == 2
+def test_batches_that_cannot_be_cut_have_one_role(tmp_path: Path) -> None:
+    batches, _ = stored(Joined(), drawn(60), tmp_path)
+    assert [batch.size for batch in batches] == [4] * 60
+    assert {batch.role for batch in batches} == set(Role)
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +125,13 @@ def test_the_estimate_is_that_of_memory_and_of_new_texts(texts: Any, tmp_path: P
         "dynamic": data.dynamic,
     }
     memory = qtool.quantize(model, data, **how)
-    ((_, in_memory),) = memory.fidelity.holdout
+    in_memory = memory.fidelity.estimate.pooled_db
     blocks = qtool.quantize_by_blocks(
         EXAMPLE / "model", data, tmp_path / "net.onnx", task=TASK, **how
     )
-    assert "(21 held-out samples)" in memory.fidelity.row()[1]
-    assert "(21 held-out samples)" in str(blocks)
+    assert blocks.estimate.samples == memory.fidelity.estimate.samples
+    assert blocks.estimate.median_db == pytest.approx(memory.fidelity.estimate.median_db, abs=0.3)
+    assert f"{blocks.samples} new samples" in str(blocks)
     session = ort.InferenceSession(tmp_path / "net.onnx")
 
     def run(batch: Any) -> Any:

@@ -94,7 +94,7 @@ def test_the_estimate_contains_the_rounding(tmp_path: Path) -> None:
     actual = session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
     with torch.no_grad():
         exact, written = (each(x)[0].numpy() for each in (model.reference.module, model.module))
-    estimate, without = model.fidelity.holdout[0].sqnr_db, sqnr(exact, written)
+    estimate, without = model.fidelity.estimate.pooled_db, sqnr(exact, written)
     assert estimate is not None
     assert without is not None
     assert estimate == pytest.approx(sqnr(exact, actual), abs=0.2)

@@ -18,9 +18,8 @@ from qtool.verification.fidelity import (
     Fidelity,
     OutputSqnr,
     compare_outputs,
-    decibels,
-    holdout_sqnr,
 )
+from qtool.verification.output_errors import ESTIMATE, Estimate, OutputEstimate
 
 
 class Undone(nn.Module):
@@ -56,7 +55,8 @@ def test_a_network_that_keeps_its_values_is_not_warned_of(tmp_path: Path) -> Non
         real, coded = Undone(1).eval()(DATA)["scores"], model(DATA)["scores"]
     simulated = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
     assert db == pytest.approx(float(simulated), abs=0.5)  # dB; the runtime rounds otherwise
-    assert model.fidelity.worst == pytest.approx(float(simulated), abs=1e-3)
+    ((_, planned),) = model.fidelity.outputs
+    assert planned == pytest.approx(float(simulated), abs=1e-3)
 
 
 def test_a_destroyed_network_is_warned_of_and_the_layer_named(tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_inputs_alike_are_not_named() -> None:
 
 
 def test_what_is_expected_to_be_low_is_warned_of() -> None:
-    found = Fidelity(
-        8, (OutputSqnr("y", 31.0),), holdout=(OutputSqnr("y", 4.0),), holdout_samples=4
-    )
+    figures = OutputEstimate("y", 4.0, 3.0, 5.0, 3.5, 1.0)
+    found = Fidelity(8, (OutputSqnr("y", 31.0),), estimate=Estimate(40, ESTIMATE, (figures,)))
     assert found.warning == "warning: output 'y' below 20 dB SQNR"
+    assert found.worst == 4.0, "the figure that is shown is the one that goals judge"
 
 
 def test_an_output_of_which_most_became_one_value_is_named() -> None:
@@ -233,24 +233,32 @@ def test_a_division_by_what_noise_may_take_through_zero_is_named(by: str, named:
     assert ("divides by values near zero" in str(found)) == bool(named)
 
 
-def test_what_is_expected_comes_from_samples_that_no_step_learned_from() -> None:
-    data = torch.randn(96, 3, 10, 10, generator=torch.Generator().manual_seed(2))
-    model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="balanced")
-    found, new = model.fidelity, torch.randn(256, 3, 10, 10)
-    assert found.holdout_samples == 32
-    ((name, db),) = found.holdout
-    with torch.no_grad():
-        real, coded = Undone(1).eval()(new)["scores"], model(new)["scores"]
-    truth = 10 * torch.log10(real.square().sum() / (real - coded).square().sum())
-    assert (name, db) == ("scores", pytest.approx(float(truth), abs=1.0))  # as documented
-    assert "(32 held-out calibration samples): scores" in str(found)
-    plain = qtool.quantize(Undone(1).eval(), data.split(32), accuracy="fast").fidelity
-    assert plain.holdout_samples == 64, "where no step learns, no sample is lost to it"
-    assert plain.holdout[0][1] == pytest.approx(float(truth), abs=1.0)
+def test_what_is_expected_comes_from_samples_that_nothing_in_the_file_was_made_of(
+    tmp_path: Path,
+) -> None:
+    data = torch.randn(160, 3, 10, 10, generator=torch.Generator().manual_seed(2))
+    new = torch.randn(256, 3, 10, 10, generator=torch.Generator().manual_seed(3))
+    for accuracy in ("fast", "balanced"):
+        model = qtool.quantize(Undone(1).eval(), data.split(32), accuracy=accuracy)
+        result = model.export(tmp_path / "m.onnx")
+        found = result.fidelity.estimate
+        assert found.kind == ESTIMATE
+        assert 20 <= found.samples <= 45
+        (coded,) = run(session(tmp_path / "m.onnx"), [new.numpy()])
+        with torch.no_grad():
+            real = Undone(1).eval()(new)["scores"].numpy()
+        power = [np.square(each).reshape(256, -1).sum(1) for each in (real, real - coded)]
+        truth = float(np.median(10 * np.log10(power[0] / power[1])))
+        low, high = found.interval_db
+        assert low - 0.5 <= truth <= high + 0.5
+        assert high - low < 2
+        pooled = 10 * np.log10(power[0].sum() / power[1].sum())
+        assert found.pooled_db == pytest.approx(pooled, abs=1)
+        assert f"median of {found.samples} new samples" in str(result.summary())
+        simulated = model.fidelity.estimate  # without a file
+        assert simulated.median_db == pytest.approx(found.median_db, abs=0.5)
 
 
-def test_expected_noise_is_summed_over_batches() -> None:
-    batches = [(torch.tensor([24.0, 1]), torch.tensor([6.0, 0])), (torch.ones(2), torch.zeros(2))]
-    assert holdout_sqnr(["y", "z"], batches) == (("y", decibels(25, 6)), ("z", None))
-    unknown = (torch.ones(2), torch.tensor([1.0, float("nan")]))
-    assert holdout_sqnr(["y", "z"], [unknown]) == (("y", 0.0),)
+def test_too_few_samples_are_called_calibration_samples() -> None:
+    model = qtool.quantize(Undone(1).eval(), DATA.split(4))
+    assert "(median of 8 calibration samples, " in model.fidelity.row()[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.self_test.creation import make_self_test
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
+from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.planned_file import (
     check_correctness,
@@ -28,7 +29,7 @@ from qtool.backends.onnxruntime.verification.planned_file import (
 from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
-from qtool.core.types import INT16, UINT16
+from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
@@ -169,6 +170,21 @@ class PlannedOnnx:
             other = measure_portability(self.simulation, self.file, self.sample)
             self.checked = Checked(parity, exactness, coverage, outputs, other)
         return self.checked
+
+    @property
+    def place(self) -> str:
+        """See `PlannedFile`."""
+        name = self.simulation.plan.target
+        if find_runtime(target(name))[0] is not None:
+            return ""
+        return f"ONNX Runtime {ONNXRUNTIME.version()} here, not on {name}"
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """See `PlannedFile`."""
+        used, _ = find_runtime(target(self.simulation.plan.target))
+        if used is None or used is ONNXRUNTIME:
+            return self.file.run(arrays)
+        return used.run(self.file.path, arrays)
 
     def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
         """Compare the file with the plan and with the engine alone."""

@@ -318,3 +318,19 @@ class PlannedTflite:
     def check(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
         return check(self.simulation, self.written, self.path, batch)
+
+    @property
+    def place(self) -> str:
+        """See `PlannedFile`."""
+        return "" if litert.version() is not None else "qtool's integer engine"
+
+    def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """See `PlannedFile`."""
+        file = TfliteFile(self.path)
+        if litert.version() is None:
+            codes = file.engine_codes(file.program(FAMILY), arrays)
+            return [port.back(c) for port, c in zip(file.outputs, codes, strict=True)]
+        try:
+            return file.run(arrays, default=True)
+        except VerificationError:  # as `check` says, the delegate fails on it
+            return file.run(arrays)

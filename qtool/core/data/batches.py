@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch
+from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
 
@@ -63,6 +64,8 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
     Entries of dicts that are labels are left out, unless forward requires them; so are the last
     ones of a tuple longer than the arguments. See `Arguments`.
 
+    A model with a fixed number of samples gets batches of it.
+
     Raises:
         DataError: `data` is not iterable, an error occurs while it is read, or an item is no
             batch.
@@ -88,7 +91,8 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}") from error
-    return _read(iterator, model)
+    size, stream = fixed_batch_size(model), _read(iterator, model)
+    return stream if size is None else in_batches_of(size, stream)
 
 
 def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:

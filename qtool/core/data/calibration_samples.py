@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -40,10 +40,12 @@ class Sample:
     Attributes:
         content_hash: of the tensors, hex.
         tensors: on the CPU, in the order of the model's inputs.
+        origin: its place in the data, as "batch 3, row 5"; "" where it is not known. In no file.
     """
 
     content_hash: str
     tensors: tuple[torch.Tensor, ...]
+    origin: str = ""
 
     @property
     def size(self) -> int:
@@ -82,7 +84,7 @@ class _Sketch:
             if key >= self.bound:
                 continue
             if key not in self.samples:
-                self.samples[key] = Sample(key, tuple(map(_stored, sample.tensors)))
+                self.samples[key] = replace(sample, tensors=tuple(map(_stored, sample.tensors)))
             if len(self.samples) > 2 * self.limit:
                 self._truncate()
         self._truncate()
@@ -137,16 +139,24 @@ class CalibrationSamples:
         """Number of samples that steps may learn from; the others judge them."""
         return len(self) - len(judges(s.content_hash for s in self))
 
-    def update(self, tensors: Sequence[torch.Tensor], split: bool) -> list[str]:
+    def update(
+        self, tensors: Sequence[torch.Tensor], split: bool, origin: str = "", first: int | None = 0
+    ) -> list[str]:
         """Add one batch; return the hashes of its samples, none without a limit.
 
         Args:
             tensors: in the order of the model's inputs.
             split: samples lie along the first dimension of all; otherwise the batch is one sample.
+            origin: of the batch, as "batch 3".
+            first: row of the batch that the first sample is; None where rows are not in order.
         """
         if not self.limit:
             return []
-        samples = [Sample(content_hash(row), tuple(row)) for row in samples_of(tensors, split)]
+        in_order = split and first is not None
+        samples = [
+            Sample(content_hash(row), tuple(row), f"{origin}, row {i}" if in_order else origin)
+            for i, row in enumerate(samples_of(tensors, split), first or 0)
+        ]
         self._add(samples, len(samples))
         return [sample.content_hash for sample in samples]
 
@@ -222,8 +232,14 @@ class CalibrationSamples:
     def estimates(self, size: int) -> list[tuple[torch.Tensor, ...]]:
         """Return the samples for the estimate in batches, as `batches` does; none where the data
         is too little to hold some out."""
-        stored = self._estimates.samples.values() if self.held_out else ()
-        return _in_batches(list(stored), size)
+        return _in_batches(self._held(), size)
+
+    def estimate_origins(self) -> list[str]:
+        """Return the origins of the samples for the estimate, in the order of `estimates`."""
+        return [sample.origin for sample in _ordered(self._held())]
+
+    def _held(self) -> list[Sample]:
+        return list(self._estimates.samples.values()) if self.held_out else []
 
     def _add(
         self, samples: Iterable[Sample], count: int, bounds: tuple[str, str] = (LAST, LAST)
@@ -239,8 +255,7 @@ class CalibrationSamples:
 def _in_batches(samples: Sequence[Sample], size: int) -> list[tuple[torch.Tensor, ...]]:
     """Join samples of equal shapes; those that are whole batches stay as they are."""
     batches = []
-    ordered = sorted(samples, key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash))
-    for _, group in groupby(ordered, key=lambda s: [t.shape for t in s.tensors]):
+    for _, group in groupby(_ordered(samples), key=lambda s: [t.shape for t in s.tensors]):
         equal = list(group)
         if any(t.dim() == 0 or len(t) != 1 for t in equal[0].tensors):  # whole batches
             batches += [s.tensors for s in equal]
@@ -249,6 +264,10 @@ def _in_batches(samples: Sequence[Sample], size: int) -> list[tuple[torch.Tensor
             columns = zip(*(s.tensors for s in equal[i : i + size]), strict=True)
             batches.append(tuple(torch.cat(column) for column in columns))
     return batches
+
+
+def _ordered(samples: Iterable[Sample]) -> list[Sample]:
+    return sorted(samples, key=lambda s: ([list(t.shape) for t in s.tensors], s.content_hash))
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:

@@ -53,6 +53,23 @@ def holds_out(total: int, estimates: int) -> bool:
     return total >= FEWEST_SAMPLES and estimates >= FEWEST_ESTIMATES
 
 
+def roles_of(hashes: Iterable[str], total: int) -> dict[str, Role]:
+    """Return the role of each sample.
+
+    Args:
+        hashes: of all samples.
+        total: number of samples, with equal ones.
+    """
+    names = set(hashes)
+    held = {name for name in names if is_estimate(name)}
+    held = held if holds_out(total, len(held)) else set()
+    judging = judges(names - held)
+    return {
+        name: Role.ESTIMATE if name in held else Role.JUDGE if name in judging else Role.FIT
+        for name in names
+    }
+
+
 def judges(hashes: Iterable[str]) -> set[str]:
     """Return which of the samples for steps judge them; the others fit.
 

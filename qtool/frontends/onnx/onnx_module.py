@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class OnnxModule(nn.Module):
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
         qtool_input_names: of the file; batches are dicts of them, labels excepted.
+        qtool_fixed_batch: first size of all inputs, None where it is not fixed.
         nodes: in execution order.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
@@ -71,6 +72,7 @@ class OnnxModule(nn.Module):
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
         self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
         self.qtool_input_names = tuple(self.inputs)
+        self.qtool_fixed_batch = _fixed_batch(self.inputs.values())
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
         self.untraced: set[int] = set()
@@ -258,6 +260,13 @@ def _sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
     dtype = integer if symbolic else torch.float32
     parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
     return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _fixed_batch(inputs: Iterable[Any]) -> int | None:
+    first = [kind.shape.dim[0] if kind.shape.dim else None for kind in inputs]
+    sizes = {int(d.dim_value) if d is not None and d.HasField("dim_value") else 0 for d in first}
+    size = next(iter(sizes)) if len(sizes) == 1 else 0
+    return size if size > 0 else None
 
 
 def _open_dims(kind: Any) -> dict[int, str]:

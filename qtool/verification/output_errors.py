@@ -1,0 +1,303 @@
+"""Errors of the outputs of a quantized model, sample by sample, and what follows for new data.
+
+A sum over all samples is decided by the few with the largest errors. The headline is therefore the
+median over samples, with an interval; the sum stands next to it, and the samples that decide it
+are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from qtool.core import formats
+from qtool.core.records import JsonRecord
+from qtool.core.sqnr import NO_SIGNAL_DB, decibels
+from qtool.core.types import Array
+
+CONFIDENCE = 0.95
+ESTIMATE, CALIBRATION = "estimate", "calibration"
+"""Kinds of samples: held out of everything in the file, or what the file was made of."""
+
+_FEW_SHARE = 0.05  # of the samples
+_DECISIVE = 0.5  # share of the error that so few samples have, to say so
+_NAMED = 3  # samples in a sentence
+_SHOWN = 4  # outputs in a row
+
+
+@dataclass(frozen=True, eq=False)
+class OutputErrors:
+    """Powers of float outputs and of their errors, sample by sample.
+
+    Attributes:
+        outputs: names of the float outputs, in the model's order.
+        signal: float64 [outputs, samples], the sum of squares; [outputs, batches] where an output
+            does not have one row per sample.
+        noise: likewise, of the differences; NaN where values decide the shape.
+        samples: number of samples.
+    """
+
+    outputs: tuple[str, ...]
+    signal: Array
+    noise: Array
+    samples: int
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], real: Sequence[Array], actual: Sequence[Array], samples: int
+    ) -> OutputErrors:
+        """Return the errors for one batch. Values that are not finite in float are left out."""
+        chosen = [i for i, a in enumerate(real) if a.dtype.kind == "f"]
+        rows = all(real[i].ndim and len(real[i]) == samples for i in chosen)
+        count = samples if rows and chosen else 1
+        signal, noise = np.zeros((len(chosen), count)), np.zeros((len(chosen), count))
+        for k, i in enumerate(chosen):
+            expected = real[i].astype(np.float64)
+            finite = np.isfinite(expected)
+            signal[k] = _power(np.where(finite, expected, 0), count)
+            if real[i].shape != actual[i].shape:
+                noise[k] = np.nan
+                continue
+            with np.errstate(invalid="ignore", over="ignore"):
+                error = np.where(finite, expected - actual[i], 0)
+                noise[k] = np.nan_to_num(_power(error, count), nan=np.inf)
+        return cls(tuple(names[i] for i in chosen), signal, noise, samples)
+
+    @classmethod
+    def joined(cls, parts: Sequence[OutputErrors]) -> OutputErrors:
+        """Return the errors of several batches as one."""
+        signal = np.concatenate([p.signal for p in parts], 1)
+        noise = np.concatenate([p.noise for p in parts], 1)
+        return cls(parts[0].outputs, signal, noise, sum(p.samples for p in parts))
+
+    def by_sample(self) -> Array:
+        """Return the SQNR of each output on each sample in dB, infinite without noise."""
+        pairs = zip(self.signal.ravel(), self.noise.ravel(), strict=True)
+        each = [_finite_or_inf(decibels(float(s), float(n))) for s, n in pairs]
+        return np.array(each).reshape(self.signal.shape)
+
+    def relative(self) -> Array:
+        """Return the share of each sample in the error over all outputs, [samples]."""
+        power = np.maximum(self.signal.sum(1, keepdims=True), np.finfo(float).tiny)
+        shares: Array = np.nan_to_num(self.noise / power, nan=0.0, posinf=1e300).sum(0)
+        total = shares.sum()
+        return shares / total if total else shares
+
+
+class OutputEstimate(NamedTuple):
+    """Errors of one output in dB; None without noise.
+
+    Attributes:
+        output: its name.
+        median_db: median over samples.
+        low_db: lower end of the interval of the median.
+        high_db: its upper end.
+        pooled_db: power over all samples.
+        worst_db: of the worst sample.
+    """
+
+    output: str
+    median_db: float | None
+    low_db: float | None
+    high_db: float | None
+    pooled_db: float | None
+    worst_db: float | None
+
+
+class CostlySample(NamedTuple):
+    """A sample with a large part of the error.
+
+    Attributes:
+        sample: where it is, as "batch 3, row 5".
+        share: its part of the error, 0 to 1.
+        reason: what is extreme in it, or "".
+    """
+
+    sample: str
+    share: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Estimate(JsonRecord):
+    """Errors of all outputs on samples, as they are to be expected on new data.
+
+    Attributes:
+        samples: number of samples.
+        kind: `ESTIMATE` or `CALIBRATION`.
+        outputs: in the model's order.
+        place: what ran the file, if it is not the runtime of its target; "" otherwise.
+        batch: samples that ran at once, where the activations of a batch share their scales; 0
+            otherwise.
+        costly: the samples that decide the pooled error, if few do.
+        clipped: share of the values of inputs and outputs beyond their ranges, 0 to 1.
+    """
+
+    JSON_PROPERTIES: ClassVar = ("median_db", "interval_db", "pooled_db", "worst_db")
+
+    samples: int
+    kind: str
+    outputs: tuple[OutputEstimate, ...]
+    place: str = ""
+    batch: int = 0
+    costly: tuple[CostlySample, ...] = ()
+    clipped: float = 0.0
+
+    @property
+    def lowest(self) -> OutputEstimate | None:
+        """The output with the lowest median; None without float outputs."""
+        return min(self.outputs, key=lambda o: _finite_or_inf(o.median_db), default=None)
+
+    @property
+    def median_db(self) -> float | None:
+        return self.lowest and self.lowest.median_db
+
+    @property
+    def interval_db(self) -> tuple[float | None, float | None]:
+        return (self.lowest.low_db, self.lowest.high_db) if self.lowest else (None, None)
+
+    @property
+    def pooled_db(self) -> float | None:
+        return self.lowest and self.lowest.pooled_db
+
+    @property
+    def worst_db(self) -> float | None:
+        return self.lowest and self.lowest.worst_db
+
+    @property
+    def source(self) -> str:
+        """The number and kind of the samples, in words."""
+        kind = "new sample" if self.kind == ESTIMATE else "calibration sample"
+        batch = f", batch {self.batch}" if self.batch else ""
+        return f"{formats.quantity(self.samples, kind)}{batch}"
+
+    def text(self, outputs: Sequence[OutputEstimate]) -> str:
+        """Return the figures of some outputs for a summary."""
+        place = f"; in {self.place}" if self.place else ""
+        if len(outputs) == 1:
+            (one,) = outputs
+            spread = f", {_spread(one)}" if self.samples > 1 and one.median_db is not None else ""
+            what = "median of " if self.samples > 1 else ""
+            return f"{_db(one.median_db)} ({what}{self.source}{spread}{place})"
+        shown = ", ".join(f"{o.output} {_db(o.median_db)}" for o in outputs[:_SHOWN])
+        more = f" and {len(outputs) - _SHOWN} more" if len(outputs) > _SHOWN else ""
+        low = min(outputs, key=lambda o: _finite_or_inf(o.median_db))
+        spread = f"; {low.output}: {_spread(low)}" if self.samples > 1 else ""
+        return f"{shown}{more} (medians of {self.source}{spread}{place})"
+
+    def note(self) -> str | None:
+        """Return a sentence on the samples that decide the pooled error, None if many do."""
+        if not self.costly:
+            return None
+        share = sum(each.share for each in self.costly)
+        count = formats.quantity(len(self.costly), "sample")
+        names = "; ".join(
+            f"{each.sample}{': ' if each.reason else ''}{each.reason}"
+            for each in self.costly[:_NAMED]
+        )
+        return (
+            f"few samples decide the error over all: {count} of {self.samples} "
+            f"{'has' if len(self.costly) == 1 else 'have'} {formats.percent(share)} of it ({names})"
+        )
+
+
+def estimate_outputs(
+    errors: OutputErrors, kind: str, samples: Sequence[str] = (), reasons: Sequence[str] = ()
+) -> Estimate:
+    """Return what errors say of new data.
+
+    Args:
+        errors: of all samples.
+        kind: of the samples.
+        samples: where each sample is.
+        reasons: what is extreme in each sample.
+    """
+    each = errors.by_sample()
+    outputs = []
+    for k, name in enumerate(errors.outputs):
+        if np.isnan(errors.noise[k]).any():  # values decide its shape
+            continue
+        low_end, high_end = median_interval(each[k])
+        pooled = decibels(float(errors.signal[k].sum()), float(errors.noise[k].sum()))
+        middle, low, high, worst = map(
+            _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
+        )
+        outputs.append(OutputEstimate(name, middle, low, high, pooled, worst))
+    costly = _costly(errors.relative(), samples, reasons)
+    return Estimate(errors.samples, kind, tuple(outputs), costly=costly)
+
+
+def _costly(
+    shares: Array, samples: Sequence[str], reasons: Sequence[str]
+) -> tuple[CostlySample, ...]:
+    few = max(1, int(_FEW_SHARE * len(shares)))
+    largest = np.argsort(-shares, kind="stable")[:few]
+    if len(shares) < 2 / _FEW_SHARE or shares[largest].sum() < _DECISIVE:
+        return ()
+    decisive = np.cumsum(shares[largest]).searchsorted(_DECISIVE) + 1
+    return tuple(
+        CostlySample(
+            samples[i] if i < len(samples) else f"sample {i}",
+            float(shares[i]),
+            reasons[i] if i < len(reasons) else "",
+        )
+        for i in largest[:decisive].tolist()
+    )
+
+
+def median_interval(values: Array) -> tuple[float, float]:
+    """Return the 95 % interval of the median of which values are a sample.
+
+    Between order statistics it interpolates (Hettmansperger and Sheather 1986). With fewer than 6
+    values it is from the smallest to the largest.
+    """
+    ordered = np.sort(values)
+    n = len(ordered)
+    covers = [1 - 2 * _binomial_tail(n, k - 1) for k in range(1, n // 2 + 1)]
+    k = sum(each >= CONFIDENCE for each in covers)
+    if k == 0:
+        return float(ordered[0]), float(ordered[-1])
+    low, high = ordered[k - 1], ordered[n - k]
+    inner = ordered[min(k, n - 1)], ordered[max(n - k - 1, 0)]
+    if k < len(covers) and np.isfinite([low, high, *inner]).all():
+        part = (covers[k - 1] - CONFIDENCE) / (covers[k - 1] - covers[k])
+        weight = (n - k) * part / (k + (n - 2 * k) * part)
+        low, high = low + weight * (inner[0] - low), high + weight * (inner[1] - high)
+    return float(low), float(high)
+
+
+def _binomial_tail(n: int, k: int) -> float:
+    """Return the probability of at most k heads in n tosses of a coin."""
+    return math.fsum(math.comb(n, i) for i in range(k + 1)) / 2.0**n if k >= 0 else 0.0
+
+
+def _power(values: Any, count: int) -> Array:
+    power: Array = np.square(values).reshape(count, -1).sum(1)
+    return power
+
+
+def _finite_or_inf(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _none_if_inf(value: float) -> float | None:
+    return None if value == math.inf else value
+
+
+def _spread(each: OutputEstimate) -> str:
+    between = f"95 % interval {_bare(each.low_db)} to {_bare(each.high_db)}"
+    return f"{between}; pooled {_bare(each.pooled_db)}, worst {_bare(each.worst_db)}"
+
+
+def _bare(value: float | None) -> str:
+    return "no noise" if value is None else f"{value:.1f}"
+
+
+def _db(value: float | None) -> str:
+    if value is None:
+        return "no noise"
+    return "no signal" if value == NO_SIGNAL_DB else f"{value:.1f} dB"

@@ -1,0 +1,80 @@
+"""Errors of outputs by sample: medians, their intervals, and samples that decide the sum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qtool.verification.output_errors import (
+    ESTIMATE,
+    OutputErrors,
+    estimate_outputs,
+    median_interval,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def errors(noise: np.ndarray, batch: int = 16) -> OutputErrors:
+    real = np.ones((len(noise), 4), np.float32)
+    parts = [
+        OutputErrors.of(["y"], [real[i : i + batch]], [(real + n)[i : i + batch]], batch)
+        for n in [noise[:, None].astype(np.float32)]
+        for i in range(0, len(noise), batch)
+    ]
+    return OutputErrors.joined(parts)
+
+
+@pytest.mark.parametrize("n", [6, 10, 25, 96])
+def test_the_interval_covers_the_median_of_the_population(n: int) -> None:
+    hits = []
+    for _ in range(2000):
+        low, high = median_interval(RNG.exponential(size=n))
+        hits.append(low <= np.log(2) <= high)
+    assert 0.93 <= np.mean(hits) <= 0.97
+
+
+def test_figures_are_those_of_numpy() -> None:
+    noise = RNG.normal(size=64) * 0.1
+    found = estimate_outputs(errors(noise), ESTIMATE)
+    each = -20 * np.log10(np.abs(noise))
+    assert found.samples == 64
+    assert found.median_db == pytest.approx(np.median(each), abs=1e-3)
+    assert found.worst_db == pytest.approx(each.min(), abs=1e-3)
+    assert found.pooled_db == pytest.approx(-10 * np.log10(np.square(noise).mean()), abs=1e-3)
+    assert found.interval_db[0] < found.median_db < found.interval_db[1]
+    assert found.note() is None
+
+
+def test_few_samples_that_decide_the_sum_are_named_with_what_is_extreme() -> None:
+    noise = np.full(64, 0.01)
+    noise[5] = 3.0
+    origins = [f"batch {i // 16}, row {i % 16}" for i in range(64)]
+    reasons = ["" if i != 5 else "input 'x' reaches 900, 3 in the median sample" for i in range(64)]
+    found = estimate_outputs(errors(noise), ESTIMATE, origins, reasons)
+    assert found.median_db == pytest.approx(40, abs=0.01)
+    assert found.pooled_db < 10
+    note = found.note()
+    assert note is not None
+    assert "1 sample of 64" in note
+    assert "batch 0, row 5: input 'x' reaches 900" in note
+
+
+def test_samples_without_noise_and_outputs_of_other_shapes() -> None:
+    assert estimate_outputs(errors(np.zeros(16)), ESTIMATE).text is not None
+    found = estimate_outputs(errors(np.zeros(16)), ESTIMATE)
+    assert found.median_db is None
+    assert found.text(found.outputs).startswith("no noise")
+    boxes = OutputErrors.of(["boxes"], [np.ones((3, 4), np.float32)], [np.ones((2, 4))], 3)
+    assert estimate_outputs(boxes, ESTIMATE).outputs == ()
+
+
+def test_nan_of_the_quantized_model_is_no_signal_and_nan_of_the_float_model_left_out() -> None:
+    real = np.ones((8, 2), np.float32)
+    coded = real.copy()
+    coded[0] = np.nan
+    found = estimate_outputs(OutputErrors.of(["y"], [real], [coded], 8), ESTIMATE)
+    assert found.worst_db == -200
+    real[1, 0] = np.nan
+    again = estimate_outputs(OutputErrors.of(["y"], [real], [coded], 8), ESTIMATE)
+    assert again.median_db is None
