@@ -70,7 +70,7 @@ def test_the_simulation_rounds_as_the_runtime(form: str, tmp_path: Path) -> None
 
 def test_nothing_is_rounded_for_another_runtime_or_mode() -> None:
     for model in (
-        planned(FORMS["int8 per channel"], target="openvino")[0],
+        planned(FORMS["int8 per channel"], target="tflite")[0],
         planned({"as": "static"})[0],
     ):
         insert_input_rounding(model.module, model.plan)
