@@ -2,9 +2,10 @@
 
 A layer with integer weights alone runs as MatMulNBits in ONNX Runtime, and at accuracy level 4 that
 kernel rounds each row of its input to int8, one scale for each block of the row (MLAS,
-`SQNBitGemm_CompInt8`); OpenVINO does the same (targets/input_blocks.py). The file is checked without
-that rounding; what a user gets contains it, and with 8-bit weights it is the larger error. So the
-simulation that estimates and judges has it too.
+`SQNBitGemm_CompInt8`); OpenVINO does the same (targets/input_blocks.py). An LSTM in mode "dynamic"
+rounds its input and its state to uint8. The file is checked without that rounding; what a user gets
+contains it, and with 8-bit weights it is the larger error. So the simulation that estimates and
+judges has it too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from qtool.core import graph as G
 from qtool.core import value_names
-from qtool.core.ops import row_of
+from qtool.core.ops import recurrent, row_of
 from qtool.core.types import Observed
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.targets import target
@@ -59,6 +60,14 @@ class RoundedInput(Rounding):
         return f"{self.point}, blocks of {self.block}"
 
 
+class RoundedLstm(Rounding):
+    """The results of an LSTM that rounds its input and its state, in place of those in float."""
+
+    def forward(self, _: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the results for the arguments of the float LSTM, which follow its results."""
+        return recurrent.rounded_lstm(*args)
+
+
 def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Round what the kernels round inside, in place; the input of several layers once.
 
@@ -74,6 +83,12 @@ def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
             point = RoundedInput(G.name_of(node), block)
             rounded[source, block] = _add_point(module, point, source)
         node.replace_input_with(source, rounded[source, block])
+    for node in list(G.calls(module.graph)):
+        dynamic = executions.get(G.name_of(node)) is Execution.DYNAMIC
+        if dynamic and node.target is recurrent.lstm:
+            call = _add_point(module, RoundedLstm(G.name_of(node)), node, node.args)
+            for user in [u for u in node.users if u is not call]:
+                user.replace_input_with(node, call)
     if hasattr(module, "rounded_inputs"):
         module.graph.lint()
         module.recompile()
