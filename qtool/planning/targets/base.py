@@ -123,6 +123,8 @@ class Target:
         input_block: Takes a layer with integer weights alone and the type of its weight, and
             returns the length of the blocks in which its kernel rounds the input to int8, or None
             (see planning/input_rounding.py).
+        results_in_parts: Files have finer codes for the results of small layers
+            (see planning/result_parts.py).
         fixed_outputs: Operator key -> the parameters that its kernel gives its output, whatever
             the data; one for each type that the kernel computes with.
         same_parameters: Keys of operators whose kernel averages or compares codes, so that output
@@ -151,6 +153,7 @@ class Target:
     dynamic: frozenset[str] = frozenset()
     dynamic_rows: bool = False
     input_block: Callable[[fx.Node, Observed], int | None] = _computes_in_float
+    results_in_parts: bool = False
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     saturation_limit: int | None = None
