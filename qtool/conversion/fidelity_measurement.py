@@ -50,7 +50,9 @@ def measure_fidelity(
     )
     if fidelity.warning is None:
         return fidelity
-    return replace(fidelity, costliest=costliest_layers(graph, model.plan, batch, model.reference))
+    rounded = _with_rounding(model)
+    costliest = costliest_layers(rounded, model.plan, batch, model.reference)
+    return replace(fidelity, costliest=costliest)
 
 
 def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, ...]:
@@ -63,11 +65,15 @@ def measure_holdout(
 ) -> Outputs:
     """Return the SQNR of each float output on samples that no step of the conversion used."""
     inputs = [model.to_device(batch) for batch in batches]
-    graph, module = model.graph, G.clone(model.module)
-    insert_input_rounding(module, model.plan)
-    (errors,) = measure_errors(
-        model.reference.module, [replace(graph, module=module)], inputs, cache
-    )
+    graph = model.graph
+    (errors,) = measure_errors(model.reference.module, [_with_rounding(model)], inputs, cache)
     nodes = G.output_nodes(graph.graph)
     names = [n for n, node in zip(graph.outputs, nodes, strict=True) if G.is_float(node)]
     return holdout_sqnr(names, [(e.signal.sum(1), e.noise.sum(1)) for e in errors])
+
+
+def _with_rounding(model: FakeQuantized) -> G.FloatGraph:
+    """Return the graph with its points and with what kernels round inside."""
+    module = G.clone(model.module)
+    insert_input_rounding(module, model.plan)
+    return replace(model.graph, module=module)

@@ -149,6 +149,19 @@ def check_lstm(model: QuantizedModel, inputs: tuple[torch.Tensor, ...], path: Pa
         assert sqnr(exact, plain) > sqnr(exact, file)
 
 
+def test_a_dynamic_lstm_is_the_costliest_layer_if_its_rounding_is(tmp_path: Path) -> None:
+    network = Recurrent().eval()
+    (x,) = sequences(16)
+    x[..., 0] *= 500  # one range holds the others
+    with torch.no_grad():
+        network.lstm.weight_ih_l0[:, 0] /= 500
+    model = quantize(network, [x], mode="dynamic", recover=[])
+    fidelity = model.export(tmp_path / "model.onnx").fidelity
+    layer, alone = fidelity.costliest[0]
+    assert layer == "lstm"
+    assert alone == pytest.approx(fidelity.worst, abs=3)  # on other samples
+
+
 def test_an_lstm_is_trained_through_its_rounding() -> None:
     (x,) = sequences(4)
     model = dynamic_lstm((x,))
