@@ -23,6 +23,7 @@ from qtool.core.graph.fingerprint import fingerprint, state_hash
 from qtool.distributed import Ranks, interleave
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.input_rounding import insert_input_rounding
+from qtool.planning.result_parts import refine_results
 
 HOLDOUT_SAMPLES = 64
 HOLDOUT_BATCH = 16  # of one candidate, more samples are run while the result is not conclusive
@@ -88,9 +89,11 @@ def quantized_module(state: ConversionState) -> fx.GraphModule:
 
 
 def runtime_module(state: ConversionState) -> fx.GraphModule:
-    """Return the quantized network with what the kernels of its runtime round inside."""
+    """Return the quantized network as its runtime computes it: with what kernels round inside, and
+    with the finer codes of some results."""
     module = quantized_module(state)
     insert_input_rounding(module, state.plan)
+    refine_results(module, state.plan)
     return module
 
 

@@ -64,7 +64,9 @@ def measure_fidelity(
     )
     if fidelity.warning is None:
         return fidelity
-    return replace(fidelity, costliest=costliest_layers(graph, model.plan, batch, model.reference))
+    rounded = _with_rounding(model)
+    costliest = costliest_layers(rounded, model.plan, batch, model.reference)
+    return replace(fidelity, costliest=costliest)
 
 
 def find_near_zero_divisions(model: FakeQuantized, sample: Batch) -> tuple[str, ...]:
@@ -133,9 +135,7 @@ def measure_estimate(
 
 
 def _simulated(model: FakeQuantized) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    module = G.clone(model.module)
-    insert_input_rounding(module, model.plan)
-    rounding = replace(model, module=module)
+    rounding = replace(model, module=_with_rounding(model).module)
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
         return rounding.run(model.graph.call_of(list(map(torch.from_numpy, arrays))))
@@ -196,3 +196,10 @@ def _beyond_range(
 def _share(counts: Sequence[tuple[int, int]]) -> float:
     total = sum(all_ for _, all_ in counts)
     return sum(beyond for beyond, _ in counts) / total if total else 0.0
+
+
+def _with_rounding(model: FakeQuantized) -> G.FloatGraph:
+    """Return the graph with its points and with what kernels round inside."""
+    module = G.clone(model.module)
+    insert_input_rounding(module, model.plan)
+    return replace(model.graph, module=module)

@@ -1,12 +1,16 @@
-"""Inputs that a runtime's kernel rounds to int8, though the file states a product of floats.
+"""Inputs that a runtime's kernel rounds to 8 bits, though the file states floats.
 
 A layer with integer weights alone runs as MatMulNBits in ONNX Runtime, and at accuracy level 4 that
 kernel rounds each row of its input to int8, one scale for each block of the row (MLAS,
-`SQNBitGemm_CompInt8`). The file is checked without that rounding; what a user gets contains it, and
-with 8-bit weights it is the larger error. So the simulation that estimates and judges has it too.
+`SQNBitGemm_CompInt8`); OpenVINO does the same (targets/input_blocks.py). An LSTM in mode "dynamic"
+rounds its input and its state to uint8. The file is checked without that rounding; what a user gets
+contains it, and with 8-bit weights it is the larger error. So the simulation that estimates and
+judges has it too.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -14,25 +18,33 @@ from torch.nn import functional as F
 
 from qtool.core import graph as G
 from qtool.core import value_names
-from qtool.core.ops import row_of
-from qtool.core.schemes import channel_block
-from qtool.core.types import INT8, INT8_NARROW, Observed
+from qtool.core.ops import recurrent, row_of
+from qtool.core.types import Observed
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.targets import target
-
-FUSED_BLOCK = 32
-"""Length of the blocks of a layer with 8-bit weights of one scale per channel, which the runtime
-itself turns into MatMulNBits."""
 
 LIMIT = 127  # codes are symmetric
 
 
-class RoundedInput(nn.Module):
+class Rounding(nn.Module):
+    """What the kernel of a layer rounds inside: a point like those of the plan, on or off.
+
+    Attributes:
+        layer: name of the layer.
+        point: name of the point.
+    """
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.layer, self.point = layer, value_names.rounded_input(layer)
+
+
+class RoundedInput(Rounding):
     """A layer's input, rounded to int8 in blocks of its last axis."""
 
     def __init__(self, layer: str, block: int) -> None:
-        super().__init__()
-        self.point, self.block = value_names.rounded_input(layer), block
+        super().__init__(layer)
+        self.block = block
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Round floats [..., features]; the gradient is that of the identity."""
@@ -48,52 +60,69 @@ class RoundedInput(nn.Module):
         return f"{self.point}, blocks of {self.block}"
 
 
+class RoundedLstm(Rounding):
+    """The results of an LSTM that rounds its input and its state, in place of those in float."""
+
+    def forward(self, _: Any, *args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the results for the arguments of the float LSTM, which follow its results."""
+        return recurrent.rounded_lstm(*args)
+
+
 def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
-    """Round what the kernels of weight-only layers round, in place; once for layers that share it.
+    """Round what the kernels round inside, in place; the input of several layers once.
 
     Args:
         module: with the points of the plan.
         plan: of the module.
     """
-    if not target(plan.target).rounds_inputs:
-        return
-    weights_only = {d.node for d in plan.nodes if d.execution is Execution.WEIGHTS}
+    executions = {d.node: d.execution for d in plan.nodes}
+    rounded: dict[tuple[fx.Node, int], fx.Node] = {}
+    for node, block in _rounding_layers(module, plan, executions).items():
+        source = G.source(node)
+        if (source, block) not in rounded:
+            point = RoundedInput(G.name_of(node), block)
+            rounded[source, block] = _add_point(module, point, source)
+        node.replace_input_with(source, rounded[source, block])
+    for node in list(G.calls(module.graph)):
+        dynamic = executions.get(G.name_of(node)) is Execution.DYNAMIC
+        if dynamic and node.target is recurrent.lstm:
+            call = _add_point(module, RoundedLstm(G.name_of(node)), node, node.args)
+            for user in [u for u in node.users if u is not call]:
+                user.replace_input_with(node, call)
+    if hasattr(module, "rounded_inputs"):
+        module.graph.lint()
+        module.recompile()
+
+
+def _rounding_layers(
+    module: fx.GraphModule, plan: QuantPlan, executions: dict[str, Execution]
+) -> dict[fx.Node, int]:
+    """Return the layers with integer weights alone that round their input, and in which blocks."""
     specs = {
         edge.user: point.spec
         for point in plan
         if point.kind is Kind.WEIGHT and isinstance(point.spec, Observed)
         for edge in point.edges
     }
-    rounded: dict[tuple[fx.Node, int], fx.Node] = {}
-    for node in list(G.calls(module.graph)):
+    layers: dict[fx.Node, int] = {}
+    for node in G.calls(module.graph):
         name, row = G.name_of(node), row_of(node)
-        if row is None or not row.supported_modes or name not in weights_only & specs.keys():
-            continue
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        key = source, _block(specs[name], int(G.shape(source)[-1]))
-        if key not in rounded:
-            rounded[key] = _insert(module, node, *key)
-        node.replace_input_with(source, rounded[key])
-    if rounded:
-        module.graph.lint()
-        module.recompile()
+        weights_only = executions.get(name) is Execution.WEIGHTS and name in specs
+        if row is not None and row.supported_modes and weights_only:
+            block = target(plan.target).input_block(node, specs[name])
+            if block is not None:
+                layers[node] = block
+    return layers
 
 
-def _block(weight: Observed, features: int) -> int:
-    """Return the length of the blocks in which the kernel of a layer rounds its input."""
-    if weight.block is not None:
-        return weight.block
-    fused = weight.qtype in (INT8, INT8_NARROW)
-    return FUSED_BLOCK if fused else channel_block(features, weight.qtype.bits)
-
-
-def _insert(module: fx.GraphModule, layer: fx.Node, source: fx.Node, block: int) -> fx.Node:
-    point = RoundedInput(G.name_of(layer), block)
+def _add_point(
+    module: fx.GraphModule, point: Rounding, source: fx.Node, args: tuple[Any, ...] = ()
+) -> fx.Node:
+    """Insert a call of a point on a node and further arguments behind that node."""
     parent = getattr(module, "rounded_inputs", nn.Module())
     path = f"rounded_inputs.{G.free_name(parent, point.point)}"
     module.add_submodule(path, point)
     with module.graph.inserting_after(source):
-        call = module.graph.call_module(path, (source,))
+        call = module.graph.call_module(path, (source, *args))
     call.meta[G.NAME], call.meta["val"] = point.point, G.value(source)
     return call

@@ -12,6 +12,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
 from qtool.core.sqnr import sqnr
 from qtool.core.types import QuantParams
+from qtool.planning.input_rounding import Rounding
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification.fidelity import LayerSqnr, NarrowInput
 
@@ -32,7 +33,7 @@ def costliest_layers(
     graph already, and their error is of no point.
 
     Args:
-        graph: with its quantization points.
+        graph: with its quantization points, and those of what kernels round inside.
         plan: says which points belong to a layer.
         batch: bound to the inputs of the graph; a few of its samples are used.
         reference: the float model, which the whole error is measured against.
@@ -41,6 +42,9 @@ def costliest_layers(
     for point in plan:
         layer = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.edges[0].user
         layers.setdefault(layer, set()).add(point.name)
+    for module in graph.module.modules():
+        if isinstance(module, Rounding):
+            layers.setdefault(module.layer, set()).add(module.point)
     run, samples = Executor(graph), min(_SAMPLES, max(1, _RUNS // max(1, len(layers))))
     few = graph.smaller(batch, samples)
     real = run.run(few, frozenset())

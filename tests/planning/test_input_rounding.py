@@ -13,10 +13,13 @@ from torch import nn
 
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core.sqnr import sqnr
 from qtool.planning.input_rounding import RoundedInput, insert_input_rounding
 from tests.api.two_bits import needs_two_bits
 
+AGREEMENT_DB = 90.0
+"""Of simulation and runtime: float sums in another order."""
 FEATURES = 136  # no multiple of any block
 FORMS: dict[str, dict[str, Any]] = {
     "int8 per channel": {"as": "int8-weights"},
@@ -37,6 +40,42 @@ class Two(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.a(x), self.b(x)
+
+
+class Recurrent(nn.Module):
+    """An LSTM from given or zero states, and a layer on its hidden and last states."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm = nn.LSTM(24, 32, batch_first=True, **options)
+        self.head = nn.Linear(32 * (1 + self.lstm.bidirectional), 8)
+
+    def forward(self, x: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, (h, c) = self.lstm(x, states or None)
+        return self.head(y), h, c
+
+
+RECURRENT: dict[str, dict[str, Any]] = {
+    "one direction": {},
+    "no bias": {"bias": False},
+    "two directions, two layers": {"num_layers": 2, "bidirectional": True},
+}
+
+
+def sequences(batch: int, states: int = 0) -> tuple[torch.Tensor, ...]:
+    """Return sequences of unlike size, which share the range of their batch; and states."""
+    random = torch.Generator().manual_seed(1)
+    size = torch.linspace(0.5, 4, batch)[:, None, None]
+    x = torch.randn(batch, 10, 24, generator=random) * size
+    return x, *(
+        torch.rand(states, batch, 32, generator=random) - 0.5 for _ in range(2 * (states > 0))
+    )
+
+
+def dynamic_lstm(inputs: tuple[torch.Tensor, ...], **options: Any) -> QuantizedModel:
+    network = Recurrent(**options).eval()
+    return quantize(network, [inputs], mode="dynamic", accuracy="fast")
 
 
 def roundings(module: nn.Module) -> list[RoundedInput]:
@@ -70,11 +109,68 @@ def test_the_simulation_rounds_as_the_runtime(form: str, tmp_path: Path) -> None
 
 def test_nothing_is_rounded_for_another_runtime_or_mode() -> None:
     for model in (
-        planned(FORMS["int8 per channel"], target="openvino")[0],
+        planned(FORMS["int8 per channel"], target="tflite")[0],
         planned({"as": "static"})[0],
     ):
         insert_input_rounding(model.module, model.plan)
         assert not roundings(model.module)
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize("form", RECURRENT)
+def test_a_dynamic_lstm_rounds_input_and_state_as_the_runtime(
+    form: str, batch: int, tmp_path: Path
+) -> None:
+    model = dynamic_lstm(sequences(16), **RECURRENT[form])
+    model.export(tmp_path / "model.onnx", verify=False)
+    check_lstm(model, sequences(batch), tmp_path / "model.onnx")
+
+
+def test_a_dynamic_lstm_with_states(tmp_path: Path) -> None:
+    model = dynamic_lstm(sequences(16, states=1))
+    model.export(tmp_path / "model.onnx", verify=False)
+    check_lstm(model, sequences(16, states=1), tmp_path / "model.onnx")
+
+
+def check_lstm(model: QuantizedModel, inputs: tuple[torch.Tensor, ...], path: Path) -> None:
+    """Compare the simulation and the graph to export with the runtime on one thread, by which all
+    samples of a batch share the range of the state."""
+    runtime = run(session(path, threads=1), [x.numpy() for x in inputs])
+    with torch.no_grad():
+        real, stated, exported = (
+            m(*inputs) for m in (model.reference.module, model.module, model.qdq)
+        )
+        insert_input_rounding(model.module, model.plan)
+        simulated = model.module(*inputs)
+    for each in zip(runtime, simulated, exported, stated, real, strict=True):
+        file, rounded, lowered, plain, exact = map(np.asarray, each)
+        assert (sqnr(file, rounded) or 200) > AGREEMENT_DB
+        assert (sqnr(file, lowered) or 200) > AGREEMENT_DB
+        assert sqnr(exact, plain) > sqnr(exact, file)
+
+
+def test_a_dynamic_lstm_is_the_costliest_layer_if_its_rounding_is(tmp_path: Path) -> None:
+    network = Recurrent().eval()
+    (x,) = sequences(16)
+    x[..., 0] *= 500  # one range holds the others
+    with torch.no_grad():
+        network.lstm.weight_ih_l0[:, 0] /= 500
+    model = quantize(network, [x], mode="dynamic", recover=[])
+    fidelity = model.export(tmp_path / "model.onnx").fidelity
+    layer, alone = fidelity.costliest[0]
+    assert layer == "lstm"
+    assert alone == pytest.approx(fidelity.worst, abs=3)  # on other samples
+
+
+def test_an_lstm_is_trained_through_its_rounding() -> None:
+    (x,) = sequences(4)
+    model = dynamic_lstm((x,))
+    weights = list(model.module.parameters())
+    expected = torch.autograd.grad(model(x)[0].square().sum(), weights)
+    insert_input_rounding(model.module, model.plan)
+    actual = torch.autograd.grad(model(x)[0].square().sum(), weights)
+    for a, b in zip(actual, expected, strict=True):
+        assert torch.cosine_similarity(a.flatten(), b.flatten(), 0) > 0.99
 
 
 def test_rounding_passes_the_gradient_on_and_keeps_rows_of_zeros() -> None:

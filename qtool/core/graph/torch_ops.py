@@ -25,7 +25,7 @@ _AVERAGE_POOL: Mapping[int, Any] = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def operator(
-    *, name: str = "", fake: Callable[..., Tensor] | None = None, sizes: str = "int"
+    *, name: str = "", fake: Callable[..., Any] | None = None, sizes: str = "int"
 ) -> Callable[[Callable[..., Any]], torch._ops.OpOverload]:
     """Decorate the kernel of an operator `qtool::...`, whose schema is that of the function.
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from qtool.core.graph.torch_ops import operator
+from qtool.core.graph.torch_ops import operator, range_of_batch
+from qtool.core.types import UINT8
 
 aten = torch.ops.aten
 
@@ -72,7 +74,56 @@ def rnn(
     return y, last
 
 
-@operator()
+def _round(x: Tensor) -> Tensor:
+    """Round to uint8 in the range of all of x; the gradient is that of the identity."""
+    values = x.detach()
+    scale, zero = range_of_batch(values, UINT8.qmin, UINT8.qmax)
+    rounded = (UINT8.codes(values, scale, zero) - zero) * scale
+    return x + (rounded - values) if x.requires_grad else rounded
+
+
+def rounded_lstm(
+    x: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    b: Tensor,
+    h: Tensor | None = None,
+    c: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`lstm` whose input is rounded to uint8 in one range, and in each step the state of all
+    samples, as by DynamicQuantizeLSTM of ONNX Runtime on one thread (uni_directional_lstm.cc)."""
+    zeros = x.new_zeros(len(weight), x.shape[1], recurrent.shape[2])
+    states, cells = (zeros if t is None else t for t in (h, c))
+    x = _round(x)
+    results = [
+        _rounded_direction(x, weight[d], recurrent[d], b[d], states[d], cells[d], backwards=d == 1)
+        for d in range(len(weight))
+    ]
+    y, h, c = (torch.stack(each) for each in zip(*results, strict=True))
+    return y.transpose(0, 1), h, c
+
+
+def _rounded_direction(
+    x: Tensor, weight: Tensor, recurrent: Tensor, b: Tensor, h: Tensor, c: Tensor, backwards: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = F.linear(x, weight, torch.add(*b.chunk(2)))
+    states = []
+    for step in inputs.flip(0) if backwards else inputs:
+        i, o, f, g = (step + F.linear(_round(h), recurrent)).chunk(4, -1)
+        c = c * f.sigmoid() + i.sigmoid() * g.tanh()
+        h = c.tanh() * o.sigmoid()
+        states.append(h)
+    y = torch.stack(states)
+    return (y.flip(0) if backwards else y), h, c
+
+
+def _results(x: Tensor, w: Tensor, *_: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    directions, (time, batch), hidden = w.shape[0], x.shape[:2], w.shape[2] // 4
+    last = (directions, batch, hidden)
+    return x.new_empty(time, directions, batch, hidden), x.new_empty(last), x.new_empty(last)
+
+
+@operator(fake=_results)
 def dynamic_lstm(
     x: Tensor,
     w: Tensor,
@@ -85,12 +136,10 @@ def dynamic_lstm(
     h: Tensor | None,
     c: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`lstm` on int8 codes [directions, in, 4 x hidden], with scales and zero points [directions, 4
-    x hidden]; ONNX Runtime's kernel quantizes x and, in each step, the state."""
-    weights = ((w, w_scale, w_zero), (r, r_scale, r_zero))
-    real = (
+    """`rounded_lstm` on int8 codes [directions, in, 4 x hidden], with scales and zero points
+    [directions, 4 x hidden]."""
+    weight, recurrent = (
         ((codes.int() - zero.int()[:, None]).float() * scale[:, None]).transpose(1, 2)
-        for codes, scale, zero in weights
+        for codes, scale, zero in ((w, w_scale, w_zero), (r, r_scale, r_zero))
     )
-    y, h, c = _recurrent("lstm", aten.lstm.input, x, (*real, b), (h, c))
-    return y, h, c
+    return rounded_lstm(x, weight, recurrent, b, h, c)

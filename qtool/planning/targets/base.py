@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from qtool.core.schemes import Scheme, When
-from qtool.core.types import INT4, INT8_NARROW, INT32, QType, QuantParams
+from qtool.core.types import INT4, INT8_NARROW, INT32, Observed, QType, QuantParams
 
 INTEGER_SCHEMES = (Scheme(), Scheme(weights=INT4))
 """Schemes of every kernel with int8 weights: 4-bit codes are stored as bytes, too."""
@@ -22,6 +22,10 @@ def _accept(node: fx.Node) -> str | None:
 
 
 def _no_operand(node: fx.Node) -> fx.Node | None:
+    return None
+
+
+def _computes_in_float(layer: fx.Node, weight: Observed) -> int | None:
     return None
 
 
@@ -116,8 +120,11 @@ class Target:
         dynamic: Keys of those that also have a kernel which quantizes its inputs in each run,
             taken where a recipe wants it.
         dynamic_rows: Kernels that quantize their input in each run give each row its own range.
-        rounds_inputs: Layers with integer weights alone round their inputs to int8 in the kernel
+        input_block: Takes a layer with integer weights alone and the type of its weight, and
+            returns the length of the blocks in which its kernel rounds the input to int8, or None
             (see planning/input_rounding.py).
+        results_in_parts: Files have finer codes for the results of small layers
+            (see planning/result_parts.py).
         fixed_outputs: Operator key -> the parameters that its kernel gives its output, whatever
             the data; one for each type that the kernel computes with.
         same_parameters: Keys of operators whose kernel averages or compares codes, so that output
@@ -145,7 +152,8 @@ class Target:
     weight_only: Mapping[str, str] = field(default_factory=dict)
     dynamic: frozenset[str] = frozenset()
     dynamic_rows: bool = False
-    rounds_inputs: bool = False
+    input_block: Callable[[fx.Node, Observed], int | None] = _computes_in_float
+    results_in_parts: bool = False
     fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     saturation_limit: int | None = None

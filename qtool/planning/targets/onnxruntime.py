@@ -16,7 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
-from qtool.planning.targets import rules
+from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
     WEIGHT_ONLY_SCHEMES,
@@ -100,7 +100,7 @@ ONNXRUNTIME = Target(
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel for it in QDQ files"),
     },
     dynamic=frozenset({"lstm"}),
-    rounds_inputs=True,
+    input_block=input_blocks.onnxruntime,
     rewrites=(
         "batch_norm_as_conv",
         "average_pool_as_conv",

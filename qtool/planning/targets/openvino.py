@@ -20,7 +20,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.types import UINT8
-from qtool.planning.targets import rules
+from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
     WEIGHT_ONLY_SCHEMES,
@@ -75,6 +75,7 @@ OPENVINO = Target(
         **dict.fromkeys(rules.PRODUCTS, "a product of two activations is left in float"),
         "softmax": "left in float, as the runtime does",
     },
+    input_block=input_blocks.openvino,
     rewrites=("batch_norm_as_conv", "hold_bias"),
     saturation_limit=saturation_limit(UINT8),
     runtime="openvino",

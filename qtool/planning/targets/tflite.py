@@ -129,6 +129,7 @@ TFLITE = Target(
         "linear": KernelRule(rules.constant_weights, schemes=_LINEAR),
     },
     dynamic_rows=True,
+    results_in_parts=True,
     no_kernel={
         **dict.fromkeys(rules.RECURRENT, "left in float: not verified on this target"),
         **dict.fromkeys(
@@ -151,6 +152,7 @@ TFLITE = Target(
 TFLITE_MICRO = replace(
     TFLITE,
     name="tflite-micro",
+    results_in_parts=False,  # its outputs are codes
     description="TensorFlow Lite Micro, for microcontrollers and Ethos-U",
     kernels=_KERNELS,
     no_kernel={**TFLITE.no_kernel, "gelu": "TensorFlow Lite Micro has no such operator"},

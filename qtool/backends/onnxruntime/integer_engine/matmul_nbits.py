@@ -51,6 +51,8 @@ def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     weight = _weight_dequantizer(node, file) if FUSES_PRODUCTS else None
     if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
         return None
+    if _is_clamped(node) or _is_added(node, file):
+        return None
     if any(_is_shared(input_at(weight, i), file) for i in (0, 1)):
         return None
     codes, scale, zero = (_tensor(weight, i) for i in range(3))
@@ -108,14 +110,37 @@ def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
 
 
 def _is_plain(node: ir.Node, file: OnnxModel) -> bool:
-    """Return whether a product of matrices has default attributes and no QuantizeLinear reads it.
-
-    An Add behind a MatMul becomes its bias; such products stay with the runtime.
-    """
+    """Return whether a product has default attributes and no QuantizeLinear reads it."""
     attributes = {**_PLAIN, **attributes_of(node)}
     readers = {reader.op_type for reader in file.readers(node.outputs[0])}
-    ends = {"QuantizeLinear", "Add"} if node.op_type == "MatMul" else {"QuantizeLinear"}
-    return not readers & ends and all(attributes[name] == value for name, value in _PLAIN.items())
+    default = all(attributes[name] == value for name, value in _PLAIN.items())
+    return default and "QuantizeLinear" not in readers
+
+
+def _is_added(node: ir.Node, file: OnnxModel) -> bool:
+    """Return whether an Add behind a MatMul becomes its bias; such products stay with the runtime.
+
+    `MatMulAddFusion` wants a tensor of one or two dimensions.
+    """
+    product = node.outputs[0]
+    add = file.only_reader(product) if node.op_type == "MatMul" else None
+    if add is None or add.op_type != "Add":
+        return False
+    other = next((v for v in add.inputs if v is not None and v is not product), product)
+    return other.shape is None or 1 <= len(other.shape) <= 2
+
+
+def _is_clamped(node: ir.Node) -> bool:
+    """Return whether a Relu or Clip with one reader is all that reads a product.
+
+    The runtime (`NodeGroupSelector::GetQDQSelection`) takes it for one that the QuantizeLinear
+    behind it implies, and leaves the product alone.
+    """
+    uses = list(node.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type not in ("Relu", "Clip"):
+        return False
+    result = uses[0].node.outputs[0]
+    return len(result.uses()) == 1 and not result.is_graph_output()
 
 
 def _absorbs_transpose(node: ir.Node, file: OnnxModel) -> bool:

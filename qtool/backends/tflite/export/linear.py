@@ -1,9 +1,8 @@
 """Linear layers: one FULLY_CONNECTED; several with finer codes for the outputs of a model in float.
 
-A kernel on codes returns int8, 255 steps over the range of its result. That is the largest error of
-a small classifier whose caller reads floats. Several kernels on the same weights, each with a part
-of the range, have as many times the steps: codes beyond a part saturate at its ends, so that the
-parts add up to the result.
+Several kernels on the same weights, each with a part of the range of the result, have as many times
+the steps (planning/result_parts.py): codes beyond a part saturate at its ends, so that the parts
+add up to the result.
 """
 
 from __future__ import annotations
@@ -25,13 +24,10 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
-from qtool.core.ops import row_of
-from qtool.core.types import INT8, Bounds, QType, QuantParams
-from qtool.planning.plan import Execution, QuantPlan
+from qtool.core.types import INT8, Bounds, QuantParams
+from qtool.planning.plan import QuantPlan
+from qtool.planning.result_parts import fine_params, number_of_parts
 
-PARTS = (8, 4, 2)
-MARGIN = 1.5  # values beyond the calibrated range are not clipped, as they are not in float
-_MAX_SHARE = 0.15  # of the MACs of a network: what parts may add
 _MAX_BIAS = 2.0**30
 _UNITS_PER_CODE = 16  # at least, or the begin of a part is off: of layers whose weights are zero
 
@@ -50,7 +46,7 @@ def linear(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUN
     stored = store_weight(w, weight, weight.data, (0, 1), columns=columns)
     index = store_bias(w, bias, weight, x)
     if out is not None and out.qtype.bits <= 8 and node in w.in_parts:
-        fine = _fine_params(out, w.in_parts[node])
+        fine = fine_params(out, w.in_parts[node])
         parts = _biases(w, index, weight, x, fine)
         if parts is not None:
             return _in_parts(w, node, [x, stored], parts, fine, weight)
@@ -73,17 +69,12 @@ def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.No
 
     Each with its number of parts, the more the smaller the layer.
     """
-    total = sum(d.macs for d in plan.nodes)
     layers = dict[fx.Node, int]()
     for output in G.output_nodes(module.graph):
         node = _source(output, torch_ops.dequantize, None)
         node = _source(node, torch_ops.quantize, output)
-        row = None if node is None else row_of(node)
-        decision = None if node is None else plan.decision(G.name_of(node))
-        if node is None or row is None or decision is None or len(node.users) > 1:
-            continue
-        count = next((n for n in PARTS if (n - 1) * decision.macs <= _MAX_SHARE * total), 1)
-        if row.key == "linear" and decision.execution is Execution.INTEGER and count > 1:
+        count = 1 if node is None else number_of_parts(plan, node)
+        if node is not None and count > 1:
             layers[node] = count
     return layers
 
@@ -95,17 +86,6 @@ def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Nod
     if reader is not None and list(node.users) != [reader]:
         return None
     return node.args[0]
-
-
-def _fine_params(out: QuantParams, parts: int) -> QuantParams:
-    """Return the parameters of the parts together, over a range that is MARGIN times as wide."""
-    whole = float(out.scale) * out.qtype.levels
-    least = float(out.scale) * (out.qtype.qmin - int(out.zero_point))
-    levels = parts * out.qtype.levels
-    scale = torch.tensor(MARGIN * whole / levels, dtype=torch.float32)
-    zero = round(((MARGIN - 1) / 2 * whole - least) / float(scale))
-    qtype = QType("parts", 0, levels, torch.int32)
-    return QuantParams(qtype, scale, torch.tensor(zero))
 
 
 def _biases(

@@ -143,6 +143,55 @@ def test_as_written_it_is_a_product_of_floats(tmp_path: Any) -> None:
     assert other.program_as_written(other.program()) is other.program()
 
 
+READERS: dict[str, tuple[str, bool]] = {
+    "a Relu": ("p = Gemm (x, real, b) c = Relu (p) y = Neg (c)", True),
+    "a Relu, product without a bias": ("p = MatMul (x, real) c = Relu (p) y = Neg (c)", True),
+    "a Clip": ("p = Gemm (x, real, b) c = Clip (p, low) y = Neg (c)", True),
+    "a Relu that is an output": ("p = Gemm (x, real, b) y = Relu (p)", False),
+    "a Relu with two readers": (
+        "p = Gemm (x, real, b) c = Relu (p) d = Neg (c) y = Mul (c, d)",
+        False,
+    ),
+    "a Relu that is read twice": ("p = Gemm (x, real, b) c = Relu (p) y = Mul (c, c)", False),
+    "a Relu and others": (
+        "p = Gemm (x, real, b) c = Relu (p) d = Neg (p) y = Mul (c, d)",
+        False,
+    ),
+    "another function": ("p = Gemm (x, real, b) c = Tanh (p) y = Neg (c)", False),
+    "an Add of a number": ("p = MatMul (x, real) y = Add (p, low)", False),
+    "an Add of a tensor of more dimensions": ("p = MatMul (x, real) y = Add (more, p)", False),
+    "an Add and others": (
+        "p = MatMul (x, real) c = Add (p, b) d = Neg (p) y = Mul (c, d)",
+        False,
+    ),
+}
+"""What reads a product -> whether the product is one of floats."""
+
+
+@VNNI
+@pytest.mark.parametrize(("body", "floats"), READERS.values(), ids=READERS.keys())
+def test_what_reads_a_product_decides_whether_it_is_one_of_floats(body: str, floats: bool) -> None:
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[5, {INPUTS}] x) => (float y)
+        {{ real = DequantizeLinear <axis = 1> (w, s) {body} }}"""
+    )
+    more = np.ones((2, 1, OUTPUTS), np.float32)
+    stored = {"w": SIGNED, "s": SCALE, "b": BIAS, "low": np.float32(-0.5), "more": more}
+    made.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(a), n) for n, a in stored.items()
+    )
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    (product,) = (n for n in made.graph.node if n.op_type in ("Gemm", "MatMul"))
+    product.name = "product"
+    assert ("integer" not in kernels(made)) == floats
+    (mine,) = lower(made)(torch.from_numpy(X))
+    (found,) = ort.InferenceSession(made.SerializeToString()).run(None, {"x": X})
+    if floats:  # products of floats, in another order of the sums
+        np.testing.assert_allclose(mine.numpy(), found, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(mine.numpy(), found)
+
+
 TURN = "turned = Transpose (x) "
 SAID = "turned = Transpose <perm = [1, 0]> (x) "
 TURNED: dict[str, tuple[str, bool]] = {

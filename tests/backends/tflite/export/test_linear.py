@@ -11,9 +11,9 @@ from torch import nn
 
 import qtool
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.export.linear import PARTS
 from qtool.backends.tflite.file import load
 from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.planning.result_parts import PARTS
 
 needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 
