@@ -6,12 +6,12 @@ a folder with one class of these members and a `FileFormat`, which is a row in `
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from qtool.backends.export import MakeExport
@@ -54,18 +54,20 @@ class NodeKernel:
 
     Attributes:
         kernels: of the runtime.
-        microseconds: of one run: interquartile mean over runs, which excludes moments of other
-            load and resolves fractions of the runtime's whole microseconds.
+        microseconds: of one run: the median over runs, see `median_of_ticks`.
     """
 
     kernels: str
     microseconds: float
 
 
-def interquartile_mean(times: Sequence[float]) -> float:
-    """Return the mean of the middle half."""
-    ordered, cut = np.sort(times), len(times) // 4
-    return float(ordered[cut : len(times) - cut].mean())
+def median_of_ticks(times: Sequence[float]) -> float:
+    """Return the median over runs, of times in whole ticks to a fraction of a tick.
+
+    Half of the runs may fall into moments of other load. The runtime's profile counts whole
+    microseconds, which a plain median of short kernels would keep.
+    """
+    return max(0.0, statistics.median_grouped(times))
 
 
 class StoredParameters(Protocol):

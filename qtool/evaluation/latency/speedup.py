@@ -7,7 +7,7 @@ float is noticed before production.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from qtool.core.records import JsonRecord
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing, speed_rows
-from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
@@ -50,6 +50,8 @@ class Speedup(JsonRecord):
             then the step. One sample, or the whole batch that the file was verified with if it does
             not run with one.
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
+        differs: a sentence if the nodes of a model do not sum to the time of a run, see
+            `sums_that_differ`.
         mode: of the recipe, a key of `KINDS`.
         runtime: where the files ran, with its version; "" for that of their format.
     """
@@ -60,6 +62,7 @@ class Speedup(JsonRecord):
     costly: tuple[NodeTime, ...] = ()
     mode: str = "static"
     runtime: str = ""
+    differs: str = ""
 
     @property
     def timing(self) -> Timing:
@@ -104,7 +107,8 @@ class Speedup(JsonRecord):
         if self.mode.startswith("weight-only"):
             head = f"a step is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.costly:
-            head += "; layers that lose most:"
+            doubt = f" (by a profile that is off: {self.differs})" if self.differs else ""
+            head += f"; layers that lose most{doubt}:"
         advice = "`qtool tune` chooses the layers to leave in float"
         return "\n".join([head, *map(_cost, self.costly), advice])
 
@@ -158,7 +162,9 @@ def measure_speedup(
         if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
         nodes = profile_nodes(files, profiled, runs=RUNS)
-    return Speedup(timings, _losses(nodes, quantized), mode)
+    models = [spread.median for spread in timings[-1].models]
+    differs = sums_that_differ(nodes, ("float", KINDS.get(mode, mode)), models)
+    return replace(speedup, costly=_losses(nodes, quantized), differs=differs)
 
 
 def _time(

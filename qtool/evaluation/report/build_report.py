@@ -21,7 +21,7 @@ from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
-from qtool.evaluation.latency.node_times import profile_nodes
+from qtool.evaluation.latency.node_times import profile_nodes, sums_that_differ
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import (
     Accuracy,
@@ -97,7 +97,7 @@ def build_report(
     parts = first.parts(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, parts) for i, f in enumerate(opened[1:], 1))]
     batch = first.joined(Feeder(files[0]), parts)
-    latency, profile = _latencies(store, files, batch, options, bars)
+    latency, profile = _latencies(store, subjects, batch, options, bars)
     layers, note = _layers(store, quantized, first.batches, options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
@@ -241,11 +241,12 @@ def _heads(parts: Sequence[Arrays]) -> Iterator[Arrays]:
 
 def _latencies(
     store: Store,
-    files: Sequence[Path],
+    subjects: Sequence[Subject],
     batch: Sequence[np.ndarray[Any, Any]],
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
+    files = [s.file for s in subjects]
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
@@ -262,14 +263,16 @@ def _latencies(
     profile = store.load_or_make(
         f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
         Profile,
-        lambda: Profile(
-            timing.batch,
-            timing.threads,
-            profile_nodes(files, phase.inputs, threads=timing.threads),
-            timing.phase,
-        ),
+        lambda: _profile(subjects, phase, timing),
     )
     return tuple(timings.values()), profile
+
+
+def _profile(subjects: Sequence[Subject], phase: Phase, timing: Timing) -> Profile:
+    files, names = [s.file for s in subjects], [s.name for s in subjects]
+    nodes = profile_nodes(files, phase.inputs, threads=timing.threads)
+    differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
+    return Profile(timing.batch, timing.threads, nodes, timing.phase, differs)
 
 
 def _latency(

@@ -80,12 +80,14 @@ class Profile:
         threads: number of threads.
         nodes: in the order of the first file.
         phase: of a decoder, see `Timing`.
+        differs: a sentence if the nodes of a model do not sum to the time of a run, else "".
     """
 
     batch: int
     threads: int
     nodes: tuple[NodeTime, ...]
     phase: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True)
