@@ -186,6 +186,10 @@ class ModelFile(Protocol):
     def runs_here(self) -> bool:
         """Whether the kernels that it was made for are those of this machine."""
 
+    @property
+    def takes_one_sample(self) -> bool:
+        """Whether its batch is fixed to 1, and its session runs a batch sample by sample."""
+
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Return the least and the largest value of inputs that are quantized or select rows."""
 
@@ -260,6 +264,8 @@ class FileFormat:
         check_measurable: checks that the time of files for a target can be measured on this
             machine; raises PlanError or VerificationError with a sentence if it cannot.
         other_runtimes: others that run files of this format.
+        runtime: returns the runtime of `session` with its version; "" for ONNX Runtime, which needs
+            no name.
     """
 
     names: tuple[str, ...]
@@ -271,3 +277,4 @@ class FileFormat:
     export: MakeExport
     check_measurable: Callable[[Target], None]
     other_runtimes: tuple[OtherRuntime, ...] = ()
+    runtime: Callable[[], str] = lambda: ""

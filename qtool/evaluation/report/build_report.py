@@ -19,6 +19,7 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
+from qtool.evaluation.latency.baseline import Baseline, one_run
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes, sums_that_differ
@@ -49,11 +50,29 @@ Arrays = list[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to report on, with its name in the report and where it comes from, in words."""
+    """A model to report on.
+
+    Attributes:
+        name: in the report.
+        file: whose outputs, size and operators are reported.
+        origin: where it comes from, in words.
+        baseline: of the float model: the files to time.
+    """
 
     name: str
     file: Path
     origin: str
+    baseline: Baseline | None = None
+
+    @property
+    def timed(self) -> Path:
+        """The file to time."""
+        return self.file if self.baseline is None else self.baseline.timed
+
+    @property
+    def profiled(self) -> Path:
+        """The file whose nodes are timed."""
+        return self.file if self.baseline is None else self.baseline.profiled
 
 
 def build_report(
@@ -246,12 +265,12 @@ def _latencies(
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
-    files = [s.file for s in subjects]
+    files = [s.timed for s in subjects]
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
     for size, threads in bars("timing", len(pairs))(pairs):
-        inputs = resized(files[0], batch, size) or list(batch)
+        inputs = one_run(files, resized(files[0], batch, size) or batch)
         for phase in phases(files[0], inputs):
             key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
@@ -269,7 +288,7 @@ def _latencies(
 
 
 def _profile(subjects: Sequence[Subject], phase: Phase, timing: Timing) -> Profile:
-    files, names = [s.file for s in subjects], [s.name for s in subjects]
+    files, names = [s.profiled for s in subjects], [s.name for s in subjects]
     nodes = profile_nodes(files, phase.inputs, threads=timing.threads)
     differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
     return Profile(timing.batch, timing.threads, nodes, timing.phase, differs)
