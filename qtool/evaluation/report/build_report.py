@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
-from qtool.evaluation.latency.baseline import Baseline, one_run
+from qtool.evaluation.latency.baseline import one_run, runtime_of
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import profile_nodes, sums_that_differ
@@ -38,6 +38,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
+from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
@@ -46,33 +47,6 @@ EXACT_SAMPLES = 64
 
 Arrays = list[np.ndarray[Any, Any]]
 """A batch: an array per input."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model to report on.
-
-    Attributes:
-        name: in the report.
-        file: whose outputs, size and operators are reported.
-        origin: where it comes from, in words.
-        baseline: of the float model: the files to time.
-    """
-
-    name: str
-    file: Path
-    origin: str
-    baseline: Baseline | None = None
-
-    @property
-    def timed(self) -> Path:
-        """The file to time."""
-        return self.file if self.baseline is None else self.baseline.timed
-
-    @property
-    def profiled(self) -> Path:
-        """The file whose nodes are timed."""
-        return self.file if self.baseline is None else self.baseline.profiled
 
 
 def build_report(
@@ -362,6 +336,7 @@ def _models(
                 purpose.runs_here,
                 files[i].deployment() if i else None,
                 coverage.weight_share,
+                runtime_of(files[i]) if i else subject.timed_name,
             )
         )
     return tuple(facts)

@@ -15,11 +15,12 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.latency.baseline import Baseline, runtime_of
+from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.build_report import Subject, build_report, check_options
+from qtool.evaluation.report.build_report import build_report, check_options
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
@@ -56,7 +57,7 @@ def measure_quantized(
             Subject(
                 KINDS[quantized.plan.recipe.mode],
                 file,
-                _with_place(f"{origin}, target {target}", open_file(file)),
+                f"{origin}, target {target}",
             ),
         ]
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
@@ -82,7 +83,7 @@ def measure_file(
     """
     int8 = open_file(file)
     with scratch_folder() as work:
-        words = _with_place(f"the file {file.name}, made by {int8.maker}", int8)
+        words = f"the file {file.name}, made by {int8.maker}"
         subjects = [_reference(work, int8, reference), Subject(_name(int8), file, words)]
         behind = _quantized_model(file, reference, sample)
         report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
@@ -110,13 +111,7 @@ def measure_files(
 
 
 def _float_subject(baseline: Baseline) -> Subject:
-    return Subject(FLOAT, baseline.reference, baseline.origin, baseline)
-
-
-def _with_place(origin: str, file: ModelFile) -> str:
-    """Return the origin of a file, and where it was timed if that has to be said."""
-    place = runtime_of(file)
-    return f"{origin}, timed {place}" if place else origin
+    return Subject(FLOAT, baseline.reference, baseline.origin, baseline, baseline.name)
 
 
 def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> Subject:
@@ -124,7 +119,8 @@ def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -
     if isinstance(reference, Captured):
         return _float_subject(Baseline(reference, work, file.target or DEFAULT, file.suffix))
     if reference is not None:
-        return Subject(FLOAT, open_file(reference).path, f"the file {reference.name}")
+        path, words = open_file(reference).path, f"the file {reference.name}"
+        return Subject(FLOAT, path, words, timed_name=path.name)
     words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
     return Subject(FLOAT, file.write_float(work / "float.onnx"), words)
 

@@ -19,6 +19,10 @@ from qtool.evaluation.latency import baseline as module
 from qtool.evaluation.latency.baseline import Baseline, one_run, runtime_of
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.speedup import measure_speedup, untimed_reason
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report import build_report
+from qtool.evaluation.report.compare import measure_file
+from qtool.evaluation.report.page.render import render_pages
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -178,6 +182,27 @@ def test_files_for_another_processor(tmp_path: Path, timed: list[Any]) -> None:
     result = qtool.evaluate(path, network(), [X])
     assert "on this CPU, not on tflite-micro" in str(result)
     assert timed[-1][1] == [(1, 3, 8, 8)]
+
+
+def test_a_report_says_what_was_timed_in_what(
+    tflite: tuple[qtool.QuantizedModel, Path],
+    own: Path,
+    timed: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
+    monkeypatch.setattr(build_report, "profile_nodes", lambda *_, **__: ())
+    model, path = tflite
+    options = ReportOptions("made up", batch_sizes=(8,), samples=8)
+    report = measure_file(path, [X], options, reference=model.captured)
+    assert timed[0][0][0].name == "float.tflite"
+    assert [m.timed for m in report.models] == ["float .tflite", "in LiteRT 2.9"]
+    expected = "1.00 ms, 2.00x as fast as {} (2.00 ms; batch 1, 1 thread), in LiteRT 2.9"
+    assert dict(report.summary().rows)["speed"] == expected.format("float .tflite")
+    assert "| timed | float .tflite | in LiteRT 2.9 |" in render_pages(report)["report.md"].decode()
+    report = measure_file(path, [X], options, reference=own)
+    assert dict(report.summary().rows)["speed"] == expected.format("net.onnx")
+    assert timed[-1][0] == [own, path]
 
 
 def test_one_run_is_the_batch_for_other_files(own: Path) -> None:
