@@ -150,7 +150,7 @@ def tune(
         baseline = Baseline(captured, folder, target, suffix)
         named = _NamedBatches(captured.graph, eval_data)
         judge = Judge(
-            baseline.reference, named, numbers, function, where, lower_is_better, goals.confidence
+            baseline.timed, named, numbers, function, where, lower_is_better, goals.confidence
         )
         each = phases(baseline.timed, one.arrays())
         search = Search(

@@ -103,6 +103,7 @@ def test_times_are_relative_to_the_file_that_the_model_was_read_from(
     )
     assert seen == {"profiled": "float.onnx", "timed": path}
     assert found.float_size == path.stat().st_size
+    assert found.best.score.sqnr_db is not None
 
 
 def test_a_search_that_was_ended_goes_on_and_finds_the_same(
