@@ -145,9 +145,10 @@ def write(
         )
     assert result is not None
     is_onnx = format_of(file_format(path, format_)) is ONNX
-    with output.status("timing"):
-        timed = timing and is_onnx
-        speed = measure_speedup(quantized, path, seconds=timing) if timed else None
+    target, speed, untimed = quantized.plan.target, None, ""
+    if timing and not (untimed := untimed_reason(target, path.suffix.lower())):
+        with output.status("timing"):
+            speed = measure_speedup(quantized, path, seconds=timing)
     accuracy = None
     if evaluation is not None:
         accuracy = measure_accuracy(
@@ -159,7 +160,6 @@ def write(
         )
     missed = _missed(result, *goals)
     size = sum(f.stat().st_size for f in (open_file(path).parts if is_onnx else [path]))
-    untimed = untimed_reason(quantized.plan.target) if timed else ""
     summary = _summary(quantized, path, size, result, speed, untimed)
     if accuracy is not None and evaluation is not None:
         summary = _with_accuracy(summary, accuracy, evaluation.kind)

@@ -20,6 +20,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
+from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.model_inputs import data_inputs, random_inputs
 from qtool.frontends.captured_model import (
@@ -28,6 +29,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.planning.targets import DEFAULT
 from qtool.verification import FileCheck
 
 
@@ -111,13 +113,14 @@ def evaluate(
         VerificationError: a file does not run.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    open_file(file)
+    opened = open_file(file)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
     with scratch_folder() as folder:
+        baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
         return evaluate_files(
-            captured.export_float(folder / "float.onnx"),
+            baseline.reference,
             Path(file),
             by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
             labels,
@@ -125,6 +128,7 @@ def evaluate(
             where=where,
             lower_is_better=lower_is_better,
             timed=next(by_input_name(captured.graph, [first])),
+            baseline=baseline,
             threads=threads,
             runtime=runtime,
             seconds=seconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek
-from qtool.core.errors import DataError, ExportError
+from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
+from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.sensitivity import split_batch
@@ -145,15 +147,16 @@ def tune(
     one = captured.graph.cut(captured.graph.bind(first), 1)
     with scratch_folder() as folder:
         suffix = suffixes_of(kind)[0]
-        float_file = _float_file(captured, folder, suffix, target)
+        baseline = Baseline(captured, folder, target, suffix)
         named = _NamedBatches(captured.graph, eval_data)
         judge = Judge(
-            float_file, named, numbers, function, where, lower_is_better, goals.confidence
+            baseline.timed, named, numbers, function, where, lower_is_better, goals.confidence
         )
+        each = phases(baseline.timed, one.arrays())
         search = Search(
-            float_file,
+            baseline.timed,
             target,
-            phases(float_file, one.arrays())[-1].inputs,
+            each[-1].inputs,
             recipes,
             converted,
             _sensitivity_samples(captured, data, target),
@@ -162,8 +165,13 @@ def tune(
             options,
             store,
             suffix,
+            baseline.profiled,
         )
-        result = search.run(folder)
+        result = replace(search.run(folder), phase=each[-1].name)
+        if len(each) > 1 and not result.in_float:
+            files = (baseline.timed, search.files.write(result.recipe))
+            others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
+            result = replace(result, timings=tuple(others))
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
@@ -221,14 +229,6 @@ def _tried_format(target: str, wanted: str | None) -> str:
     kind = wanted or next(own, formats[0])
     check_format(target, kind)
     return kind
-
-
-def _float_file(captured: Captured, folder: Path, suffix: str, target: str) -> Path:
-    """Return a float file of a format, as ONNX where it has an operator that the format lacks."""
-    try:
-        return captured.export_float(folder / f"float{suffix}", target)
-    except ExportError:
-        return captured.export_float(folder / "float.onnx", target)
 
 
 def _reiterable(data: Iterable[Any]) -> Any:

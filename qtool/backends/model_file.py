@@ -6,12 +6,12 @@ a folder with one class of these members and a `FileFormat`, which is a row in `
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from qtool.backends.export import MakeExport
@@ -54,18 +54,20 @@ class NodeKernel:
 
     Attributes:
         kernels: of the runtime.
-        microseconds: of one run: interquartile mean over runs, which excludes moments of other
-            load and resolves fractions of the runtime's whole microseconds.
+        microseconds: of one run: the median over runs, see `median_of_ticks`.
     """
 
     kernels: str
     microseconds: float
 
 
-def interquartile_mean(times: Sequence[float]) -> float:
-    """Return the mean of the middle half."""
-    ordered, cut = np.sort(times), len(times) // 4
-    return float(ordered[cut : len(times) - cut].mean())
+def median_of_ticks(times: Sequence[float]) -> float:
+    """Return the median over runs, of times in whole ticks to a fraction of a tick.
+
+    Half of the runs may fall into moments of other load. The runtime's profile counts whole
+    microseconds, which a plain median of short kernels would keep.
+    """
+    return max(0.0, statistics.median_grouped(times))
 
 
 class StoredParameters(Protocol):
@@ -184,6 +186,10 @@ class ModelFile(Protocol):
     def runs_here(self) -> bool:
         """Whether the kernels that it was made for are those of this machine."""
 
+    @property
+    def takes_one_sample(self) -> bool:
+        """Whether its batch is fixed to 1, and its session runs a batch sample by sample."""
+
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Return the least and the largest value of inputs that are quantized or select rows."""
 
@@ -258,6 +264,8 @@ class FileFormat:
         check_measurable: checks that the time of files for a target can be measured on this
             machine; raises PlanError or VerificationError with a sentence if it cannot.
         other_runtimes: others that run files of this format.
+        runtime: returns the runtime of `session` with its version; "" for ONNX Runtime, which needs
+            no name.
     """
 
     names: tuple[str, ...]
@@ -269,3 +277,4 @@ class FileFormat:
     export: MakeExport
     check_measurable: Callable[[Target], None]
     other_runtimes: tuple[OtherRuntime, ...] = ()
+    runtime: Callable[[], str] = lambda: ""

@@ -45,6 +45,11 @@ def format_of(name: str) -> FileFormat:
     return next(f for f in FORMATS if name in f.names)
 
 
+def by_suffix(suffix: str) -> FileFormat:
+    """Return the format of files with a suffix; ONNX for an unknown one."""
+    return next((f for f in FORMATS if f.suffix == suffix.lower()), ONNX)
+
+
 def is_model(path: Path) -> bool:
     """Return whether a file is a model, by its suffix or its contents."""
     return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in FORMATS)
@@ -85,9 +90,14 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any
     return used.other_runtimes[names.index(runtime)].session(path, threads)
 
 
-def runtime_title(name: str) -> str:
-    """Return a runtime with its version; "" for NATIVE, which depends on the file."""
-    return "" if name == NATIVE else str(other_runtime(name))
+def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
+    """Return a runtime with its version; "" for ONNX Runtime on this machine.
+
+    Args:
+        name: NATIVE, or the name of another runtime.
+        suffix: of the files that run.
+    """
+    return by_suffix(suffix).runtime() if name == NATIVE else str(other_runtime(name))
 
 
 def other_runtime(name: str) -> OtherRuntime:
@@ -108,9 +118,7 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT)
         ExportError: an operator cannot be written.
         FileError: the file cannot be written.
     """
-    suffix = Path(path).suffix.lower()
-    chosen = next((f for f in FORMATS if f.suffix == suffix), ONNX)
-    return chosen.write_float(graph, path, target_name)
+    return by_suffix(Path(path).suffix).write_float(graph, path, target_name)
 
 
 def check_quantized(path: str | Path) -> None:

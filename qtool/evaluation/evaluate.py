@@ -19,8 +19,9 @@ from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Result, Summary
 from qtool.distributed import current
+from qtool.evaluation.latency.baseline import Baseline, one_run, runtime_of
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
+from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.metrics import Metric, user_metrics
@@ -73,6 +74,8 @@ class Evaluation(Result):
             is that of `latency_ms` and `speedup`.
         warnings: sentences on results that are hardly meant.
         runtime: where the files ran, with its version; "" for that of their format.
+        baseline: the float file of the latency, see `Baseline.name`.
+        timed_in: where the latency was measured, if it has to be said, see `runtime_of`.
     """
 
     samples: int
@@ -89,14 +92,18 @@ class Evaluation(Result):
     timings: tuple[Timing, ...] = ()
     warnings: tuple[str, ...] = ()
     runtime: str = ""
+    baseline: str = FLOAT
+    timed_in: str = ""
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
         own, samples = self.int8, self.samples
+        timed_in = f", {self.timed_in}" if self.timed_in else ""
+        speeds = speed_rows(self.timings, name=self.baseline)
         agreement = agreement_row(self.agreement, self.scores, samples, self.tokens)
         rows = [
             size_row(own.size_bytes, self.float_.size_bytes),
-            *speed_rows(self.timings),
+            *((label, f"{text}{timed_in}") for label, text in speeds),
             sqnr_row(self.sqnr_db, samples),
             *metric_rows(self.metrics),
             *([] if agreement is None else [agreement]),
@@ -131,6 +138,7 @@ def evaluate_files(
     where: str = "the evaluation function",
     lower_is_better: Sequence[str] = (),
     timed: Any = None,
+    baseline: Baseline | None = None,
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
@@ -145,6 +153,7 @@ def evaluate_files(
             i modulo the number of ranks.
         function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
         timed: a batch to time; by default the first.
+        baseline: with the float file to time; by default `float_file` is timed.
         threads, seconds: of each latency, which rank 0 measures.
         runtime: see `open_model`.
 
@@ -171,11 +180,17 @@ def evaluate_files(
         user = user_metrics(function, files, where, lower_is_better, runtime)
     accuracy = summarize(measured, numbers, user)
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
+    compared = (float_file if baseline is None else baseline.timed, int8_file)
     timings = [
-        phase.time(files, threads=threads, runtime=runtime, seconds=seconds)
-        for phase in phases(float_file, arrays)
+        phase.time(compared, threads=threads, runtime=runtime, seconds=seconds)
+        for phase in phases(compared[0], one_run(compared, arrays))
     ]
-    evaluation = replace(_evaluation(files, accuracy, timings), runtime=runtime_title(runtime))
+    evaluation = replace(
+        _evaluation(files, accuracy, timings),
+        runtime="" if runtime == NATIVE else runtime_title(runtime),
+        baseline=FLOAT if baseline is None else baseline.name,
+        timed_in=runtime_of(open_file(int8_file)) if runtime == NATIVE else "",
+    )
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())
     return evaluation
 

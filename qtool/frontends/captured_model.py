@@ -57,6 +57,7 @@ class Captured:
         unfolded: the graph before them, with its BatchNorms; None without any.
         fingerprint: of the captured graph.
         notes: what was converted before the capture, in sentences.
+        file: the ONNX file that it was read from; None for a model of torch.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Captured:
         outputs: Sequence[torch.Tensor] | None = None,
         unfolded: FloatGraph | None = None,
         notes: tuple[str, ...] = (),
+        file: Path | None = None,
     ) -> None:
         """
         Args:
@@ -74,11 +76,13 @@ class Captured:
             outputs: of the graph on its example, if known.
             unfolded: as the attribute.
             notes: as the attribute.
+            file: as the attribute.
         """
         self.graph = graph
         self.unfolded = unfolded
         self.fingerprint = fingerprint
         self.notes = notes
+        self.file = file
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -199,7 +203,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     normed = bool(batch_norms(graph.module))
     unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    return Captured(graph, mark, outputs, unfolded, notes)
+    file = model.path if isinstance(model, OnnxModule) else None
+    return Captured(graph, mark, outputs, unfolded, notes, file)
 
 
 def _no_model(value: object) -> str:

@@ -35,7 +35,10 @@ def _rewrite(module: fx.GraphModule) -> int:
         added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
         pads = [a + b for a, b in zip(conv.args[4], added, strict=True)]  # type: ignore[arg-type]
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
-        G.replace(conv, clone_as(conv, conv.target, args))
+        folded = clone_as(conv, conv.target, args)
+        earlier = conv.meta.get(G.FOLDED_PAD, [0] * (2 * n))
+        folded.meta[G.FOLDED_PAD] = [a + b for a, b in zip(earlier, added, strict=True)]
+        G.replace(conv, folded)
         module.graph.erase_node(pad)
         count += 1
     return count

@@ -22,10 +22,11 @@ class CandidateFiles:
 
     Attributes:
         folder: for the files.
-        float_file: the float model.
+        float_file: the float model, which times are relative to.
         inputs: arrays of one run, to time files with.
         timing: seconds to time each file.
         convert: returns the quantized model of a recipe.
+        profiled: a file of the float model with the user's names.
         suffix: of the files: of their format.
     """
 
@@ -34,6 +35,7 @@ class CandidateFiles:
     inputs: Sequence[Array]
     timing: float
     convert: Callable[[Recipe], Quantized]
+    profiled: Path
     suffix: str = MODEL_SUFFIXES[0]
 
     def write(self, recipe: Recipe, model: Quantized | None = None) -> Path:

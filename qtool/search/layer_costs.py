@@ -51,7 +51,7 @@ def uniform_configs(items: Items) -> list[Config]:
 
 def measure_costs(
     items: Items,
-    float_file: Path,
+    float_files: tuple[Path, Path],
     write: Callable[[Config], Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     seconds: float,
@@ -59,6 +59,7 @@ def measure_costs(
     """Time files of a space.
 
     Args:
+        float_files: the float model to time, and one with the user's names to profile.
         write: returns the file of a configuration.
         inputs: arrays of one run.
         seconds: to time each file.
@@ -68,8 +69,9 @@ def measure_costs(
     """
     space, pure = items.space, uniform_configs(items)
     mixed = [c for c in space.alternating if not space.is_float(c)]
-    files = [float_file, *map(write, pure)]
-    both = [*files, *map(write, mixed)]
+    float_file, named = float_files
+    files = [named, *map(write, pure)]
+    both = [float_file, *files[1:], *map(write, mixed)]
     alone = time_files([float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
     ratios = measure_speedups(float_file, both[1:], inputs, seconds)
     whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])

@@ -56,7 +56,8 @@ def measure_model(
         return files.write((bare if model is None else plain).recipe_of(config), model)
 
     def measure() -> NodeCosts:
-        return measure_costs(items, files.float_file, write, files.inputs, files.timing)
+        pair = (files.float_file, files.profiled)
+        return measure_costs(items, pair, write, files.inputs, files.timing)
 
     with track_task("times of single nodes"):
         costs = store.load_or_make("costs", NodeCosts, measure)

@@ -57,11 +57,17 @@ def measure_speedups(
 
 
 def _median(ratios: Sequence[Ratio]) -> Ratio:
-    """Return the median of the medians, with lower and upper ends from the sessions' intervals."""
+    """Return the median of the medians.
+
+    Its interval is that of the sessions' medians, and at least as wide as the median session's own
+    interval: one session under other load, with a wide interval, does not make it wide.
+    """
+    medians, lows, highs = np.array([(r.median, r.low, r.high) for r in ratios]).T
+    low, high = median_interval(medians)
     return Ratio(
-        float(np.median([r.median for r in ratios])),
-        median_interval(np.array([r.low for r in ratios]))[0],
-        median_interval(np.array([r.high for r in ratios]))[1],
+        float(np.median(medians)),
+        min(low, float(np.median(lows))),
+        max(high, float(np.median(highs))),
         min(r.p10 for r in ratios),
         max(r.p90 for r in ratios),
     )

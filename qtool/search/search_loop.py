@@ -59,22 +59,24 @@ class Search:
         options: SearchOptions,
         archive: Archive,
         suffix: str = MODEL_SUFFIXES[0],
+        profiled: Path | None = None,
     ) -> None:
         """
         Args:
-            float_file: the float model.
+            float_file: the float model, which times are relative to.
             inputs: arrays of one run, to time files with.
             recipes: one per accuracy level, for the layers that are not chosen.
             convert: returns the quantized model of a recipe.
             samples: for the errors of single tensors.
             judge: scores files on the evaluation data.
             suffix: of the files of candidates.
+            profiled: a file of the float model with the user's names; by default `float_file`.
         """
         self.float_file, self.target, self.inputs = float_file, target, inputs
         self.recipes, self.convert = recipes, convert
         self.samples, self.judge = samples, judge
         self.goals, self.options, self.archive = goals, options, archive
-        self.suffix = suffix
+        self.suffix, self.profiled = suffix, profiled or float_file
         self.started = time.monotonic()
         self.trials: dict[str, Trial] = {}
         self.tried_recipes: dict[str, Recipe] = {}
@@ -99,6 +101,7 @@ class Search:
             self.inputs,
             self.options.timing,
             self.convert,
+            self.profiled,
             self.suffix,
         )
         bases: list[tuple[Trial, SearchSpace]] = []

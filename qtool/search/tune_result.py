@@ -10,6 +10,7 @@ import numpy as np
 from qtool.core.formats import db, percent, quantity, share, size, table, times
 from qtool.core.sqnr import decibels
 from qtool.core.summary import Result, Summary
+from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Trial
 from qtool.search.choices import SearchSpace
@@ -59,6 +60,9 @@ class TuneResult(Result):
         stopped: why the search ended early, or "".
         notes: what could not be evaluated, in sentences.
         fresh, seconds: evaluations and duration of this run.
+        phase: of a decoder, the phase whose speed was searched for: "step" or "prompt"; "" for any
+            other model.
+        timings: the best file in the other phases, after float.
     """
 
     target: str
@@ -78,6 +82,8 @@ class TuneResult(Result):
     notes: tuple[str, ...]
     fresh: int
     seconds: float
+    phase: str = ""
+    timings: tuple[Timing, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -96,7 +102,11 @@ class TuneResult(Result):
         exact = best.score.sqnr_db is None
         rows = [
             ("size", f"{size(best.size)}, float {size(self.float_size)}"),
-            ("speed", f"{times(best.speedup)} as fast as float (95 % interval {interval})"),
+            (
+                self.phase or "speed",
+                f"{times(best.speedup)} as fast as float (95 % interval {interval})",
+            ),
+            *speed_rows(self.timings),
             ("SQNR", "no output error" if exact else f"{db(best.score.sqnr_db)} dB"),
             ("metric", best.score.text),
             ("integer", f"{share(best.share)} of the MACs"),

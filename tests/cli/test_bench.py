@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qtool.backends.onnxruntime_web.node_process import PROCESS
+from qtool.evaluation.latency.bench import Bench
 from tests.cli.conftest import Cli
 from tests.evaluation.onnx_files import linear_file
 
@@ -33,6 +34,16 @@ def test_what_could_not_be_told_is_said(cli: Cli, files: list[str]) -> None:
     ratio = found["timings"][0]["ratios"][1]
     assert ratio["low"] <= ratio["median"] <= ratio["high"]
     assert "increase --seconds" in result.stderr
+
+
+def test_the_default_precision_is_no_goal(
+    cli: Cli, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default is where a timing stops early; on a busy machine it is a note."""
+    monkeypatch.setattr(Bench, "precise", property(lambda _: False))
+    words = ("bench", *files, "--seconds", "0.01", "--batch-sizes", "1", "--json")
+    assert "increase --seconds" in cli(*words).stderr
+    assert "increase --seconds" in cli(*words, "--precision", "0.5", code=1).stderr
 
 
 def test_one_file_alone(cli: Cli, files: list[str]) -> None:

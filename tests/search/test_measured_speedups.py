@@ -31,8 +31,18 @@ def test_the_middle_of_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _told(monkeypatch, [(1.6, 3.0), (1.0, 3.2), (1.5, 3.1)])
     one, two = measured_speedups.measure_speedups(Path("float"), [Path("a"), Path("b")], (), 0.0)
     assert (one.median, two.median) == (1.5, 3.1)
-    assert (one.low, one.high) == (0.9, 1.7000000000000002), "of three nothing is left out"
+    assert (one.low, one.high) == (1.0, 1.6), "of the medians of three none is left out"
+    assert (two.low, two.high) == (3.0, 3.2)
     assert len(seen) == MIN_SESSIONS
+
+
+def test_one_session_under_load_does_not_make_the_interval_wide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions = [Ratio(1.07, 1.05, 1.1, 1.0, 1.2), Ratio(1.1, 0.6, 2.59, 0.5, 3.0)]
+    sessions.append(Ratio(1.05, 1.02, 1.07, 1.0, 1.2))
+    found = measured_speedups._median(sessions)
+    assert (found.low, found.median, found.high) == (1.02, 1.07, 1.1)
 
 
 def test_odd_sessions_do_not_widen_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import qtool
+from qtool.search import candidate_files, layer_costs
 from qtool.search.report_page import tune_page
 from qtool.search.search_loop import Search
+from tests.evaluation.latency.test_decoding import Cached, arrays
 from tests.search.nets import ladder
 
 NET, SEEN, ASKED = ladder()
@@ -46,6 +49,61 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     assert again.plan.digest == found.quantized().plan.digest
     assert "all goals met" in str(found)
     assert found.to_json()["best"]["key"] == found.best.key
+
+
+def test_a_decoder_has_a_step_and_a_prompt() -> None:
+    batch = tuple(map(torch.from_numpy, arrays()))
+    dynamic = {
+        "input_ids": {0: "batch", 1: "sequence"},
+        "attention_mask": {0: "batch", 1: "total"},
+        "past_key_values": {0: "batch", 2: "past"},
+    }
+    found = qtool.tune(
+        Cached().eval(),
+        [batch],
+        [batch],
+        goals=qtool.TuneGoals(min_sqnr=-100.0),
+        options=qtool.SearchOptions(choices=("int8-weights",), timing=0.0),
+        accuracy=("fast",),
+        dynamic=dynamic,
+    )
+    rows = dict(found.summary().rows)
+    assert "speed" not in rows
+    assert "95 % interval" in rows["step"]
+    assert "of 5 tokens, batch 1, 1 thread" in rows["prompt"]
+    assert [timing.phase for timing in found.timings] == ["prompt"]
+
+
+def test_times_are_relative_to_the_file_that_the_model_was_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of its float form are profiled in a file with the names of the quantized ones."""
+    path = _captured().export_float(tmp_path / "mine.onnx")
+    seen: dict[str, Any] = {}
+    usual = layer_costs.profile_nodes
+    speeds = candidate_files.measure_speedups
+
+    def profiled(files: Any, *args: Any, **options: Any) -> Any:
+        seen["profiled"] = files[0].name
+        return usual(files, *args, **options)
+
+    def timed(reference: Path, *args: Any) -> Any:
+        seen["timed"] = reference
+        return speeds(reference, *args)
+
+    monkeypatch.setattr(layer_costs, "profile_nodes", profiled)
+    monkeypatch.setattr(candidate_files, "measure_speedups", timed)
+    found = qtool.tune(
+        qtool.load_onnx(path),
+        SEEN,
+        ASKED,
+        goals=qtool.TuneGoals(min_sqnr=10.0),
+        options=qtool.SearchOptions(evaluations=1, timing=0.01, choices=("static",)),
+        accuracy=("fast",),
+    )
+    assert seen == {"profiled": "float.onnx", "timed": path}
+    assert found.float_size == path.stat().st_size
+    assert found.best.score.sqnr_db is not None
 
 
 def test_a_search_that_was_ended_goes_on_and_finds_the_same(

@@ -94,6 +94,10 @@ class OnnxFile:
     def runs_here(self) -> bool:
         return self.target not in TARGETS or runs_here(TARGETS[self.target])
 
+    @property
+    def takes_one_sample(self) -> bool:
+        return False
+
     def input_ranges(self) -> dict[str, tuple[float, float]]:
         return input_ranges(self.path)
 

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from qtool.backends.model_file import OTHER, NodeKernel, interquartile_mean
+from qtool.backends.model_file import OTHER, NodeKernel, median_of_ticks
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
@@ -42,23 +42,22 @@ def profile_file(
         events, optimised = _events(file, inputs, threads, runs, folder)
     names = _names(graph_of(load_outline(file)), graph_of(optimised))
     kernels: dict[str, dict[str, None]] = {}
-    durations: dict[str, list[float]] = {}
-    for event in events:
-        node = str(event["name"]).removesuffix("_kernel_time")
-        kernel = str(event["args"].get("op_name", "?"))
-        kernels.setdefault(names.get(node, OTHER), {})[kernel] = None
-        durations.setdefault(node, []).append(float(event["dur"]))
-    spent: dict[str, float] = {}
-    for node, times in durations.items():
-        name = names.get(node, OTHER)
-        spent[name] = spent.get(name, 0.0) + interquartile_mean(times) * len(times) / runs
-    return {name: NodeKernel(" + ".join(kernels[name]), spent[name]) for name in kernels}
+    spent: dict[str, list[float]] = {}
+    for number, run in enumerate(events):
+        for event in run:
+            name = names.get(str(event["name"]).removesuffix("_kernel_time"), OTHER)
+            kernels.setdefault(name, {})[str(event["args"].get("op_name", "?"))] = None
+            spent.setdefault(name, [0.0] * runs)[number] += float(event["dur"])
+    return {
+        name: NodeKernel(" + ".join(kernels[name]), median_of_ticks(spent[name]))
+        for name in kernels
+    }
 
 
 def _events(
     file: Path, inputs: Sequence[np.ndarray[Any, Any]], threads: int, runs: int, folder: Path
-) -> tuple[list[Mapping[str, Any]], onnx.ModelProto]:
-    """Return the node events of `runs` runs after a warm-up, and the optimized graph."""
+) -> tuple[list[list[Mapping[str, Any]]], onnx.ModelProto]:
+    """Return the node events of each of `runs` runs after a warm-up, and the optimized graph."""
     options = ort.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
@@ -72,7 +71,9 @@ def _events(
         raise VerificationError(f"{file}: {RUNTIME} fails on it: {error}") from error
     events = json.loads(Path(model.end_profiling()).read_text(encoding="utf-8"))
     nodes = [e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
-    return nodes[len(nodes) // (runs + 1) :], read_graph(folder / "optimised.onnx")
+    each = len(nodes) // (runs + 1)
+    starts = range(each, each * (runs + 1), each) if each else ()
+    return [nodes[i : i + each] for i in starts], read_graph(folder / "optimised.onnx")
 
 
 def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:

@@ -76,7 +76,7 @@ def trace(path: str | Path, arrays: Arrays) -> dict[int, np.ndarray[Any, Any]]:
 
 
 def time_runs(path: str | Path, arrays: Arrays, threads: int, runs: int) -> float:
-    """Return the microseconds of a run with XNNPACK: the interquartile mean."""
+    """Return the microseconds of a run with XNNPACK: the median over runs."""
     sizes = np.array([threads, runs], np.int64)
     return float(_RUNNER.call("time", str(path), [sizes, *arrays])[0]["microseconds"])
 
@@ -200,8 +200,7 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
         start = time.perf_counter()
         model.invoke()
         spent.append(1e6 * (time.perf_counter() - start))
-    ordered, cut = np.sort(spent), len(spent) // 4
-    return {"microseconds": float(ordered[cut : len(spent) - cut].mean())}, ()
+    return {"microseconds": float(np.median(spent))}, ()
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:

@@ -70,6 +70,10 @@ class TfliteModelFile:
     def runs_here(self) -> bool:
         return self.target != microcontroller.TARGET
 
+    @property
+    def takes_one_sample(self) -> bool:
+        return self.file.is_fixed
+
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         return self.file.input_ranges()
 
@@ -156,4 +160,5 @@ TFLITE = FileFormat(
     write_float,
     TfliteExport,
     check_measurable,
+    runtime=lambda: f"{litert.TITLE} {litert.version()}",
 )

@@ -15,6 +15,7 @@ from qtool.core.graph.edit import (
 )
 from qtool.core.graph.float_graph import FloatGraph, Input
 from qtool.core.graph.nodes import (
+    FOLDED_PAD,
     NAME,
     OUTPUT,
     argument,
@@ -35,6 +36,7 @@ from qtool.core.graph.nodes import (
 )
 
 __all__ = [
+    "FOLDED_PAD",
     "NAME",
     "OUTPUT",
     "FloatGraph",

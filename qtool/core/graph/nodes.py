@@ -15,6 +15,10 @@ from qtool.core.value_names import NODE_NAME
 NAME = NODE_NAME
 """The key of a node's readable name in its meta."""
 
+FOLDED_PAD = "folded_pad"
+"""The key of the pads that a convolution took over from an operator of its own: begins, then ends,
+of each spatial dimension."""
+
 OUTPUT = "(output)"
 """The name of the output node; a layer may be called `output`."""
 

@@ -24,6 +24,8 @@ MIN_ROUNDS = 15
 CHECK_EVERY = 10  # rounds between checks of the interval
 Z95 = 1.96
 FINE = 1e-5  # seconds: required resolution of the clock
+MOST_IN_A_ROW = 4096  # runs of a turn: a turn shorter than a tick of the clock takes more of them
+TICK = 1e-9  # seconds: of the finest clock; the time of a turn is at least that
 
 PROMPT, STEP = "prompt", "step"
 """Phases of a decoder: all tokens of a text at once; one token with the others in the cache."""
@@ -141,7 +143,7 @@ def time_files(
         precision: stop when the interval of every ratio is within this of its median (0.01: 1 %
             either way).
         in_a_row: runs of each file in its turn, averaged: for models that run repeatedly with warm
-            caches, such as the steps of a decoder.
+            caches, such as the steps of a decoder. More if a turn is too short for the clock.
         tick: called every CHECK_EVERY rounds with the timing so far.
         clock: for single runs; by default `clock_for` the threads.
     """
@@ -176,8 +178,7 @@ def _rounds(
     sessions = [open_model(f, threads, runtime) for f in files]
     runs = [_timed(s, feeds(s, list(inputs)), clock) for s in sessions]
     try:
-        for run in runs:
-            run(WARM_UP)
+        in_a_row = _measurable(runs, in_a_row)
     except VerificationError:
         raise  # names its runtime
     except Exception as error:
@@ -187,9 +188,18 @@ def _rounds(
         row = [0.0] * len(runs)
         for k in range(len(runs)):
             i = (first + k) % len(runs)
-            row[i] = runs[i](in_a_row) / in_a_row
+            row[i] = max(runs[i](in_a_row), TICK) / in_a_row
         yield row
         first += 1
+
+
+def _measurable(runs: Sequence[Callable[[int], float]], in_a_row: int) -> int:
+    """Warm up, and return how many runs in a row take some time by the clock."""
+    took = [run(WARM_UP) for run in runs]
+    while min(took) <= 0 and in_a_row < MOST_IN_A_ROW:
+        in_a_row = max(2 * in_a_row, 2 * WARM_UP)
+        took = [run(in_a_row) for run in runs]
+    return in_a_row
 
 
 def _timed(model: Session, feed: Mapping[str, Any], clock: Clock) -> Callable[[int], float]:

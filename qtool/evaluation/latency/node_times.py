@@ -11,8 +11,11 @@ import numpy as np
 
 from qtool.backends.model_file import NodeKernel
 from qtool.backends.table import open_file
+from qtool.core import formats
 
 RUNS = 20
+QUARTER = 0.25
+"""Share of a run's time that the sum of its nodes may be off by."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,7 @@ class NodeTime:
 
     Attributes:
         kernels: per model, the kernels that run for it; "" if it is fused into another kernel.
-        microseconds: per model, of one run: interquartile mean over runs, which excludes moments
-            of other load and resolves fractions of the runtime's whole microseconds.
+        microseconds: per model, of one run: the median over runs.
     """
 
     name: str
@@ -39,7 +41,7 @@ def profile_nodes(
 ) -> tuple[NodeTime, ...]:
     """Return the time of every node in every file, in the order of the first file.
 
-    Profiling adds time to each node: compare nodes with each other, not their sum with the latency.
+    Profiling adds time to each node, and other load more; see `sums_that_differ`.
 
     Raises:
         VerificationError: a file does not run.
@@ -58,3 +60,23 @@ def profile_nodes(
         )
         for name in names
     )
+
+
+def sums_that_differ(
+    nodes: Sequence[NodeTime], models: Sequence[str], milliseconds: Sequence[float]
+) -> str:
+    """Return a sentence if the nodes of a model do not sum to the time of a run, else "".
+
+    Args:
+        nodes: of all models.
+        models: their names.
+        milliseconds: of a run of each model, measured without a profile.
+    """
+    sums = [sum(node.microseconds[i] for node in nodes) / 1000 for i in range(len(models))]
+    texts = [
+        f"the nodes of {name} sum to {formats.milliseconds(total)}, and a run takes "
+        f"{formats.milliseconds(run)}"
+        for name, total, run in zip(models, sums, milliseconds, strict=True)
+        if nodes and abs(total - run) > QUARTER * run
+    ]
+    return "; ".join(texts)

@@ -7,21 +7,22 @@ float is noticed before production.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.table import other_runtime, runtime_title, write_float
+from qtool.backends.table import by_suffix, other_runtime, runtime_title
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
-from qtool.core.errors import VerificationError
-from qtool.core.option_names import NATIVE
+from qtool.core.errors import PlanError, VerificationError
+from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
+from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.latency.interleaved_timing import STEP, Timing, speed_rows
-from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
+from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
@@ -50,8 +51,11 @@ class Speedup(JsonRecord):
             then the step. One sample, or the whole batch that the file was verified with if it does
             not run with one.
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
+        differs: a sentence if the nodes of a model do not sum to the time of a run, see
+            `sums_that_differ`.
         mode: of the recipe, a key of `KINDS`.
-        runtime: where the files ran, with its version; "" for that of their format.
+        runtime: where the files ran, with its version; "" for ONNX Runtime.
+        baseline: the float file, see `Baseline.name`.
     """
 
     JSON_PROPERTIES: ClassVar = ("ratio",)
@@ -60,6 +64,8 @@ class Speedup(JsonRecord):
     costly: tuple[NodeTime, ...] = ()
     mode: str = "static"
     runtime: str = ""
+    differs: str = ""
+    baseline: str = FLOAT
 
     @property
     def timing(self) -> Timing:
@@ -83,8 +89,9 @@ class Speedup(JsonRecord):
     def _line(self, timing: Timing) -> str:
         plain, own = (s.median for s in timing.models)
         ratio = timing.ratios[1]
+        name = "float" if self.baseline == FLOAT else f"float ({self.baseline})"
         return (
-            f"{plain:.3f} ms in float, {own:.3f} ms in {KINDS.get(self.mode, self.mode)}, "
+            f"{plain:.3f} ms in {name}, {own:.3f} ms in {KINDS.get(self.mode, self.mode)}, "
             f"{timing.what}: {ratio.median:.2f}x "
             f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
@@ -92,7 +99,8 @@ class Speedup(JsonRecord):
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, figures) for a summary, those that count first."""
         place = f", in {self.runtime}" if self.runtime else ""
-        return [(label, f"{figures}{place}") for label, figures in speed_rows(self.timings)]
+        rows = speed_rows(self.timings, name=self.baseline)
+        return [(label, f"{figures}{place}") for label, figures in rows]
 
     def warning(self) -> str | None:
         """Return a warning if the quantized model is slower, else None."""
@@ -104,7 +112,8 @@ class Speedup(JsonRecord):
         if self.mode.startswith("weight-only"):
             head = f"a step is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.costly:
-            head += "; layers that lose most:"
+            doubt = f" (by a profile that is off: {self.differs})" if self.differs else ""
+            head += f"; layers that lose most{doubt}:"
         advice = "`qtool tune` chooses the layers to leave in float"
         return "\n".join([head, *map(_cost, self.costly), advice])
 
@@ -117,9 +126,22 @@ def _cost(node: NodeTime) -> str:
     return f"  {node.name}: {own:.0f} us in {kernel}, {plain:.0f} us in float"
 
 
-def untimed_reason(target_name: str) -> str:
-    """Return why files for a target cannot be timed on this machine, or ""."""
-    chosen = target(target_name)
+def untimed_reason(target_name: str, suffix: str = MODEL_SUFFIXES[0]) -> str:
+    """Return why files for a target cannot be timed on this machine, or "".
+
+    Args:
+        target_name: name of the target.
+        suffix: of the files.
+    """
+    chosen, used = target(target_name), by_suffix(suffix)
+    if used.suffix != MODEL_SUFFIXES[0] or suffix in C_SUFFIXES:
+        try:
+            used.check_measurable(chosen)
+        except PlanError:
+            return f"files for {target_name} run on another processor"
+        except VerificationError as error:
+            return str(error)
+        return ""
     if not runs_here(chosen):
         return f"files for {target_name} do not run in ONNX Runtime here"
     if chosen.timed_in and other_runtime(chosen.timed_in).version() is None:
@@ -133,7 +155,8 @@ def measure_speedup(
 ) -> Speedup | None:
     """Time an exported file against its float model; None if there is an `untimed_reason`.
 
-    The files of a target whose speed counts in another runtime are timed there.
+    Float is the ONNX file that the model was read from, or a file of the same format, see
+    `Baseline`. The files of a target whose speed counts in another runtime are timed there.
 
     Args:
         seconds: duration of each timing, at least MIN_ROUNDS rounds; sessions and the profile take
@@ -142,23 +165,27 @@ def measure_speedup(
     Raises:
         VerificationError: ONNX Runtime refuses one of the files.
     """
-    chosen, mode = target(quantized.plan.target), quantized.plan.recipe.mode
-    place = chosen.timed_in or NATIVE
-    if untimed_reason(chosen.name):
+    chosen, mode, path = target(quantized.plan.target), quantized.plan.recipe.mode, Path(file)
+    if untimed_reason(chosen.name, path.suffix.lower()):
         return None
+    suffix = by_suffix(path.suffix).suffix
+    place = chosen.timed_in if suffix == MODEL_SUFFIXES[0] and chosen.timed_in else NATIVE
     inputs = quantized.reference.cut(quantized.sample, 1).arrays()
     with scratch_folder() as folder:
-        plain = write_float(quantized.reference, folder / "float.onnx", chosen.name)
-        files = [plain, Path(file)]
+        baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
+        files = [baseline.timed, path]
         try:
             timings, profiled = _time(files, inputs, seconds, place)
         except VerificationError:  # one input may hold the number of rows of another
             timings, profiled = _time(files, quantized.sample.arrays(), seconds, place)
-        speedup = Speedup(timings, (), mode, runtime_title(place))
+        title = runtime_title(place, suffix)
+        speedup = Speedup(timings, (), mode, title, baseline=baseline.name)
         if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
-        nodes = profile_nodes(files, profiled, runs=RUNS)
-    return Speedup(timings, _losses(nodes, quantized), mode)
+        nodes = profile_nodes([baseline.profiled, path], profiled, runs=RUNS)
+    models = [spread.median for spread in timings[-1].models]
+    differs = sums_that_differ(nodes, ("float", KINDS.get(mode, mode)), models)
+    return replace(speedup, costly=_losses(nodes, quantized), differs=differs)
 
 
 def _time(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
+from qtool.evaluation.latency.baseline import one_run, runtime_of
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
-from qtool.evaluation.latency.node_times import profile_nodes
+from qtool.evaluation.latency.node_times import profile_nodes, sums_that_differ
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import (
     Accuracy,
@@ -37,6 +38,7 @@ from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
+from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
@@ -45,15 +47,6 @@ EXACT_SAMPLES = 64
 
 Arrays = list[np.ndarray[Any, Any]]
 """A batch: an array per input."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model to report on, with its name in the report and where it comes from, in words."""
-
-    name: str
-    file: Path
-    origin: str
 
 
 def build_report(
@@ -97,7 +90,7 @@ def build_report(
     parts = first.parts(Feeder(files[0]))
     exact = [None, *(_exactness(store, i, f, parts) for i, f in enumerate(opened[1:], 1))]
     batch = first.joined(Feeder(files[0]), parts)
-    latency, profile = _latencies(store, files, batch, options, bars)
+    latency, profile = _latencies(store, subjects, batch, options, bars)
     layers, note = _layers(store, quantized, first.batches, options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
@@ -241,16 +234,17 @@ def _heads(parts: Sequence[Arrays]) -> Iterator[Arrays]:
 
 def _latencies(
     store: Store,
-    files: Sequence[Path],
+    subjects: Sequence[Subject],
     batch: Sequence[np.ndarray[Any, Any]],
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[tuple[Timing, ...], Profile | None]:
+    files = [s.timed for s in subjects]
     pairs = [(b, t) for t in options.threads for b in options.batch_sizes]
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
     for size, threads in bars("timing", len(pairs))(pairs):
-        inputs = resized(files[0], batch, size) or list(batch)
+        inputs = one_run(files, resized(files[0], batch, size) or batch)
         for phase in phases(files[0], inputs):
             key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
@@ -262,14 +256,16 @@ def _latencies(
     profile = store.load_or_make(
         f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
         Profile,
-        lambda: Profile(
-            timing.batch,
-            timing.threads,
-            profile_nodes(files, phase.inputs, threads=timing.threads),
-            timing.phase,
-        ),
+        lambda: _profile(subjects, phase, timing),
     )
     return tuple(timings.values()), profile
+
+
+def _profile(subjects: Sequence[Subject], phase: Phase, timing: Timing) -> Profile:
+    files, names = [s.profiled for s in subjects], [s.name for s in subjects]
+    nodes = profile_nodes(files, phase.inputs, threads=timing.threads)
+    differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
+    return Profile(timing.batch, timing.threads, nodes, timing.phase, differs)
 
 
 def _latency(
@@ -340,6 +336,7 @@ def _models(
                 purpose.runs_here,
                 files[i].deployment() if i else None,
                 coverage.weight_share,
+                runtime_of(files[i]) if i else subject.timed_name,
             )
         )
     return tuple(facts)

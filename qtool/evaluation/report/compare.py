@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.model_file import ModelFile
-from qtool.backends.table import open_file, quantization_warnings, write_float
+from qtool.backends.table import open_file, quantization_warnings
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
+from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.build_report import Subject, build_report, check_options
+from qtool.evaluation.report.build_report import build_report, check_options
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.targets import DEFAULT
@@ -48,12 +50,14 @@ def measure_quantized(
     """
     check_options(data, options)
     with scratch_folder() as work:
-        plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
+        target = quantized.plan.target
         quantized.export(file)
         subjects = [
-            Subject(FLOAT, plain, "the float model, exported by qtool"),
+            _float_subject(Baseline(quantized.captured, work, target, file.suffix)),
             Subject(
-                KINDS[quantized.plan.recipe.mode], file, f"{origin}, target {quantized.plan.target}"
+                KINDS[quantized.plan.recipe.mode],
+                file,
+                f"{origin}, target {target}",
             ),
         ]
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
@@ -79,11 +83,8 @@ def measure_file(
     """
     int8 = open_file(file)
     with scratch_folder() as work:
-        plain, words = _reference(work, int8, reference)
-        subjects = [
-            Subject(FLOAT, plain, words),
-            Subject(_name(int8), file, f"the file {file.name}, made by {int8.maker}"),
-        ]
+        words = f"the file {file.name}, made by {int8.maker}"
+        subjects = [_reference(work, int8, reference), Subject(_name(int8), file, words)]
         behind = _quantized_model(file, reference, sample)
         report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
     warnings = (*quantization_warnings(int8), *report.accuracy.warnings)
@@ -109,17 +110,19 @@ def measure_files(
     return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
 
 
-def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> tuple[Path, str]:
-    """Return a file of the float model, and where it comes from, in words."""
+def _float_subject(baseline: Baseline) -> Subject:
+    return Subject(FLOAT, baseline.reference, baseline.origin, baseline, baseline.name)
+
+
+def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> Subject:
+    """Return the float model of a file."""
     if isinstance(reference, Captured):
-        plain = write_float(reference.graph, work / "float.onnx", file.target or DEFAULT)
-        return plain, "the float model, exported by qtool"
+        return _float_subject(Baseline(reference, work, file.target or DEFAULT, file.suffix))
     if reference is not None:
-        return open_file(reference).path, f"the file {reference.name}"
-    return (
-        file.write_float(work / "float.onnx"),
-        "the int8 file in float arithmetic with its rounded weights (no float model was passed)",
-    )
+        path, words = open_file(reference).path, f"the file {reference.name}"
+        return Subject(FLOAT, path, words, timed_name=path.name)
+    words = "the int8 file in float arithmetic with its rounded weights (no float model was passed)"
+    return Subject(FLOAT, file.write_float(work / "float.onnx"), words)
 
 
 def _name(file: ModelFile) -> str:

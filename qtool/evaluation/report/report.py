@@ -52,6 +52,8 @@ class ModelFacts:
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
         deployment: memory, and operators on accelerators, of a file for microcontrollers.
+        timed: of the reference, the file that speeds are relative to, in words, "" for itself; of
+            another model, where it was timed if that has to be said, see `runtime_of`.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ModelFacts:
     runs_here: bool = True
     deployment: Deployment | None = None
     integer_weight_mac_share: float = 0.0
+    timed: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,14 @@ class Profile:
         threads: number of threads.
         nodes: in the order of the first file.
         phase: of a decoder, see `Timing`.
+        differs: a sentence if the nodes of a model do not sum to the time of a run, else "".
     """
 
     batch: int
     threads: int
     nodes: tuple[NodeTime, ...]
     phase: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,9 +166,11 @@ class Report(Result):
         """Return (label, figures) of the model after the reference."""
         reference, model = self.models[0], self.models[1]
         measured, exact, name = self.accuracy, model.exactness, reference.name
+        speeds = speed_rows(self.latency, 1, reference.timed or name)
+        place = f", {model.timed}" if model.timed else ""
         return [
             size_row(model.size_bytes, reference.size_bytes, name),
-            *speed_rows(self.latency, 1, name),
+            *((label, f"{text}{place}") for label, text in speeds),
             sqnr_row(measured.models[1].sqnr_db, measured.samples),
             *accuracy_rows(measured, 1, name),
             self._integer_row(model),

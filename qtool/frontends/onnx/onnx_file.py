@@ -78,9 +78,11 @@ def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelP
 
 def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
     try:
-        return make().eval()
+        module = make().eval()
     except CaptureError as error:
         raise CaptureError(f"{file}: {error}") from error
+    module.path = file.absolute()
+    return module
 
 
 def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:

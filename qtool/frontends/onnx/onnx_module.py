@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,14 @@ class OnnxModule(nn.Module):
         untraced: positions of nodes that could not be traced with dynamic sizes.
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
+        path: of the file, absolute; None for a model in memory.
     """
 
     def __init__(
         self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS
     ) -> None:
         super().__init__()
+        self.path: Path | None = None
         self.model, self.external = model, external
         self.constants, self.nodes, self.source = read_nodes(model, external.arrays)
         self.cast = cast_types(p for node in self.nodes for p in node.protos)

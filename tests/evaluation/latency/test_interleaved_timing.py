@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 
@@ -130,6 +131,36 @@ def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
     )
     assert ran[2 * interleaved_timing.WARM_UP :] == ["a"] * 4 + ["b"] * 4
     assert [s.median for s in found.models] == [250.0, 250.0]
+
+
+def test_runs_that_are_shorter_than_a_tick_of_the_clock_run_in_a_row(monkeypatch):
+    """A clock that ticks every ten runs reads 0 for most single ones: no ratio is made of those."""
+    ran = itertools.count(1)
+
+    class Short:
+        def run(self, _, feed):
+            next(ran)
+
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Short())
+    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+
+    def clock() -> float:
+        return copy.copy(ran).__next__() // 10 * 1e-3
+
+    found = time_files(["a", "b"], [np.zeros(1)], seconds=0, clock=clock)
+    assert all(np.isfinite([r.median, r.low, r.high]).all() for r in found.ratios)
+    assert all(0 < s.median < 1 for s in found.models)
+
+
+def test_a_clock_that_stands_still_gives_no_warning(monkeypatch):
+    class Short:
+        def run(self, _, feed):
+            pass
+
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Short())
+    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+    found = time_files(["a", "b"], [np.zeros(1)], seconds=0, clock=lambda: 0.0)
+    assert found.ratios[1].median == 1.0
 
 
 def test_median_interval_covers():

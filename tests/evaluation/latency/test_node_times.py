@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.model_file import OTHER
+from qtool.backends.model_file import OTHER, median_of_ticks
+from qtool.backends.onnxruntime import node_times
 from qtool.core.errors import VerificationError
-from qtool.evaluation.latency.node_times import profile_nodes
+from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from tests.evaluation.spoiled import images
 
 
@@ -38,3 +39,36 @@ def test_a_file_alone(chain_files):
 def test_inputs_that_do_not_fit(chain_files):
     with pytest.raises(VerificationError, match="fails on it"):
         profile_nodes(chain_files[:1], [images(4).numpy()[:, :2]], runs=1)
+
+
+def test_a_time_is_the_median_over_runs(chain_files, monkeypatch):
+    """In each run another node is descheduled for a second; two runs are slow as a whole."""
+    measured = node_times._events
+
+    def disturbed(*args):
+        runs, graph = measured(*args)
+        for number, run in enumerate(runs):
+            for position, event in enumerate(run):
+                slow = 1e6 * (position == number) + 1e5 * (number > 6)
+                event["dur"] = 10 + position + slow
+        return runs, graph
+
+    monkeypatch.setattr(node_times, "_events", disturbed)
+    nodes = profile_nodes(chain_files[:1], [images(4).numpy()], runs=9)
+    assert all(10 <= n.microseconds[0] <= 200 for n in nodes)
+
+
+def test_fractions_of_a_tick():
+    assert median_of_ticks([3, 3, 3, 3]) == 3.0
+    assert 2.9 < median_of_ticks([2, 3, 3, 4, 900]) < 3.5
+    assert 0 < median_of_ticks([0, 0, 0, 1]) < median_of_ticks([0, 1, 1, 1]) < 1
+    assert median_of_ticks([0, 0]) == 0.0
+
+
+def test_sums_that_are_off_by_a_quarter():
+    nodes = (NodeTime("a", ("Conv", "QLinearConv"), (203.0, 26504.0)),)
+    assert sums_that_differ(nodes, ("float", "int8"), (0.2, 26.0)) == ""
+    assert sums_that_differ(nodes, ("float", "int8"), (0.2, 5.24)) == (
+        "the nodes of int8 sum to 26.5 ms, and a run takes 5.24 ms"
+    )
+    assert "float sum to 0.203 ms" in sums_that_differ(nodes, ("float", "int8"), (0.3, 26.0))

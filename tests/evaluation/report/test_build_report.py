@@ -11,7 +11,8 @@ import torch
 from qtool.core.errors import DataError
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report import build_report as module
-from qtool.evaluation.report.build_report import Subject, build_report, check_options
+from qtool.evaluation.report.build_report import build_report, check_options
+from qtool.evaluation.report.subject import Subject
 from tests.evaluation.onnx_files import linear_file
 
 QUICK = ReportOptions("a title", batch_sizes=(4,), seconds=0.01)

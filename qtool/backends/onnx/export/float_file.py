@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 
 from qtool.backends.onnx.export.fusions import fuse
+from qtool.backends.onnx.export.long_kernels import pad_long_kernels_apart
 from qtool.backends.onnx.export.onnx_file import to_onnx
 from qtool.backends.onnx.file_info import float_metadata
 from qtool.backends.onnx.storage import atomic_save
@@ -17,12 +18,16 @@ from qtool.planning.targets import DEFAULT, target
 def float_onnx(graph: FloatGraph, target_name: str = DEFAULT) -> onnx.ModelProto:
     """Return the float model as ONNX, from the canonical graph, in the opset of the target.
 
+    It is as fast as files of torch's exporters: padding of long kernels stays an operator.
+
     Raises:
         ExportError: an operator cannot be written; names it.
     """
     chosen = target(target_name)
     module = fuse(graph.module, chosen)
-    return to_onnx(module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
+    model = to_onnx(module, graph, chosen.file.opset, chosen.file.ir_version, float_metadata())
+    pad_long_kernels_apart(model, module)
+    return model
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from qtool.core import formats
 from qtool.core.formats import db, percent
 from qtool.evaluation.measure.sensitivity import LayerError
 from qtool.evaluation.report.page.network_graph import anchors
@@ -49,6 +50,7 @@ STYLE: Any = {
 }
 WIDTH = 7.2  # inches: 518 units of the drawing
 BARS = 15
+OUTLIER = 4  # a bar more than this many times as long as the second one ends at the edge
 MAX_NAME = 34  # characters of a name next to a bar
 LINK = "target:"
 TICKS, TICK_NAME = 14, 20  # names below a line, and their characters
@@ -116,6 +118,7 @@ def _nodes(report: Report) -> Drawing | None:
     last = len(report.models) - 1
     numbered = sorted(enumerate(report.profile.nodes), key=lambda n: -max(n[1].microseconds))
     nodes = [node for _, node in numbered[:BARS]]
+    limit = _axis_limit([max(node.microseconds) / 1000 for node in nodes])
     targets = [
         Target(f"node-{number}", f"{node.name}: {us:.0f} µs in {report.models[i].name}")
         for i in (0, last)
@@ -131,17 +134,27 @@ def _nodes(report: Report) -> Drawing | None:
             bars = axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
             for number, bar in enumerate(bars, 0 if i == 0 else len(nodes)):
                 bar.set_url(_link(number))
-            label = f"{report.models[i].name}" if spent[0] > 0 else ""
-            axes.text(
-                spent[0], rows[0], f" {escape_math(label)}", va="center", color=INK, fontsize=8
-            )
+            name = report.models[i].name
+            for y, time in zip(rows, spent, strict=True):
+                if time > limit:  # the bar leaves the drawing
+                    text = f"{escape_math(name)}: {formats.milliseconds(time)} "
+                    axes.text(limit, y, text, ha="right", va="center", color=INK, fontsize=8)
+            if 0 < spent[0] <= limit:
+                text = f" {escape_math(name)}"
+                axes.text(spent[0], rows[0], text, va="center", color=INK, fontsize=8)
         axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
         axes.set_ylim(len(nodes) - 0.4, -0.6)
-        axes.set_xlim(0, 1.2 * max(max(n.microseconds) for n in nodes) / 1000)
+        axes.set_xlim(0, limit)
         axes.set_xlabel(f"ms per run, batch {report.profile.batch if report.profile else 0}")
         axes.grid(axis="y", visible=False)
 
     return draw_svg("Slowest nodes", 0.8 + 0.3 * len(nodes), draw, targets)
+
+
+def _axis_limit(times: Sequence[float]) -> float:
+    """Return the end of an axis for bars, the longest first; one outlier leaves the drawing."""
+    second = times[1] if len(times) > 1 else 0.0
+    return 1.2 * (times[0] if times[0] <= OUTLIER * second or not second else second)
 
 
 def _worst_layers(report: Report) -> Drawing | None:

@@ -129,7 +129,8 @@ def _boxes(report: Report) -> tuple[dict[str, Box], str]:
     nodes = {row.node for row in rows}
     inputs = dict.fromkeys(s for row in rows for s in row.inputs if s not in nodes)
     layers = {e.name: e for e in report.layers.layers} if report.layers else {}
-    times = {n.name: n for n in report.profile.nodes} if report.profile else {}
+    reliable = report.profile is not None and not report.profile.differs
+    times = {n.name: n for n in report.profile.nodes} if report.profile and reliable else {}
     timed = any(times[name].microseconds[-1] > 0 for name in nodes & times.keys())
     links = anchors(report)
     boxes = {

@@ -42,6 +42,16 @@ def test_numbers_are_text(drawn):
     assert f"{100 * share:.1f} %" in drawn["hurting"].drawing
 
 
+def test_one_outlier_does_not_rule_the_axis():
+    report = made_up()
+    first, *others = report.profile.nodes
+    slow = replace(first, microseconds=(203.0, 26504.0))
+    profile = replace(report.profile, nodes=(slow, *others))
+    drawing = figures(replace(report, profile=profile))["nodes"].drawing
+    assert f"{report.models[-1].name}: 26.5 ms" in drawing
+    assert len(re.findall(r">\d\d\.\d<", drawing)) == 0, "a tick of the axis at 10 ms or more"
+
+
 def test_names_cannot_break_the_page():
     report = made_up()
     layers = report.layers.layers

@@ -33,6 +33,8 @@ def test_boxes_are_the_nodes_of_the_plan():
         ("float",),
     ]
     assert graph.cost == "time"
+    doubtful = replace(report, profile=replace(report.profile, differs="the sums differ"))
+    assert network_graph(doubtful).cost == "MACs"
     layer = report.layers.layers[5]
     box = graph.boxes[6]
     assert box.share == layer.only_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -150,6 +151,19 @@ def test_names_cannot_break_the_page(page, made):
             assert "\\|x" in line
 
 
+def test_times_of_nodes_that_do_not_sum_to_a_run_are_said():
+    plain = made_up()
+    assert plain.profile is not None
+    doubt = "the nodes of int8 sum to 31.3 ms, and a run takes 5.24 ms"
+    pages = [
+        {name: data.decode() for name, data in render_pages(report).items()}
+        for report in (plain, replace(plain, profile=replace(plain.profile, differs=doubt)))
+    ]
+    for name in ("report.html", "report.md"):
+        assert "Off by more than a quarter" not in pages[0][name]
+        assert f"or by the profile itself: {doubt}" in pages[1][name]
+
+
 def test_verdict_comes_first(made, report):
     for name in ("report.html", "report.md"):
         body = made[name].split("</head>")[-1].split("# made up")[-1]
@@ -171,8 +185,6 @@ def test_same_report_gives_the_same_bytes(report, made):
 
 
 def test_without_optional_parts():
-    from dataclasses import replace
-
     bare = replace(
         made_up(),
         latency=(),

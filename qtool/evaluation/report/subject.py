@@ -1,0 +1,37 @@
+"""A model that a report is made of: its file, and the files to time in place of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtool.evaluation.latency.baseline import Baseline
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to report on.
+
+    Attributes:
+        name: in the report.
+        file: whose outputs, size and operators are reported.
+        origin: where it comes from, in words.
+        baseline: of the float model: the files to time.
+        timed_name: of the reference: the file that was timed, in words; "" for its name.
+    """
+
+    name: str
+    file: Path
+    origin: str
+    baseline: Baseline | None = None
+    timed_name: str = ""
+
+    @property
+    def timed(self) -> Path:
+        """The file to time."""
+        return self.file if self.baseline is None else self.baseline.timed
+
+    @property
+    def profiled(self) -> Path:
+        """The file whose nodes are timed."""
+        return self.file if self.baseline is None else self.baseline.profiled
