@@ -236,10 +236,10 @@ def _missed(
     result: Verification, min_coverage: float | None, min_sqnr: float | None
 ) -> dict[str, str]:
     """Return goal -> a sentence if it was missed, else an empty text."""
-    share, worst = result.coverage.share, result.fidelity.worst
+    worst = result.fidelity.worst
     coverage = sqnr = ""
-    if min_coverage is not None and share < min_coverage:
-        coverage = f"integer share is {share:.4f}, below --min-coverage {min_coverage:g}"
+    if min_coverage is not None:
+        coverage = result.coverage.missed(min_coverage, f"--min-coverage {min_coverage:g}")
     if min_sqnr is not None and not worst >= min_sqnr:
         sqnr = f"SQNR is {worst:.1f} dB, below --min-sqnr {min_sqnr:g}"
     return {"min_coverage": coverage, "min_sqnr": sqnr}

@@ -323,7 +323,7 @@ class Quantized:
         """The description that an exported file carries."""
         plan = self.plan
         nodes = tuple(
-            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs, d.macs_known)
             for d in plan.nodes
             if d.execution is not Execution.SHAPE
         )

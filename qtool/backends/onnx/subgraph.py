@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.graph_macs import model_macs
 from qtool.core.errors import CaptureError
-from qtool.core.graph.file_parts import FilePart, register_file_part
+from qtool.core.graph.file_parts import FilePart, TensorSizes, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
 
 if TYPE_CHECKING:
@@ -246,7 +247,16 @@ def _file_part(text: str) -> FilePart:
     part = subgraph_of(text)
     places = {name: i for i, name in enumerate(part.inputs)}
     first = part.model.graph.node[:1]
-    return FilePart(part.kind, [places.get(name) for node in first for name in node.input])
+    operands = [places.get(name) for node in first for name in node.input]
+    return FilePart(part.kind, operands, partial(_macs, part))
+
+
+def _macs(
+    part: OnnxSubgraph, inputs: Sequence[TensorSizes], values: Sequence[torch.Tensor | None]
+) -> int | None:
+    codes = {dtype: code for code, dtype in TORCH_TYPES.items()}
+    arrays = [None if v is None else v.numpy() for v in values]
+    return model_macs(part.model, [(codes[kind], sizes) for kind, sizes in inputs], arrays)
 
 
 register_file_part(onnx_part, _file_part)

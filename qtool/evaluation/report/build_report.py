@@ -319,7 +319,16 @@ def _models(
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
         purpose = _purpose(files[i], sizes[i] / sizes[0]) if i else Purpose()
         verdict = (
-            make_verdict(accuracy, i, latency, coverage.share, exact[i], goals, purpose)
+            make_verdict(
+                accuracy,
+                i,
+                latency,
+                coverage.share,
+                exact[i],
+                goals,
+                purpose,
+                coverage.unknown_operators,
+            )
             if i
             else None
         )
@@ -340,6 +349,7 @@ def _models(
                 purpose.runs_here,
                 files[i].deployment() if i else None,
                 coverage.weight_share,
+                coverage.unknown_operators,
             )
         )
     return tuple(facts)

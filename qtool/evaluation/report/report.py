@@ -52,6 +52,7 @@ class ModelFacts:
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
         deployment: memory, and operators on accelerators, of a file for microcontrollers.
+        unknown_operators: operators whose work is not known; `macs` and shares leave them out.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ModelFacts:
     runs_here: bool = True
     deployment: Deployment | None = None
     integer_weight_mac_share: float = 0.0
+    unknown_operators: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ class Report(Result):
         ]
 
     def _integer_row(self, model: ModelFacts) -> tuple[str, str]:
-        label, text = integer_row(model.integer_mac_share, model.integer_weight_mac_share)
+        shares = (model.integer_mac_share, model.integer_weight_mac_share)
+        operators = (model.integer_operators, model.operators)
+        label, text = integer_row(*shares, model.unknown_operators, model.macs, operators)
         return label, text if model.runs_here else f"{text} (as planned for {model.target})"
 
     def table(self) -> str:
