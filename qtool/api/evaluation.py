@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.planning.targets import DEFAULT
 from qtool.verification import FileCheck
 
 
@@ -111,13 +113,13 @@ def evaluate(
         VerificationError: a file does not run.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    open_file(file)
+    target = open_file(file).target
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
     with scratch_folder() as folder:
-        return evaluate_files(
-            captured.export_float(folder / "float.onnx"),
+        evaluation = evaluate_files(
+            captured.export_float(folder / "float.onnx", target or DEFAULT),
             Path(file),
             by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
             labels,
@@ -129,6 +131,8 @@ def evaluate(
             runtime=runtime,
             seconds=seconds,
         )
+    size = captured.file_bytes or evaluation.float_.size_bytes
+    return replace(evaluation, float_=replace(evaluation.float_, size_bytes=size))
 
 
 def measure_accuracy(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,7 @@ def tune(
             suffix,
         )
         result = search.run(folder)
+    result = replace(result, float_size=captured.file_bytes or result.float_size)
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 

@@ -27,6 +27,7 @@ from qtool.evaluation.metrics import Metric, user_metrics
 from qtool.evaluation.model_inputs import Feeder, check_same_inputs
 from qtool.evaluation.summary_rows import (
     agreement_row,
+    growth_warning,
     integer_row,
     metric_rows,
     size_row,
@@ -104,7 +105,10 @@ class Evaluation(Result):
             *([] if agreement is None else [agreement]),
             integer_row(own.integer_mac_share, own.integer_weight_mac_share, own.unknown_operators),
         ]
-        warnings = tuple(f"warning: {warning}" for warning in self.warnings)
+        warnings = (
+            *growth_warning(own.size_bytes, self.float_.size_bytes),
+            *(f"warning: {warning}" for warning in self.warnings),
+        )
         place = f" in {self.runtime}" if self.runtime else ""
         text = f"compared with its float model{place}"
         return Summary(title, text, tuple(rows), warnings=warnings)

@@ -15,17 +15,27 @@ from qtool.verification.coverage import unknown_work
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
-    """Return the size of a file, and its share of the reference's if it is smaller.
+    """Return the size of a file, next to that of the reference.
 
     Args:
         size: in bytes.
         reference: size of the reference in bytes.
         name: of the reference.
     """
-    text = formats.size(size)
-    if size < reference:
-        text += f", {formats.share(size / reference)} of {name}'s {formats.size(reference)}"
-    return "size", text
+    part = f"{formats.share(size / reference)} of"
+    if size > reference:
+        part = f"{size / reference:.2f} times"
+    whole = "the float file" if name == FLOAT else name
+    same = f"that of {whole}"
+    whole = f"{part} {whole}'s {formats.size(reference)}"
+    return "size", f"{formats.size(size)}, {same if size == reference else whole}"
+
+
+def growth_warning(size: int, reference: int, name: str = FLOAT) -> list[str]:
+    """Return a warning if a file is larger than the reference; see `size_row`."""
+    if size <= reference:
+        return []
+    return [f"warning: the file grew: {size_row(size, reference, name)[1]}"]
 
 
 def sqnr_row(sqnr_db: float | None, samples: int) -> Row:

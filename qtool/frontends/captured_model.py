@@ -56,6 +56,7 @@ class Captured:
         unfolded: the graph before them, with its BatchNorms; None without any.
         fingerprint: of the captured graph.
         notes: what was converted before the capture, in sentences.
+        file_bytes: of the ONNX file that was captured, with its external data; 0 for other models.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Captured:
         outputs: Sequence[torch.Tensor] | None = None,
         unfolded: FloatGraph | None = None,
         notes: tuple[str, ...] = (),
+        file_bytes: int = 0,
     ) -> None:
         """
         Args:
@@ -73,11 +75,13 @@ class Captured:
             outputs: of the graph on its example, if known.
             unfolded: as the attribute.
             notes: as the attribute.
+            file_bytes: as the attribute.
         """
         self.graph = graph
         self.unfolded = unfolded
         self.fingerprint = fingerprint
         self.notes = notes
+        self.file_bytes = file_bytes
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -198,7 +202,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     normed = bool(batch_norms(graph.module))
     unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    return Captured(graph, mark, outputs, unfolded, notes)
+    return Captured(graph, mark, outputs, unfolded, notes, getattr(model, "file_bytes", 0))
 
 
 def _no_model(value: object) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.table import other_runtime, runtime_title, write_float
+from qtool.backends.table import open_file, other_runtime, runtime_title, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
@@ -22,21 +22,13 @@ from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
+from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
 MIN_ROUNDS = 7
 RUNS = 10
 MAX_NODES = 5
-
-KINDS = {
-    "static": "int8",
-    "dynamic": "dynamic int8",
-    "weight-only": "8-bit weights",
-    "weight-only-int4": "4-bit weights",
-    "weight-only-int2": "2-bit weights",
-}
-"""Mode -> what a file of it is called next to float."""
 
 _QUANTIZED = (Execution.INTEGER, Execution.DYNAMIC, Execution.WEIGHTS)
 
@@ -50,8 +42,9 @@ class Speedup(JsonRecord):
             then the step. One sample, or the whole batch that the file was verified with if it does
             not run with one.
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
-        mode: of the recipe, a key of `KINDS`.
+        mode: of the recipe, a key of `MODE_NAMES`.
         runtime: where the files ran, with its version; "" for that of their format.
+        float_bytes: size of the float file that was timed.
     """
 
     JSON_PROPERTIES: ClassVar = ("ratio",)
@@ -60,6 +53,7 @@ class Speedup(JsonRecord):
     costly: tuple[NodeTime, ...] = ()
     mode: str = "static"
     runtime: str = ""
+    float_bytes: int = 0
 
     @property
     def timing(self) -> Timing:
@@ -84,7 +78,7 @@ class Speedup(JsonRecord):
         plain, own = (s.median for s in timing.models)
         ratio = timing.ratios[1]
         return (
-            f"{plain:.3f} ms in float, {own:.3f} ms in {KINDS.get(self.mode, self.mode)}, "
+            f"{plain:.3f} ms in float, {own:.3f} ms in {MODE_NAMES.get(self.mode, self.mode)}, "
             f"{timing.what}: {ratio.median:.2f}x "
             f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
@@ -98,7 +92,7 @@ class Speedup(JsonRecord):
         """Return a warning if the quantized model is slower, else None."""
         if not self.slower:
             return None
-        kind = KINDS.get(self.mode, self.mode)
+        kind = MODE_NAMES.get(self.mode, self.mode)
         where = f"in {self.runtime}" if self.runtime else "here"
         head = f"{kind} is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.mode.startswith("weight-only"):
@@ -154,11 +148,12 @@ def measure_speedup(
             timings, profiled = _time(files, inputs, seconds, place)
         except VerificationError:  # one input may hold the number of rows of another
             timings, profiled = _time(files, quantized.sample.arrays(), seconds, place)
-        speedup = Speedup(timings, (), mode, runtime_title(place))
+        size = sum(f.stat().st_size for f in open_file(plain).parts)
+        speedup = Speedup(timings, (), mode, runtime_title(place), size)
         if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
         nodes = profile_nodes(files, profiled, runs=RUNS)
-    return Speedup(timings, _losses(nodes, quantized), mode)
+    return Speedup(timings, _losses(nodes, quantized), mode, float_bytes=size)
 
 
 def _time(

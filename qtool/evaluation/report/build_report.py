@@ -49,11 +49,19 @@ Arrays = list[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to report on, with its name in the report and where it comes from, in words."""
+    """A model to report on.
+
+    Attributes:
+        name: in the report.
+        file: of the model.
+        origin: where it comes from, in words.
+        size_bytes: of the user's file, which `file` was written from; 0: that of `file`.
+    """
 
     name: str
     file: Path
     origin: str
+    size_bytes: int = 0
 
 
 def build_report(
@@ -314,7 +322,10 @@ def _models(
     latency: Sequence[Timing],
     goals: Goals,
 ) -> tuple[ModelFacts, ...]:
-    sizes = [sum(f.stat().st_size for f in file.parts) for file in files]
+    sizes = [
+        subject.size_bytes or sum(f.stat().st_size for f in file.parts)
+        for subject, file in zip(subjects, files, strict=True)
+    ]
     facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
         purpose = _purpose(files[i], sizes[i] / sizes[0]) if i else Purpose()

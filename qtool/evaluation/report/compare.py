@@ -15,12 +15,12 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.build_report import Subject, build_report, check_options
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
+from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.targets import DEFAULT
 
 FLOAT = "float"
@@ -47,14 +47,15 @@ def measure_quantized(
         QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
+    plan = quantized.plan
     with scratch_folder() as work:
-        plain = write_float(quantized.reference, work / "float.onnx", quantized.plan.target)
+        plain = write_float(quantized.reference, work / "float.onnx", plan.target)
         quantized.export(file)
         subjects = [
-            Subject(FLOAT, plain, "the float model, exported by qtool"),
             Subject(
-                KINDS[quantized.plan.recipe.mode], file, f"{origin}, target {quantized.plan.target}"
+                FLOAT, plain, "the float model, exported by qtool", quantized.captured.file_bytes
             ),
+            Subject(MODE_NAMES[plan.recipe.mode], file, f"{origin}, target {plan.target}"),
         ]
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
@@ -81,7 +82,7 @@ def measure_file(
     with scratch_folder() as work:
         plain, words = _reference(work, int8, reference)
         subjects = [
-            Subject(FLOAT, plain, words),
+            Subject(FLOAT, plain, words, getattr(reference, "file_bytes", 0)),
             Subject(_name(int8), file, f"the file {file.name}, made by {int8.maker}"),
         ]
         behind = _quantized_model(file, reference, sample)
@@ -125,7 +126,7 @@ def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -
 def _name(file: ModelFile) -> str:
     """Return the name of a quantized file next to its float model."""
     conversion = file.conversion()
-    return KINDS["static" if conversion is None else conversion.info.recipe.mode]
+    return MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
 
 
 def _quantized_model(

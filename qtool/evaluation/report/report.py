@@ -22,6 +22,7 @@ from qtool.evaluation.report.ranking import Best, best_in_column
 from qtool.evaluation.report.verdict import Level, Verdict
 from qtool.evaluation.summary_rows import (
     accuracy_rows,
+    growth_warning,
     integer_row,
     size_row,
     sqnr_row,
@@ -153,6 +154,8 @@ class Report(Result):
             rows = self._figures()
             if verdict.level is not Level.GOOD:
                 rows.append(("reason", verdict.text))
+            sizes = (model.size_bytes, self.models[0].size_bytes, self.models[0].name)
+            warnings = (*growth_warning(*sizes), *warnings)
             return Summary(title or model.name, verdict.headline, tuple(rows), warnings=warnings)
         verdicts = tuple((m.name, f"{v.headline}. {v.text}") for m, v in judged)
         text = "no file to ship" if self.best is None else f"best: {self.best.model}"

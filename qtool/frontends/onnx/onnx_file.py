@@ -17,6 +17,7 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
@@ -78,9 +79,11 @@ def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelP
 
 def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
     try:
-        return make().eval()
+        module = make().eval()
     except CaptureError as error:
         raise CaptureError(f"{file}: {error}") from error
+    module.file_bytes = sum(f.stat().st_size for f in model_files(file))
+    return module
 
 
 def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = None) -> G.FloatGraph:

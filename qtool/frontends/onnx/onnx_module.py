@@ -56,7 +56,10 @@ class OnnxModule(nn.Module):
         untraced: positions of nodes that could not be traced with dynamic sizes.
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
+        file_bytes: of the file and of its external data; 0 for a message.
     """
+
+    file_bytes = 0
 
     def __init__(
         self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS
