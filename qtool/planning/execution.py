@@ -18,6 +18,9 @@ from qtool.planning.plan import Decision, Execution, Point
 RESULT = "result"
 """The operator name of one of several results of a node."""
 
+BY_RECIPE = "left in float by the recipe"
+"""The beginning of the reason of nodes that a recipe excepts."""
+
 
 def operator_name(node: fx.Node) -> str:
     """Return a node's operator as plans print it and recipes select it."""
