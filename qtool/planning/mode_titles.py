@@ -26,7 +26,7 @@ def plan_title(plan: QuantPlan) -> str:
     weights = _bits(plan, (p.name for p in plan if p.kind is Kind.WEIGHT))
     activations = {p.name for p in plan if p.kind is Kind.ACTIVATION}
     integer = [d for d in plan.nodes if d.execution is Execution.INTEGER]
-    read = {name for d in integer for name in (*d.inputs, d.output)} & activations
+    read = {name for d in integer for name in (*d.inputs, d.output or "")} & activations
     static, parts = _bits(plan, read), [f"{weights}-bit weights"] if weights else []
     dynamic = any(d.execution is Execution.DYNAMIC for d in plan.nodes)
     if static and static == weights and not dynamic:

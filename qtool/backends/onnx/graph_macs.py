@@ -8,6 +8,7 @@ whose state grows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -67,6 +68,7 @@ class GraphMacs:
         }
         self.types: dict[str, onnx.TypeProto] = {**types, **stored}
         self.types.update(self._inferred())
+        self._repetitions: dict[str, _Repetition] = {}
         for node in graph.node:  # behind operators for which onnx infers nothing
             self._follow(node)
 
@@ -85,33 +87,21 @@ class GraphMacs:
         if node.op_type == "If":
             branches = [self._body(b, {}).total() for b in bodies]
             return None if None in branches else max(b for b in branches if b is not None)
-        runs, states = self._runs(node)
-        body = self._body(bodies[0], states)
-        once = body.total()
-        if once == 0 or runs == 0:
-            return 0
-        steady = all(body.has_sizes(o, states) for o in self._carried(node, bodies[0]))
-        return runs * once if once is not None and runs is not None and steady else None
+        return self._repetition(node).macs
 
     def sizes(self, name: str) -> Sizes | None:
         """Return the sizes of a tensor; None if one of them is not known."""
         return _sizes(self.types.get(name))
-
-    def has_sizes(self, carried: tuple[str, str], states: Types) -> bool:
-        """Return whether a state has the same sizes after a run of the body as before.
-
-        Args:
-            carried: input and output of the body.
-            states: types of its inputs.
-        """
-        before, after = _sizes(states.get(carried[0])), self.sizes(carried[1])
-        return after is None or before == after
 
     def _follow(self, node: onnx.NodeProto) -> None:
         """Add what types and values of the inputs say of the results of a node."""
         if node.domain == CONTRIB:
             self.types.update(runtime_types(node, self.types))
         opset = next((o.version for o in self._opsets if o.domain in ("", "ai.onnx")), 0)
+        if node.op_type in ("Loop", "Scan"):
+            repetition = self._repetition(node)
+            results = zip(node.output, repetition.states, strict=False)
+            self.types.update((n, kind) for n, kind in results if n and kind is not None)
         if node.domain not in ("", "ai.onnx") or any(inner_graphs(node)):
             return
         first = self.sizes(node.input[0]) if node.input else None
@@ -122,17 +112,30 @@ class GraphMacs:
     def _body(self, graph: onnx.GraphProto, own: Types) -> GraphMacs:
         return GraphMacs(graph, self._opsets, {**self.types, **own}, self._constants)
 
+    def _repetition(self, node: onnx.NodeProto) -> _Repetition:
+        """Return what a Loop or a Scan repeats."""
+        key = next(filter(None, node.output), "")
+        if key not in self._repetitions:
+            graph = next(inner_graphs(node))
+            runs, types = self._runs(node)
+            body, states = self._body(graph, types), []
+            for before, after in _carried(node, graph):
+                same = body.sizes(after) in (None, _sizes(types.get(before)))
+                states.append(types.get(before) if same else None)
+            self._repetitions[key] = _Repetition(runs, body.total(), tuple(states))
+        return self._repetitions[key]
+
     def _runs(self, node: onnx.NodeProto) -> tuple[int | None, Types]:
         """Return how often the body runs, at most, and the types of the body's inputs."""
         body = next(inner_graphs(node))
         names = [i.name for i in body.input]
         if node.op_type == "Loop":
             count = self._constants.get(node.input[0]) if node.input[0] else None
-            own = (helper.make_tensor_type_proto(onnx.TensorProto.INT64, ()),)
-            own = (*own, helper.make_tensor_type_proto(onnx.TensorProto.BOOL, ()))
-            given = (*own, *(self.types.get(name) for name in node.input[2:]))
+            number = helper.make_tensor_type_proto(onnx.TensorProto.INT64, ())
+            condition = helper.make_tensor_type_proto(onnx.TensorProto.BOOL, ())
             runs = None if count is None else max(0, int(count.reshape(-1)[0]))
-            return runs, _named(names, given)
+            carried = [self.types.get(name) for name in node.input[2:]]
+            return runs, _named(names, (number, condition, *carried))
         scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
         state, data = node.input[: len(node.input) - scanned], node.input[-scanned:]
         axes = next((a.ints for a in node.attribute if a.name == "scan_input_axes"), None)
@@ -141,14 +144,6 @@ class GraphMacs:
         slices = [_slice(self.types.get(n), axis) for n, axis in zip(data, places, strict=True)]
         runs = None if not sizes or sizes[0] is None else int(sizes[0][places[0]])
         return runs, _named(names, (*(self.types.get(n) for n in state), *slices))
-
-    def _carried(self, node: onnx.NodeProto, body: onnx.GraphProto) -> list[tuple[str, str]]:
-        """Return (input, output) of the body for each state."""
-        skip = (2, 1) if node.op_type == "Loop" else (0, 0)  # number of the run, and condition
-        scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
-        inputs = [i.name for i in body.input][skip[0] : len(body.input) - scanned]
-        outputs = [o.name for o in body.output][skip[1] :]
-        return list(zip(inputs, outputs, strict=False))
 
     def _inferred(self) -> dict[str, onnx.TypeProto]:
         """Return the types that onnx infers; none where it cannot."""
@@ -177,6 +172,37 @@ class GraphMacs:
             return {}
         values = (*inferred.value_info, *inferred.output)
         return {v.name: v.type for v in values if v.type.WhichOneof("value")}
+
+
+@dataclass(frozen=True)
+class _Repetition:
+    """A body that runs several times.
+
+    Attributes:
+        runs: how often, at most; None: not known.
+        once: MACs of a run; None: not known.
+        states: the type of each state; None if its sizes change, or are not known.
+    """
+
+    runs: int | None
+    once: int | None
+    states: tuple[onnx.TypeProto | None, ...]
+
+    @property
+    def macs(self) -> int | None:
+        """MACs of all runs; None if they are not known."""
+        if self.once == 0 or self.runs == 0:
+            return 0
+        known = self.once is not None and self.runs is not None and None not in self.states
+        return self.once * self.runs if known else None  # type: ignore[operator]  # both are known
+
+
+def _carried(node: onnx.NodeProto, body: onnx.GraphProto) -> list[tuple[str, str]]:
+    """Return (input, output) of the body for each state."""
+    skip = (2, 1) if node.op_type == "Loop" else (0, 0)  # number of the run, and condition
+    scanned = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+    inputs = [i.name for i in body.input][skip[0] : len(body.input) - scanned]
+    return list(zip(inputs, [o.name for o in body.output][skip[1] :], strict=False))
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -93,7 +93,7 @@ def _attention(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> 
     steps = key[-2] + (past[-2] if past is not None else 0)
     if len(query) == 4:
         return prod(query[:-1]) * steps * (query[-1] + value[-1])
-    heads, own = attributes["q_num_heads"], attributes["kv_num_heads"]
+    heads, own = int(attributes["q_num_heads"]), int(attributes["kv_num_heads"])
     return prod(query[:-1]) * heads * steps * (query[-1] // heads + value[-1] // own)
 
 

@@ -88,8 +88,7 @@ def _macs_without_row(node: fx.Node) -> int | None:
 
 def _is_unknown(node: fx.Node) -> bool:
     """Return whether a size of a tensor depends on values, so that it is known at run time only."""
-    tensor = G.value(node)
-    sizes = tensor.shape if isinstance(tensor, torch.Tensor) else ()
+    sizes = G.shape(node) if isinstance(G.value(node), torch.Tensor) else ()
     return any(isinstance(s, torch.SymInt) and s.node.hint is None for s in sizes)
 
 
