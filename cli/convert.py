@@ -12,7 +12,6 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 
-from qtool.core import formats
 from qtool.core.summary import Summary
 
 if TYPE_CHECKING:
@@ -160,7 +159,9 @@ def write(
         )
     missed = _missed(result, *goals)
     size = sum(f.stat().st_size for f in (open_file(path).parts if is_onnx else [path]))
-    summary = _summary(quantized, path, size, result, speed, untimed)
+    whole = 0 if speed is None else speed.float_bytes
+    sizes = (size, quantized.captured.file_bytes or whole or quantized.float_bytes)
+    summary = _summary(quantized, path, sizes, result, speed, untimed)
     if accuracy is not None and evaluation is not None:
         summary = _with_accuracy(summary, accuracy, evaluation.kind)
     if write_extra is not None:
@@ -171,7 +172,8 @@ def write(
         plan = quantized.plan
         met = {f"{goal}_met": not missed[goal] for goal in missed}
         metrics = () if accuracy is None else accuracy.metrics
-        file = ModelFile(path, size, plan.target, plan.recipe.mode, speed, **met, metrics=metrics)
+        facts = (path, size, plan.target, plan.recipe.mode, speed)
+        file = ModelFile(*facts, **met, metrics=metrics, float_size_bytes=sizes[1])
         output.show_json(file, replace(result, notes=(*quantized.notes, *result.notes)))
     else:
         details = [result.details(), *([] if speed is None else [str(speed)])]
@@ -184,36 +186,38 @@ def write(
         raise SystemExit(1)
 
 
-MODES = {
-    "static": "8-bit weights and activations",
-    "dynamic": "8-bit weights, activations quantized at run time",
-    "weight-only": "8-bit weights, float activations",
-    "weight-only-int4": "4-bit weights, float activations",
-    "weight-only-int2": "2-bit weights, float activations",
-}
-
-
 def _summary(
     quantized: QuantizedModel,
     path: Path,
-    size: int,
+    sizes: tuple[int, int],
     result: Verification,
     speed: Speedup | None,
     untimed: str,
 ) -> Summary:
-    """Return the summary of a file. untimed: why there is no speed, or ""."""
+    """Return the summary of a file.
+
+    Args:
+        quantized: the model of the file.
+        path: of the file.
+        sizes: of the file and of the float model's, in bytes.
+        result: of the verification.
+        speed: of the file; None if it was not timed.
+        untimed: why there is no speed, or "".
+    """
+    from qtool.evaluation.summary_rows import growth_warning, size_row
+    from qtool.planning.mode_titles import plan_title
+
     plan = quantized.plan
-    text = f"{MODES[plan.recipe.mode]}, for {plan.target}"
-    whole = quantized.float_bytes
-    part = f", {formats.share(size / whole)} of the float weights' {formats.size(whole)}"
-    rows = [("size", formats.size(size) + (part if whole > size else ""))]
+    text = f"{plan_title(plan)}, for {plan.target}"
+    rows = [size_row(*sizes)]
     if speed is not None:
         rows += speed.rows()
     elif untimed:
         rows.append(("speed", f"not measured: {untimed}"))
     summary = result.summary(str(path), text)
     notes = (*quantized.notes, *summary.notes)
-    return replace(summary, rows=(*rows, *summary.rows), notes=notes)
+    warnings = (*growth_warning(*sizes), *summary.warnings)
+    return replace(summary, rows=(*rows, *summary.rows), notes=notes, warnings=warnings)
 
 
 def _with_accuracy(summary: Summary, accuracy: Accuracy, kind: str) -> Summary:
@@ -236,10 +240,10 @@ def _missed(
     result: Verification, min_coverage: float | None, min_sqnr: float | None
 ) -> dict[str, str]:
     """Return goal -> a sentence if it was missed, else an empty text."""
-    share, worst = result.coverage.share, result.fidelity.worst
+    worst = result.fidelity.worst
     coverage = sqnr = ""
-    if min_coverage is not None and share < min_coverage:
-        coverage = f"integer share is {share:.4f}, below --min-coverage {min_coverage:g}"
+    if min_coverage is not None:
+        coverage = result.coverage.missed(min_coverage, f"--min-coverage {min_coverage:g}")
     if min_sqnr is not None and not worst >= min_sqnr:
         sqnr = f"SQNR is {worst:.1f} dB, below --min-sqnr {min_sqnr:g}"
     return {"min_coverage": coverage, "min_sqnr": sqnr}

@@ -98,6 +98,7 @@ class ModelFile:
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
         metrics: of `quantize` with --labels or --eval-data, float model first.
+        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
     """
 
     file: Path
@@ -108,6 +109,7 @@ class ModelFile:
     min_coverage_met: bool
     min_sqnr_met: bool
     metrics: tuple[Metric, ...] = ()
+    float_size_bytes: int = 0
 
 
 @dataclass(frozen=True)

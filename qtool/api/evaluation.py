@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def evaluate(
     captured = capture_model(model, first, dynamic)
     with scratch_folder() as folder:
         baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
-        return evaluate_files(
+        evaluation = evaluate_files(
             baseline.reference,
             Path(file),
             by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
@@ -133,6 +134,8 @@ def evaluate(
             runtime=runtime,
             seconds=seconds,
         )
+    size = captured.file_bytes or evaluation.float_.size_bytes
+    return replace(evaluation, float_=replace(evaluation.float_, size_bytes=size))
 
 
 def measure_accuracy(

@@ -52,7 +52,8 @@ def register_operator(
             where they are parameters of the model.
         channel_axis: dimension of the output channels of these weights.
         macs: takes the operator's arguments, each tensor as a tuple of its sizes, and returns the
-            multiply-accumulates of the call; by default none.
+            multiply-accumulates of the call (0 for an operator without products); by default they
+            are not known, which the integer share says.
         kernel: replaces the runtime's kernel in the integer engine: tensors by position, other
             arguments by name. It must round as the runtime does, or `verify` reports a difference.
 

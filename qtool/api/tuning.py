@@ -172,6 +172,7 @@ def tune(
             files = (baseline.timed, search.files.write(result.recipe))
             others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
             result = replace(result, timings=tuple(others))
+    result = replace(result, float_size=captured.file_bytes or result.float_size)
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.origin import Origin, present_versions
+from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.planned_export import OnnxExport
-from qtool.backends.table import format_of
+from qtool.backends.table import format_of, write_float
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,
     find_near_zero_divisions,
@@ -27,6 +29,7 @@ from qtool.conversion.fidelity_measurement import (
 )
 from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
+from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash, weights_digest
@@ -261,11 +264,15 @@ class Quantized:
         """
         return self._onnx.program(profile)
 
-    @property
+    @cached_property
     def float_bytes(self) -> int:
-        """Size of the float model's parameters and buffers, each tensor once."""
-        tensors = {t.data_ptr(): t for t in self.reference.module.state_dict().values()}
-        return sum(t.numel() * t.element_size() for t in tensors.values())
+        """Size of the float model as a file: the ONNX file that was given, with its external data,
+        or the one that `qtool.capture_model(...).export_float` writes."""
+        if self.captured.file_bytes:
+            return self.captured.file_bytes
+        with scratch_folder() as folder:
+            file = write_float(self.reference, folder / "float.onnx", self.plan.target)
+            return sum(f.stat().st_size for f in model_files(file))
 
     def __repr__(self) -> str:
         planned = planned_coverage(self.plan)
@@ -306,7 +313,7 @@ class Quantized:
         """The description that an exported file carries."""
         plan = self.plan
         nodes = tuple(
-            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs)
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs, d.macs_known)
             for d in plan.nodes
             if d.execution is not Execution.SHAPE
         )

@@ -10,6 +10,7 @@ several nodes the last has its name; the others are `layer/Op:output`.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 NODE_NAME = "qtool_name"
 """The key of a graph node's readable name in its meta."""
@@ -78,6 +79,22 @@ def points_of_joint(point: str, known: Container[str]) -> list[str]:
         inside = f"{scope}.{other}.{part}"
         names.append(inside if inside in known else f"{other}.{part}")
     return names if others and all(name in known for name in names) else []
+
+
+def layers_of_joint(joint: str, known: Container[str]) -> list[str]:
+    """The layers that a joint layer computes; empty if it is none of known layers."""
+    points = points_of_joint(f"{joint}.", _Points(known))
+    return [point[:-1] for point in points]
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Names of layers, each with a point behind it."""
+
+    layers: Container[str]
+
+    def __contains__(self, point: object) -> bool:
+        return isinstance(point, str) and point[:-1] in self.layers
 
 
 def point_of_codes(name: str) -> str | None:

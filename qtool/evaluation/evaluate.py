@@ -28,6 +28,7 @@ from qtool.evaluation.metrics import Metric, user_metrics
 from qtool.evaluation.model_inputs import Feeder, check_same_inputs
 from qtool.evaluation.summary_rows import (
     agreement_row,
+    growth_warning,
     integer_row,
     metric_rows,
     size_row,
@@ -45,6 +46,7 @@ class ModelFigures:
         latency_ms: median per batch, in milliseconds; of a decoder with a KV cache of a step.
         integer_mac_share: share of MACs in integer kernels, 0 to 1.
         integer_weight_mac_share: share of MACs with integer weights and float activations, 0 to 1.
+        unknown_operators: number of operators whose work is not known; the shares leave them out.
     """
 
     accuracy: float | None
@@ -52,6 +54,7 @@ class ModelFigures:
     latency_ms: float
     integer_mac_share: float
     integer_weight_mac_share: float = 0.0
+    unknown_operators: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,12 @@ class Evaluation(Result):
             sqnr_row(self.sqnr_db, samples),
             *metric_rows(self.metrics),
             *([] if agreement is None else [agreement]),
-            integer_row(own.integer_mac_share, own.integer_weight_mac_share),
+            integer_row(own.integer_mac_share, own.integer_weight_mac_share, own.unknown_operators),
         ]
-        warnings = tuple(f"warning: {warning}" for warning in self.warnings)
+        warnings = (
+            *growth_warning(own.size_bytes, self.float_.size_bytes),
+            *(f"warning: {warning}" for warning in self.warnings),
+        )
         place = f" in {self.runtime}" if self.runtime else ""
         text = f"compared with its float model{place}"
         return Summary(title, text, tuple(rows), warnings=warnings)
@@ -201,14 +207,14 @@ def _evaluation(
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
     opened, last = [open_file(f) for f in files], timings[-1]
     warnings = [*quantization_warnings(opened[1]), *accuracy.warnings]
-    own = (0.0, 0.0)
+    own = (0.0, 0.0, 0)
     if opened[1].is_quantized:
         coverage = opened[1].coverage()
-        own = (coverage.share, coverage.weight_share)
+        own = (coverage.share, coverage.weight_share, coverage.unknown_operators)
     sides = [
         ModelFigures(value, sum(f.stat().st_size for f in file.parts), spread.median, *shares)
         for value, file, spread, shares in zip(
-            top1, opened, last.models, ((0.0, 0.0), own), strict=True
+            top1, opened, last.models, ((0.0, 0.0, 0), own), strict=True
         )
     ]
     outcome = accuracy.models[1]

@@ -11,20 +11,31 @@ from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.evaluation.metrics import Metric
+from qtool.verification.coverage import unknown_work
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
-    """Return the size of a file, and its share of the reference's if it is smaller.
+    """Return the size of a file, next to that of the reference.
 
     Args:
         size: in bytes.
         reference: size of the reference in bytes.
         name: of the reference.
     """
-    text = formats.size(size)
-    if size < reference:
-        text += f", {formats.share(size / reference)} of {name}'s {formats.size(reference)}"
-    return "size", text
+    part = f"{formats.share(size / reference)} of"
+    if size > reference:
+        part = f"{size / reference:.2f} times"
+    whole = "the float file" if name == FLOAT else name
+    same = f"that of {whole}"
+    whole = f"{part} {whole}'s {formats.size(reference)}"
+    return "size", f"{formats.size(size)}, {same if size == reference else whole}"
+
+
+def growth_warning(size: int, reference: int, name: str = FLOAT) -> list[str]:
+    """Return a warning if a file is larger than the reference; see `size_row`."""
+    if size <= reference:
+        return []
+    return [f"warning: the file grew: {size_row(size, reference, name)[1]}"]
 
 
 def sqnr_row(sqnr_db: float | None, samples: int) -> Row:
@@ -66,10 +77,26 @@ def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list
     return rows if agreement is None else [*rows, agreement]
 
 
-def integer_row(share: float, weight_share: float) -> Row:
-    """Return the share of the MACs in integer kernels, or with integer weights if that is all."""
+def integer_row(
+    share: float,
+    weight_share: float,
+    unknown: int = 0,
+    macs: int | None = None,
+    operators: tuple[int, int] | None = None,
+) -> Row:
+    """Return the share of the MACs in integer kernels, or with integer weights if that is all.
+
+    Args:
+        share: in integer kernels, 0 to 1.
+        weight_share: with integer weights only, 0 to 1.
+        unknown: number of operators whose work is not known.
+        macs: of one sample.
+        operators: those in integer kernels, and all.
+    """
     weights = f"{formats.share(weight_share)} of the MACs"
     if weight_share and not share:
-        return "weights", f"integer in {weights}; activations stay float"
-    text = f"{formats.share(share)} of the MACs"
+        return "weights", f"integer in {weights}{unknown_work(unknown)}; activations stay float"
+    work = "the" if macs is None else formats.count(macs)
+    count = "" if operators is None else f", {operators[0]} of {operators[1]} operators"
+    text = f"{formats.share(share)} of {work} MACs{count}{unknown_work(unknown)}"
     return "integer", f"{text}; {weights} with integer weights only" if weight_share else text

@@ -58,6 +58,7 @@ class Captured:
         fingerprint: of the captured graph.
         notes: what was converted before the capture, in sentences.
         file: the ONNX file that it was read from; None for a model of torch.
+        file_bytes: of the ONNX file that was captured, with its external data; 0 for other models.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Captured:
         unfolded: FloatGraph | None = None,
         notes: tuple[str, ...] = (),
         file: Path | None = None,
+        file_bytes: int = 0,
     ) -> None:
         """
         Args:
@@ -77,12 +79,14 @@ class Captured:
             unfolded: as the attribute.
             notes: as the attribute.
             file: as the attribute.
+            file_bytes: as the attribute.
         """
         self.graph = graph
         self.unfolded = unfolded
         self.fingerprint = fingerprint
         self.notes = notes
         self.file = file
+        self.file_bytes = file_bytes
         self._outputs = outputs
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
@@ -203,8 +207,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     normed = bool(batch_norms(graph.module))
     unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    file = model.path if isinstance(model, OnnxModule) else None
-    return Captured(graph, mark, outputs, unfolded, notes, file)
+    source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
+    return Captured(graph, mark, outputs, unfolded, notes, *source)
 
 
 def _no_model(value: object) -> str:

@@ -18,6 +18,9 @@ from qtool.planning.plan import Decision, Execution, Point
 RESULT = "result"
 """The operator name of one of several results of a node."""
 
+BY_RECIPE = "left in float by the recipe"
+"""The beginning of the reason of nodes that a recipe excepts."""
+
 
 def operator_name(node: fx.Node) -> str:
     """Return a node's operator as plans print it and recipes select it."""
@@ -57,9 +60,10 @@ def _decision(
     if execution is Execution.SHAPE:
         output = None
     cost = 0 if execution is Execution.FUSED else macs(node, batch)
+    known = cost is not None or execution is Execution.SHAPE
     codes_only = node in state.codes_only
     op = operator_name(node)
-    return Decision(name, op, execution, reason, cost, inputs, output, codes_only)
+    return Decision(name, op, execution, reason, cost or 0, inputs, output, codes_only, known)
 
 
 def _execution(state: NodeDecisions, node: fx.Node, gives_codes: bool) -> tuple[Execution, str]:

@@ -106,10 +106,11 @@ class Decision:
         op: The operator's key, or its ATen name where it has no row.
         execution: How it runs.
         reason: Why, for people.
-        macs: Multiply-accumulates for one sample.
+        macs: Multiply-accumulates for one sample; 0 if they are not known.
         inputs: Points that it reads.
         output: The point of its result; None: the result is float.
         codes_only: The result exists in codes only, since the kernel rounds it.
+        macs_known: Whether its multiply-accumulates are known.
     """
 
     node: str
@@ -120,6 +121,7 @@ class Decision:
     inputs: tuple[str, ...] = ()
     output: str | None = None
     codes_only: bool = False
+    macs_known: bool = True
 
     @property
     def computes_on_codes(self) -> bool:

@@ -25,7 +25,7 @@ from qtool.core.ops import Op, Role, data_inputs, row_of
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import ObserverSpec
 from qtool.planning import weight_only
-from qtool.planning.execution import RESULT, gives_floats, operator_name, plan_decisions
+from qtool.planning.execution import BY_RECIPE, RESULT, gives_floats, operator_name, plan_decisions
 from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.placement import place_points
 from qtool.planning.plan import QuantPlan
@@ -91,7 +91,7 @@ def _choose_integer(state: NodeDecisions) -> None:
     for node in G.calls(state.graph):
         row, choice, source = row_of(node), state.choice(node), node.args[0] if node.args else None
         if choice.scheme.when is When.FLOAT:
-            state.reasons[node] = f"left in float by the recipe ({choice.decided_by})"
+            state.reasons[node] = f"{BY_RECIPE} ({choice.decided_by})"
         elif row is None:
             if operator_name(node) == RESULT:
                 state.reasons[node] = f"one of the results of {G.name_of(source)}"  # type: ignore[arg-type]  # a node

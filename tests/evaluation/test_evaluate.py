@@ -136,7 +136,7 @@ def test_text_is_what_the_command_prints() -> None:
     )
     assert str(result).splitlines() == [
         "quantized  compared with its float model",
-        "  size       1.00 KiB, 50 % of float's 2.00 KiB",
+        "  size       1.00 KiB, 50 % of the float file's 2.00 KiB",
         "  speed      0.500 ms, 3.00x as fast as float (1.50 ms; batch 8, 1 thread)",
         "  SQNR       31.2 dB (24 samples)",
         "  top-1      50.00 %, float 75.00 % (-25.00 points)",
@@ -151,6 +151,11 @@ def test_text_is_what_the_command_prints() -> None:
         "batch 8, 1 thread         1.50 ms   0.500 ms",
         "MACs in integer kernels       0 %      100 %",
     ]
+    grown = replace(result, int8=replace(sides[1], size_bytes=4301, unknown_operators=2))
+    assert "  size       4.20 KiB, 2.10 times the float file's 2.00 KiB" in str(grown)
+    warning = "warning: the file grew: 4.20 KiB, 2.10 times the float file's 2.00 KiB"
+    assert str(grown).splitlines()[-2:] == [warning, "warning: look out"]
+    assert "100 % of the MACs, and 2 operators whose work is not known" in str(grown)
     equal = dict(replace(result, agreement=None, sqnr_db=None).summary().rows)
     assert equal["SQNR"] == "no error (24 samples)"
     assert "agreement" not in equal

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from qtool.backends.onnx.reading import array_of, attributes_of, graph_of, is_constant, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.runtime import ExecutedKernel, Runtime
-from qtool.planning.plan import QuantPlan
-from qtool.verification.coverage import AuditRow, Coverage, audited_operators
+from qtool.planning.plan import Execution, QuantPlan
+from qtool.verification.coverage import AuditRow, Coverage, audited_operators, runs_on_codes
 
 _AFFINE = ("Add", "BatchNormalization", "Div", "Mul", "Sub")
 
@@ -42,12 +42,15 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
             fused.add(str(follower.name))
             if (kernel := _kernel_of(follower, str(follower.name), kernels)) is not None:
                 break
+        planned = runs_on_codes(d.execution)
+        other = f"{runtime.title} runs it in float" if planned else d.reason
         if d.node in fused or (kernel is None and not d.macs):
-            continue  # part of another kernel
-        integer = kernel is not None and kernel.integer and d.computes_on_codes
-        other = f"{runtime.title} runs it in float" if d.computes_on_codes else d.reason
-        kind = "not found" if kernel is None else kernel.kind
-        rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, "" if integer else other))
+            kind, integer = "part of another kernel", planned
+        else:
+            kind = "not found" if kernel is None else kernel.kind
+            integer = planned and kernel is not None and kernel.integer
+        reason, weights = "" if integer else other, d.execution is Execution.WEIGHTS
+        rows.append(AuditRow(d.node, d.op, kind, integer, d.macs, reason, weights, d.macs_known))
     return Coverage(str(runtime), tuple(rows))
 
 

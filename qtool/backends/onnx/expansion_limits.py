@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from qtool.backends.onnx.subgraph import nested_nodes
+from qtool.backends.onnx.nested_graphs import nested_nodes
 
 MAX_NODES = 1_000_000  # after functions are inlined
 

@@ -31,13 +31,19 @@ _RECIPE, _CHANGES = "qtool_recipe", "qtool_changes"
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One row of the plan: see `qtool.planning.Decision`."""
+    """One row of the plan: see `qtool.planning.Decision`; form is the value of its `Execution`."""
 
     node: str
     op: str
     form: str
     reason: str
     macs: int
+    macs_known: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as the file has it."""
+        row = dict(vars(self))
+        return {k: v for k, v in row.items() if k != "macs_known" or not v}
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class FileInfo:
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
-        rows = [vars(n) for n in self.nodes]
+        rows = [n.to_json() for n in self.nodes]
         metadata = {
             _VERSION: self.version,
             _TARGET: self.target,
@@ -136,7 +142,7 @@ def _node(row: Mapping[str, Any]) -> NodeInfo:
     texts = (row["node"], row["op"], row["form"], row["reason"])
     if not all(isinstance(t, str) for t in texts):
         raise TypeError("a row of its nodes is not text")
-    return NodeInfo(*texts, macs=int(row["macs"]))
+    return NodeInfo(*texts, macs=int(row["macs"]), macs_known=bool(row.get("macs_known", True)))
 
 
 def _pack(change: Change) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
-from qtool.backends.onnx.subgraph import inner_graphs
+from qtool.backends.onnx.nested_graphs import inner_graphs
 from qtool.core.graph.unique_names import unique
 
 

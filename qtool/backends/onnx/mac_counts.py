@@ -1,8 +1,13 @@
-"""Multiply-accumulates of nodes in ONNX files of any tool, with the formulas of `mac_counts`."""
+"""Multiply-accumulates of nodes in ONNX files of any tool, with the formulas of `mac_counts`.
+
+Operators with subgraphs are counted in `qtool.backends.onnx.graph_macs`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from qtool.core.ops import mac_counts
@@ -13,20 +18,32 @@ Attributes = Mapping[str, Any]
 _Count = Callable[[Inputs, Sizes | None, Attributes], int]
 
 
-def onnx_macs(kind: str, inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
-    """Return the MACs of a node; 0 for other operators and unknown sizes.
+def onnx_macs(
+    kind: str, inputs: Inputs, result: Sizes | None, attributes: Attributes, domain: str = ""
+) -> int | None:
+    """Return the MACs of a node; None if they are not known.
 
     Args:
         kind: operator type.
         inputs: sizes of its inputs; None: unknown or omitted.
         result: sizes of its first output.
         attributes: by name.
+        domain: of the operator.
     """
+    if domain not in DOMAINS or kind in _UNKNOWN or (domain == CONTRIB and not _counted(kind)):
+        return None
     formula = MAC_FORMULAS.get(kind)
     try:
         return 0 if formula is None else formula(inputs, result, attributes)
     except (LookupError, TypeError, ValueError):  # sizes are missing or contradict each other
-        return 0
+        return None
+
+
+def _counted(kind: str) -> bool:
+    """Return whether an operator of the runtime has a formula, or no products that count."""
+    if _PRODUCTS_INSIDE.search(kind):
+        return kind in MAC_FORMULAS and kind != "Attention"  # not the Attention of ONNX
+    return _ELEMENTWISE.search(kind) is not None
 
 
 def _layer(weight: int) -> _Count:
@@ -44,7 +61,7 @@ def _product(weight: int) -> _Count:
     def of(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
         second = _known(inputs[weight])
         if attributes.get("transB", 0):
-            second = second[::-1]
+            second = (*second[:-2], second[-1], second[-2])
         return mac_counts.of_product(result or [*_rows(inputs[0]), second[-1]], second)
 
     return of
@@ -65,9 +82,24 @@ def _recurrent(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> 
     return mac_counts.of_recurrent(x[:2], *weights)
 
 
+def _attention(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
+    """MACs of Attention of ONNX: queries times keys, weights times values, those of a cache too.
+
+    Inputs: query, key, value, mask, past key, past value; with heads in dimension 1 of rank 4, or
+    in the last of rank 3.
+    """
+    query, key, value = map(_known, inputs[:3])
+    past = inputs[4] if len(inputs) > 4 else None
+    steps = key[-2] + (past[-2] if past is not None else 0)
+    if len(query) == 4:
+        return prod(query[:-1]) * steps * (query[-1] + value[-1])
+    heads, own = int(attributes["q_num_heads"]), int(attributes["kv_num_heads"])
+    return prod(query[:-1]) * heads * steps * (query[-1] // heads + value[-1] // own)
+
+
 def _rows(x: Sizes | None) -> Sizes:
-    """Return the sizes of the rows of the first factor; one row if unknown."""
-    return (1,) if x is None else x[:-1]
+    """Return the sizes of the rows of the first factor."""
+    return _known(x)[:-1]
 
 
 def _known(sizes: Sizes | None) -> Sizes:
@@ -76,20 +108,34 @@ def _known(sizes: Sizes | None) -> Sizes:
     return sizes
 
 
+CONTRIB = "com.microsoft"
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", CONTRIB)
+"""Those of ONNX and of the runtime."""
+
+_UNKNOWN = frozenset(("DFT", "STFT", "Det", "SVMClassifier", "SVMRegressor"))
+_PRODUCTS_INSIDE = re.compile("Conv|MatMul|Gemm|Attention|LSTM")
+_ELEMENTWISE = re.compile(  # in names of other operators of the runtime that only move or scale
+    "Add|Bias|Concat|Crop|Dequantize|Expand|Gather|Gelu|Inverse|LayerNorm|Mul|Pad|Pool|Quantize|"
+    "Range|Relu|Reorder|Rotary|Sigmoid|Silu|Softmax|Swish|Transpose|Trilu|Unique|Where"
+)
+
 WEIGHT_INPUT: Mapping[str, int] = {
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
-    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), 1),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DeformConv"), 1),
+    **dict.fromkeys(("FusedConv", "NhwcFusedConv", "FusedMatMul", "FusedGemm"), 1),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
 }
 """Operator type -> position of its weight."""
 
+_CONVOLUTIONS = [k for k in WEIGHT_INPUT if "Conv" in k and k != "ConvTranspose"]
 _PRODUCTS = [kind for kind in WEIGHT_INPUT if "Conv" not in kind]
 MAC_FORMULAS: Mapping[str, _Count] = {
-    **{kind: _layer(WEIGHT_INPUT[kind]) for kind in ("Conv", "ConvInteger", "QLinearConv")},
+    **{kind: _layer(WEIGHT_INPUT[kind]) for kind in _CONVOLUTIONS},
     "ConvTranspose": _transposed,
     **{kind: _product(WEIGHT_INPUT[kind]) for kind in _PRODUCTS},
     "MatMulNBits": _in_bits,
     "Einsum": _einsum,
+    "Attention": _attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),
 }
 """Operator type -> formula of its MACs."""

@@ -12,9 +12,9 @@ import base64
 import itertools
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.graph_macs import model_macs
 from qtool.core.errors import CaptureError
-from qtool.core.graph.file_parts import FilePart, register_file_part
+from qtool.core.graph.file_parts import FilePart, TensorSizes, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
 
 if TYPE_CHECKING:
@@ -202,40 +203,6 @@ def unoptimized_session(model: onnx.ModelProto | Path) -> ort.InferenceSession:
     )
 
 
-def _free_names(graph: onnx.GraphProto) -> list[str]:
-    """Return the names that a subgraph reads from outside, in order."""
-    own = {i.name for i in (*graph.input, *graph.initializer)}
-    own |= {i.values.name for i in graph.sparse_initializer}
-    read: dict[str, None] = {}
-    for node in graph.node:
-        read |= dict.fromkeys(n for n in read_names(node) if n not in own)
-        own |= set(node.output)
-    read |= dict.fromkeys(o.name for o in graph.output if o.name not in own)
-    return list(read)
-
-
-def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes and those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for graph in inner_graphs(node):
-            yield from nested_nodes(graph.node)
-
-
-def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the subgraphs of a node itself."""
-    for attribute in node.attribute:
-        yield from (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs)
-
-
-def read_names(node: onnx.NodeProto) -> list[str]:
-    """Return all names that a node reads: its inputs and the free names of its subgraphs."""
-    names = [n for n in node.input if n]
-    for graph in inner_graphs(node):
-        names += _free_names(graph)
-    return list(dict.fromkeys(names))
-
-
 def _run(inputs: list[torch.Tensor], part: str) -> list[torch.Tensor]:
     arrays = [t.detach().cpu().numpy() for t in inputs]
     device = inputs[0].device if inputs else torch.device("cpu")
@@ -280,7 +247,16 @@ def _file_part(text: str) -> FilePart:
     part = subgraph_of(text)
     places = {name: i for i, name in enumerate(part.inputs)}
     first = part.model.graph.node[:1]
-    return FilePart(part.kind, [places.get(name) for node in first for name in node.input])
+    operands = [places.get(name) for node in first for name in node.input]
+    return FilePart(part.kind, operands, partial(_macs, part))
+
+
+def _macs(
+    part: OnnxSubgraph, inputs: Sequence[TensorSizes], values: Sequence[torch.Tensor | None]
+) -> int | None:
+    codes = {dtype: code for code, dtype in TORCH_TYPES.items()}
+    arrays = [None if v is None else v.numpy() for v in values]
+    return model_macs(part.model, [(codes[kind], sizes) for kind, sizes in inputs], arrays)
 
 
 register_file_part(onnx_part, _file_part)

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import onnx
 
-from qtool.backends.onnx.subgraph import read_names
+from qtool.backends.onnx.nested_graphs import read_names
 
 
 def in_order(graph: onnx.GraphProto) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from qtool.backends.kernels.lookup import all_codes
@@ -15,6 +17,7 @@ from qtool.backends.tflite.kernels.micro import LEAST_SCALE
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, VerificationError
+from qtool.planning.execution import BY_RECIPE
 
 TARGET = "tflite-micro"
 """The name of the target."""
@@ -42,8 +45,12 @@ _SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
 """Operators that saturate early with large input scales -> keys of their kernels."""
 
 
-def check(model: Model) -> None:
+def check(model: Model, reasons: Mapping[str, str]) -> None:
     """Check that a model runs on a microcontroller, in integers alone.
+
+    Args:
+        model: the model.
+        reasons: name of a layer -> why it stays in float.
 
     Raises:
         ExportError: an operator is not supported or computes in float, or the scale of its input
@@ -52,10 +59,7 @@ def check(model: Model) -> None:
     for op in model.operators:
         tensor = model.tensors[op.outputs[0]]
         if tensor.type == "float32" and op.name not in _BORDERS:
-            raise ExportError(
-                f"'{tensor.name}' ({op.name}) stays in float, which microcontrollers are not to "
-                f"compute; replace it in the model, or use {argument('--target', 'tflite')}"
-            )
+            raise ExportError(_float_message(tensor.name, op.name, reasons.get(tensor.name, "")))
         if op.name in _SATURATING:
             _check_input_scale(op.name, model.tensors[op.inputs[0]], tensor)
         if tensor.type == "int16" and op.name in _NOT_INT16:
@@ -68,6 +72,18 @@ def check(model: Model) -> None:
                 f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "
                 f"the model, or use {argument('--target', 'tflite')}"
             )
+
+
+def _float_message(layer: str, kind: str, reason: str) -> str:
+    """Return that an operator computes in float, why, and what to do."""
+    remedy = "replace it in the model"
+    if reason.startswith(BY_RECIPE):
+        remedy = "remove that rule"
+    cause = f" ({reason})" if reason else ""
+    return (
+        f"'{layer}' ({kind}) stays in float{cause}, which microcontrollers are not to compute; "
+        f"{remedy}, or use {argument('--target', 'tflite')}"
+    )
 
 
 def _check_input_scale(kind: str, source: Tensor, tensor: Tensor) -> None:

@@ -146,7 +146,7 @@ def write(
     }
     written = to_tflite(qdq, model.graph, model.plan, metadata, layout, small, info)
     if small:
-        microcontroller.check(written.model)
+        microcontroller.check(written.model, {d.node: d.reason for d in model.plan.nodes})
     return written
 
 

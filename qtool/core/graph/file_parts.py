@@ -10,7 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
+
+from qtool.core.graph.nodes import hint, shape, value
+
+TensorSizes = tuple[torch.dtype, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,13 @@ class FilePart:
         kind: its operators: "TopK", "SplitToSequence+ConcatFromSequence".
         operands: for each input of its first operator, the position of the tensor that the part
             reads for it; None for a constant.
+        macs: (types and sizes of the inputs, values of those that depend on sizes alone) ->
+            multiply-accumulates; None: not known.
     """
 
     kind: str
     operands: Sequence[int | None]
+    macs: Callable[[Sequence[TensorSizes], Sequence[torch.Tensor | None]], int | None]
 
 
 _READERS: dict[Any, Callable[[str], FilePart]] = {}
@@ -48,6 +56,47 @@ def part_operand(node: fx.Node, position: int) -> Any:
     index, inputs = part.operands[position], node.args[0]
     assert isinstance(inputs, list | tuple)
     return None if index is None else inputs[index]
+
+
+def part_macs(node: fx.Node) -> int | None:
+    """Return the multiply-accumulates of a part at the captured sizes; None: not known."""
+    part, inputs = _part(node), node.args[0]
+    assert part is not None
+    assert isinstance(inputs, list | tuple)
+    tensors = [n for n in inputs if isinstance(n, fx.Node)]
+    sizes = [(value(n).dtype, tuple(map(hint, shape(n)))) for n in tensors]
+    return part.macs(sizes, [_from_sizes(n) for n in tensors])
+
+
+_MOST_STEPS = 64
+
+
+def _from_sizes(node: fx.Node) -> torch.Tensor | None:
+    """Return the value of a whole-number tensor that is computed from sizes alone, else None."""
+    if value(node).is_floating_point() or value(node).dim() > 1:
+        return None
+    steps = 0
+
+    def evaluate(argument: Any) -> Any:
+        nonlocal steps
+        if isinstance(argument, list | tuple):
+            return [evaluate(a) for a in argument]
+        if not isinstance(argument, fx.Node):
+            return argument
+        if isinstance(value(argument), int | torch.SymInt):
+            return hint(value(argument))
+        steps += 1
+        if argument.op != "call_function" or steps > _MOST_STEPS:
+            raise LookupError(argument.name)
+        args, kwargs = evaluate(argument.args), argument.kwargs.items()
+        assert callable(argument.target)
+        return argument.target(*args, **{k: evaluate(v) for k, v in kwargs})
+
+    try:
+        result = evaluate(node)
+    except Exception:  # noqa: BLE001  # it depends on data
+        return None
+    return result if isinstance(result, torch.Tensor) else None
 
 
 def _part(node: fx.Node) -> FilePart | None:

@@ -48,6 +48,7 @@ def custom_op_row(
         channel_axis=channel_axis,
         weight_only_reason=_REASON if positions else "",
         macs=None if macs is None else _macs_of(macs),
+        macs_known=macs is not None,
     )
 
 

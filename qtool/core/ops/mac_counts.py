@@ -30,15 +30,19 @@ def of_product(result: Sizes, second: Sizes) -> int:
 
 
 def of_einsum(equation: str, operands: Sequence[Sizes]) -> int:
-    """Product of the sizes of all indices; 0 for an equation with an ellipsis."""
-    terms = equation.replace(" ", "").split("->")[0].split(",")
-    if "." in equation or len(operands) < 2:
+    """Product of the sizes of all indices; those of an ellipsis are aligned at its end."""
+    if len(operands) < 2:
         return 0
-    sizes = {
-        i: s
-        for term, operand in zip(terms, operands, strict=True)
-        for i, s in zip(term, operand, strict=True)
-    }
+    sizes: dict[str, int] = {}
+    terms = equation.replace(" ", "").split("->")[0].split(",")
+    for term, operand in zip(terms, operands, strict=True):
+        before, ellipsis, after = term.partition("...")
+        inside = len(operand) - len(before) - len(after)
+        if inside < 0 or (inside and not ellipsis):
+            raise ValueError(f"{equation} does not fit its operands")
+        indices = [*before, *(f"...{i}" for i in range(inside, 0, -1)), *after]
+        for index, size in zip(indices, operand, strict=True):
+            sizes[index] = max(size, sizes.get(index, 1))
     return prod(sizes.values())
 
 

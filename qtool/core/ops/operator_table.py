@@ -12,7 +12,9 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
+from qtool.core.graph.file_parts import part_kind, part_macs
 from qtool.core.ops import mac_counts, recurrent
+from qtool.core.ops.operator_kinds import has_formula
 from qtool.core.ops.row import Op, Role
 from qtool.core.schemes import When
 from qtool.core.types import Bounds
@@ -55,11 +57,39 @@ def data_inputs(node: fx.Node) -> list[Any]:
     return inputs
 
 
-def macs(node: fx.Node, batch: int) -> int:
-    """Return the MACs of one sample at the captured sizes; 0 except for layers with weights and
-    matrix products."""
+def macs(node: fx.Node, batch: int) -> int | None:
+    """Return the MACs of one sample at the captured sizes; None if they are not known.
+
+    Layers with weights and matrix products have MACs, and the parts of a file that contain such.
+    """
     row = row_of(node)
-    return 0 if row is None or row.macs is None else row.macs(node) // batch
+    if row is None:
+        count = _macs_without_row(node)
+    elif row.macs is None:
+        count = 0 if row.macs_known else None
+    elif any(map(_is_unknown, (node, *node.all_input_nodes))):
+        count = None
+    else:
+        count = row.macs(node)
+    return None if count is None else count // batch
+
+
+def _macs_without_row(node: fx.Node) -> int | None:
+    if part_kind(node) is not None:
+        return part_macs(node)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return 0
+    if node.target.namespace in ("prims", "qtool"):
+        return 0
+    name = str(node.target)
+    known = node.target.namespace == "aten" and has_formula(name.removeprefix("aten."))
+    return 0 if known else None
+
+
+def _is_unknown(node: fx.Node) -> bool:
+    """Return whether a size of a tensor depends on values, so that it is known at run time only."""
+    sizes = G.shape(node) if isinstance(G.value(node), torch.Tensor) else ()
+    return any(isinstance(s, torch.SymInt) and s.node.hint is None for s in sizes)
 
 
 def _relu_bounds(node: fx.Node) -> Bounds:

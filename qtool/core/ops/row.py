@@ -54,7 +54,8 @@ class Op:
             DQ; None: the codes of its input are those of its output.
         scale_factor: position of the number that multiplies the scale of its codes.
         bounds: call -> bounds of its result.
-        macs: call -> multiply-accumulates at the captured sizes.
+        macs: call -> multiply-accumulates at the captured sizes; None: none.
+        macs_known: False: without `macs`, its work is not known.
     """
 
     key: str
@@ -73,3 +74,4 @@ class Op:
     scale_factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded
     macs: Callable[[fx.Node], int] | None = None
+    macs_known: bool = True

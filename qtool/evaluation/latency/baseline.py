@@ -72,6 +72,11 @@ class Baseline:
         words = "the float model, exported by qtool"
         return words if self.timed == self.reference else f"{words}; timed: {self.name}"
 
+    @property
+    def source_bytes(self) -> int:
+        """Size of the ONNX file that the model was read from, with its weights; 0 for others."""
+        return self._captured.file_bytes
+
     def _takes_same(self, file: Path) -> bool:
         """Return whether a file takes the inputs of the graph, whose sizes may be dynamic in more
         dimensions."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.onnxruntime.cpu import runs_here
-from qtool.backends.table import by_suffix, other_runtime, runtime_title
+from qtool.backends.table import by_suffix, open_file, other_runtime, runtime_title
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import PlanError, VerificationError
@@ -23,21 +23,13 @@ from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
+from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
 
 MIN_ROUNDS = 7
 RUNS = 10
 MAX_NODES = 5
-
-KINDS = {
-    "static": "int8",
-    "dynamic": "dynamic int8",
-    "weight-only": "8-bit weights",
-    "weight-only-int4": "4-bit weights",
-    "weight-only-int2": "2-bit weights",
-}
-"""Mode -> what a file of it is called next to float."""
 
 _QUANTIZED = (Execution.INTEGER, Execution.DYNAMIC, Execution.WEIGHTS)
 
@@ -53,9 +45,10 @@ class Speedup(JsonRecord):
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
         differs: a sentence if the nodes of a model do not sum to the time of a run, see
             `sums_that_differ`.
-        mode: of the recipe, a key of `KINDS`.
+        mode: of the recipe, a key of `MODE_NAMES`.
         runtime: where the files ran, with its version; "" for ONNX Runtime.
         baseline: the float file, see `Baseline.name`.
+        float_bytes: size of the float file that was timed.
     """
 
     JSON_PROPERTIES: ClassVar = ("ratio",)
@@ -66,6 +59,7 @@ class Speedup(JsonRecord):
     runtime: str = ""
     differs: str = ""
     baseline: str = FLOAT
+    float_bytes: int = 0
 
     @property
     def timing(self) -> Timing:
@@ -91,7 +85,7 @@ class Speedup(JsonRecord):
         ratio = timing.ratios[1]
         name = "float" if self.baseline == FLOAT else f"float ({self.baseline})"
         return (
-            f"{plain:.3f} ms in {name}, {own:.3f} ms in {KINDS.get(self.mode, self.mode)}, "
+            f"{plain:.3f} ms in {name}, {own:.3f} ms in {MODE_NAMES.get(self.mode, self.mode)}, "
             f"{timing.what}: {ratio.median:.2f}x "
             f"(95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
         )
@@ -106,7 +100,7 @@ class Speedup(JsonRecord):
         """Return a warning if the quantized model is slower, else None."""
         if not self.slower:
             return None
-        kind = KINDS.get(self.mode, self.mode)
+        kind = MODE_NAMES.get(self.mode, self.mode)
         where = f"in {self.runtime}" if self.runtime else "here"
         head = f"{kind} is slower than float {where} ({self.ratio:.2f}x, {self.timing.what})"
         if self.mode.startswith("weight-only"):
@@ -179,12 +173,13 @@ def measure_speedup(
         except VerificationError:  # one input may hold the number of rows of another
             timings, profiled = _time(files, quantized.sample.arrays(), seconds, place)
         title = runtime_title(place, suffix)
-        speedup = Speedup(timings, (), mode, title, baseline=baseline.name)
+        size = sum(f.stat().st_size for f in open_file(baseline.timed).parts)
+        speedup = Speedup(timings, (), mode, title, baseline=baseline.name, float_bytes=size)
         if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
         nodes = profile_nodes([baseline.profiled, path], profiled, runs=RUNS)
     models = [spread.median for spread in timings[-1].models]
-    differs = sums_that_differ(nodes, ("float", KINDS.get(mode, mode)), models)
+    differs = sums_that_differ(nodes, ("float", MODE_NAMES.get(mode, mode)), models)
     return replace(speedup, costly=_losses(nodes, quantized), differs=differs)
 
 

@@ -310,12 +310,24 @@ def _models(
     latency: Sequence[Timing],
     goals: Goals,
 ) -> tuple[ModelFacts, ...]:
-    sizes = [sum(f.stat().st_size for f in file.parts) for file in files]
+    sizes = [
+        subject.size_bytes or sum(f.stat().st_size for f in file.parts)
+        for subject, file in zip(subjects, files, strict=True)
+    ]
     facts = []
     for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
         purpose = _purpose(files[i], sizes[i] / sizes[0]) if i else Purpose()
         verdict = (
-            make_verdict(accuracy, i, latency, coverage.share, exact[i], goals, purpose)
+            make_verdict(
+                accuracy,
+                i,
+                latency,
+                coverage.share,
+                exact[i],
+                goals,
+                purpose,
+                coverage.unknown_operators,
+            )
             if i
             else None
         )
@@ -337,6 +349,7 @@ def _models(
                 files[i].deployment() if i else None,
                 coverage.weight_share,
                 runtime_of(files[i]) if i else subject.timed_name,
+                coverage.unknown_operators,
             )
         )
     return tuple(facts)

@@ -16,13 +16,13 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.latency.baseline import Baseline
-from qtool.evaluation.latency.speedup import KINDS
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.build_report import build_report, check_options
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.restored_model import try_restore
 from qtool.frontends.captured_model import Captured
+from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.targets import DEFAULT
 
 FLOAT = "float"
@@ -49,16 +49,12 @@ def measure_quantized(
         QtoolError: see `build` and `Quantized.export`.
     """
     check_options(data, options)
+    plan = quantized.plan
     with scratch_folder() as work:
-        target = quantized.plan.target
         quantized.export(file)
         subjects = [
-            _float_subject(Baseline(quantized.captured, work, target, file.suffix)),
-            Subject(
-                KINDS[quantized.plan.recipe.mode],
-                file,
-                f"{origin}, target {target}",
-            ),
+            _float_subject(Baseline(quantized.captured, work, plan.target, file.suffix)),
+            Subject(MODE_NAMES[plan.recipe.mode], file, f"{origin}, target {plan.target}"),
         ]
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
@@ -111,7 +107,8 @@ def measure_files(
 
 
 def _float_subject(baseline: Baseline) -> Subject:
-    return Subject(FLOAT, baseline.reference, baseline.origin, baseline, baseline.name)
+    names = (baseline.origin, baseline, baseline.name)
+    return Subject(FLOAT, baseline.reference, *names, size_bytes=baseline.source_bytes)
 
 
 def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> Subject:
@@ -128,7 +125,7 @@ def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -
 def _name(file: ModelFile) -> str:
     """Return the name of a quantized file next to its float model."""
     conversion = file.conversion()
-    return KINDS["static" if conversion is None else conversion.info.recipe.mode]
+    return MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
 
 
 def _quantized_model(

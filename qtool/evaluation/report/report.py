@@ -22,6 +22,7 @@ from qtool.evaluation.report.ranking import Best, best_in_column
 from qtool.evaluation.report.verdict import Level, Verdict
 from qtool.evaluation.summary_rows import (
     accuracy_rows,
+    growth_warning,
     integer_row,
     size_row,
     sqnr_row,
@@ -54,6 +55,7 @@ class ModelFacts:
         deployment: memory, and operators on accelerators, of a file for microcontrollers.
         timed: of the reference, the file that speeds are relative to, in words, "" for itself; of
             another model, where it was timed if that has to be said, see `runtime_of`.
+        unknown_operators: operators whose work is not known; `macs` and shares leave them out.
     """
 
     name: str
@@ -72,6 +74,7 @@ class ModelFacts:
     deployment: Deployment | None = None
     integer_weight_mac_share: float = 0.0
     timed: str = ""
+    unknown_operators: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,8 @@ class Report(Result):
             rows = self._figures()
             if verdict.level is not Level.GOOD:
                 rows.append(("reason", verdict.text))
+            sizes = (model.size_bytes, self.models[0].size_bytes, self.models[0].name)
+            warnings = (*growth_warning(*sizes), *warnings)
             return Summary(title or model.name, verdict.headline, tuple(rows), warnings=warnings)
         verdicts = tuple((m.name, f"{v.headline}. {v.text}") for m, v in judged)
         text = "no file to ship" if self.best is None else f"best: {self.best.model}"
@@ -178,7 +183,9 @@ class Report(Result):
         ]
 
     def _integer_row(self, model: ModelFacts) -> tuple[str, str]:
-        label, text = integer_row(model.integer_mac_share, model.integer_weight_mac_share)
+        shares = (model.integer_mac_share, model.integer_weight_mac_share)
+        operators = (model.integer_operators, model.operators)
+        label, text = integer_row(*shares, model.unknown_operators, model.macs, operators)
         return label, text if model.runs_here else f"{text} (as planned for {model.target})"
 
     def table(self) -> str:

@@ -18,6 +18,7 @@ class Subject:
         origin: where it comes from, in words.
         baseline: of the float model: the files to time.
         timed_name: of the reference: the file that was timed, in words; "" for its name.
+        size_bytes: of the user's file, which `file` was written from; 0: that of `file`.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Subject:
     origin: str
     baseline: Baseline | None = None
     timed_name: str = ""
+    size_bytes: int = 0
 
     @property
     def timed(self) -> Path:

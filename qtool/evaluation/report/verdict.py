@@ -14,6 +14,7 @@ from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.metrics import Metric, default_drop
 from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
+from qtool.verification.coverage import unknown_work
 
 GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
@@ -114,6 +115,7 @@ def make_verdict(
     exactness: Exactness | None,
     goals: Goals,
     purpose: Purpose = Purpose(),
+    unknown_operators: int = 0,
 ) -> Verdict:
     """Return the verdict on one model, compared with the reference.
 
@@ -123,6 +125,7 @@ def make_verdict(
         model: its index in the report.
         coverage: its share of MACs in integer kernels, 0 to 1.
         purpose: what the file promises.
+        unknown_operators: its operators whose work is not known.
     """
     checks = [_accuracy(accuracy, model, goals)]
     if purpose.for_size:
@@ -130,7 +133,8 @@ def make_verdict(
     elsewhere = purpose.not_for_speed if goals.speedup is None else ""
     checks += [_judged(check, elsewhere) for check in _latency(latency, model, goals)]
     weights_alone = "only weights are quantized" if purpose.for_size else ""
-    checks.append(_judged(_coverage(coverage, goals), "" if goals.coverage else weights_alone))
+    integer = _coverage(coverage, unknown_operators, goals)
+    checks.append(_judged(integer, "" if goals.coverage else weights_alone))
     checks.append(_judged(_exactness(exactness), "" if exactness else weights_alone))
     worst = max((c.level for c in checks), key=list(Level).index)
     reasons = [c.text for c in checks if c.level == worst]
@@ -222,10 +226,10 @@ def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]
     return checks
 
 
-def _coverage(share: float, goals: Goals) -> Check:
+def _coverage(share: float, unknown: int, goals: Goals) -> Check:
     least = COVERAGE if goals.coverage is None else goals.coverage
-    text = f"{percent(share)} of the MACs run in integer kernels."
-    if share >= least:
+    text = f"{percent(share)} of the MACs run in integer kernels{unknown_work(unknown)}."
+    if share >= least and not (unknown and least):
         return Check("integer share", Level.GOOD, text)
     missed = goals.coverage is not None
     return Check("integer share", Level.BAD if missed else Level.LOOK, text, missed)

@@ -8,8 +8,9 @@ from onnx.inliner import inline_local_functions
 
 from qtool.backends.onnx.checker import check_model
 from qtool.backends.onnx.expansion_limits import function_expansion_error
+from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.backends.onnx.storage import fits_one_message, outline
-from qtool.backends.onnx.subgraph import TORCH_TYPES, nested_nodes
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.errors import CaptureError
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line

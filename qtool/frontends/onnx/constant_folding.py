@@ -14,7 +14,8 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from qtool.backends.onnx.subgraph import read_names, unoptimized_session
+from qtool.backends.onnx.nested_graphs import read_names
+from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.core.errors import CaptureError
 from qtool.frontends.onnx.external_weights import MappedArray
 from qtool.frontends.onnx.node_calls import Array

@@ -17,6 +17,7 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
@@ -82,6 +83,7 @@ def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
     except CaptureError as error:
         raise CaptureError(f"{file}: {error}") from error
     module.path = file.absolute()
+    module.file_bytes = sum(f.stat().st_size for f in model_files(file))
     return module
 
 

@@ -59,7 +59,10 @@ class OnnxModule(nn.Module):
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
         path: of the file, absolute; None for a model in memory.
+        file_bytes: of the file and of its external data; 0 for a message.
     """
+
+    file_bytes = 0
 
     def __init__(
         self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS

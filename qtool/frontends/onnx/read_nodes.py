@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnx.subgraph import TORCH_TYPES, read_names
+from qtool.backends.onnx.nested_graphs import read_names
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.frontends.onnx.constant_folding import fold_constants, operator_key, to_array
 from qtool.frontends.onnx.external_weights import MappedArray
 from qtool.frontends.onnx.node_calls import Array, NodeCall

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper, numpy_helper
 
-from qtool.backends.onnx.subgraph import OnnxSubgraph, read_names
+from qtool.backends.onnx.nested_graphs import read_names
+from qtool.backends.onnx.subgraph import OnnxSubgraph
 from qtool.frontends.onnx.node_calls import Array
 
 

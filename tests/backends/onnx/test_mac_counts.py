@@ -22,7 +22,7 @@ CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by 
     "Gemm": ([(1, 5), (5, 6)], (1, 6), {}, 30),
     "Gemm, transposed": ([(1, 5), (6, 5)], (1, 6), {"transB": 1}, 30),
     "QGemm": ([(1, 5), (), (), (6, 5)], None, {"transB": 1}, 30),
-    "QGemm, of nobody knows what": ([None, (), (), (6, 5)], None, {"transB": 1}, 30),
+    "Gemm, both transposed": ([(5, 1), (6, 5)], (1, 6), {"transA": 1, "transB": 1}, 30),
     "MatMul": ([(1, 7, 5), (5, 6)], (1, 7, 6), {}, 7 * 30),
     "MatMul, of activations": ([(1, 2, 7, 5), (1, 2, 5, 7)], (1, 2, 7, 7), {}, 2 * 49 * 5),
     "MatMul, by a vector": ([(1, 5), (5,)], (1,), {}, 5),
@@ -32,6 +32,29 @@ CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by 
     "QLinearMatMul": ([(1, 5), (), (), (5, 6)], (1, 6), {}, 30),
     "MatMulNBits": ([(1, 7, 5), (6, 1, 3)], None, {"K": 5, "N": 6}, 7 * 30),
     "Einsum": ([(1, 7, 5), (5, 6)], None, {"equation": "btk, kn -> btn"}, 7 * 30),
+    "Einsum, with an ellipsis": (
+        [(2, 7, 5), (5, 6)],
+        None,
+        {"equation": "...ij,jk->...ik"},
+        2 * 7 * 30,
+    ),
+    "Attention, with a cache": (
+        [(2, 4, 3, 8), (2, 4, 5, 8), (2, 4, 5, 6), None, (2, 4, 9, 8), (2, 4, 9, 6)],
+        None,
+        {},
+        2 * 4 * 3 * 14 * (8 + 6),
+    ),
+    "Attention, heads in one dimension": (
+        [(2, 3, 32), (2, 5, 16), (2, 5, 12)],
+        None,
+        {"q_num_heads": 4, "kv_num_heads": 2},
+        2 * 4 * 3 * 5 * (8 + 6),
+    ),
+    "DeformConv": ([(1, 3, 8, 8), (4, 3, 3, 3), (1, 18, 6, 6)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    "FusedConv": ([(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),
+    "NhwcFusedConv": ([(1, 3, 8), (4, 3, 3)], (1, 4, 6), {}, 4 * 6 * 9),
+    "FusedMatMul": ([(2, 7, 5), (2, 6, 5)], (2, 7, 6), {"transB": 1}, 2 * 7 * 30),
+    "FusedGemm": ([(1, 5), (5, 6)], (1, 6), {}, 30),
     "LSTM": ([(7, 1, 5), (2, 24, 5), (2, 24, 6)], None, {}, 7 * 2 * 24 * 11),
     "DynamicQuantizeLSTM": (
         [(7, 1, 5), (2, 5, 24), (2, 6, 24)],
@@ -55,10 +78,26 @@ def test_every_operator_has_a_case() -> None:
     assert set(WEIGHT_INPUT) <= set(MAC_FORMULAS)
 
 
-@pytest.mark.parametrize("kind", ["Conv", "Gemm", "Einsum", "LSTM", "Relu"])
-def test_what_is_not_known_is_not_counted(kind: str) -> None:
-    assert onnx_macs(kind, [None, None, None], None, {}) == 0
-    assert onnx_macs(kind, [], (1,), {}) == 0
+@pytest.mark.parametrize("kind", ["Conv", "Gemm", "Einsum", "LSTM", "Attention", "STFT"])
+def test_what_is_not_known_has_no_count(kind: str) -> None:
+    assert onnx_macs(kind, [None, None, None], None, {}) is None
+    assert onnx_macs(kind, [], (1,), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("domain", "kind", "count"),
+    [
+        ("", "Relu", 0),
+        ("com.microsoft", "BiasGelu", 0),
+        ("com.microsoft", "QLinearAdd", 0),
+        ("com.microsoft", "QLinearConvTranspose", None),
+        ("com.microsoft", "GemmFastGelu", None),
+        ("com.microsoft", "Attention", None),
+        ("com.example", "Relu", None),
+    ],
+)
+def test_operators_without_a_formula(domain: str, kind: str, count: int | None) -> None:
+    assert onnx_macs(kind, [(2, 3), (3, 4), (4,)], (2, 3), {}, domain) == count
 
 
 class Steps(nn.Module):

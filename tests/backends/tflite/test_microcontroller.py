@@ -85,7 +85,23 @@ def test_scales_that_it_computes_wrongly_with_are_refused(
 ) -> None:
     model = one_operator(kind, scale, 3)
     if message is None:
-        microcontroller.check(model)
+        microcontroller.check(model, {})
         return
     with pytest.raises(ExportError, match=message):
-        microcontroller.check(model)
+        microcontroller.check(model, {})
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("left in float by the recipe (rule 1: x)", "remove that rule, or use"),
+        ("it has no integer kernel", r"\(it has no integer kernel\), which .* replace it in the"),
+        ("", "stays in float, which microcontrollers are not to compute; replace it in the model"),
+    ],
+)
+def test_why_an_operator_is_in_float(reason: str, words: str) -> None:
+    model = one_operator("LOGISTIC", 1 / 256, 3)
+    model.tensors[model.operators[0].outputs[0]].type = "float32"
+    name = model.tensors[model.operators[0].outputs[0]].name
+    with pytest.raises(ExportError, match=words):
+        microcontroller.check(model, {name: reason})

@@ -60,7 +60,7 @@ def test_text_on_one_model_has_its_figures():
     summary = report.summary()
     assert (summary.title, summary.text) == ("int8", "Ship it"), "one model is best by itself"
     rows = dict(summary.rows)
-    assert rows["size"] == "977 KiB, 25 % of float's 3.81 MiB"
+    assert rows["size"] == "977 KiB, 25 % of the float file's 3.81 MiB"
     assert {"speed", "SQNR", report.accuracy.metrics[0].name, "agreement", "integer"} <= set(rows)
     assert "reason" not in rows
 

@@ -16,10 +16,9 @@ import onnxscript
 from onnx import helper, version_converter
 from torch import fx
 
+from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
 from qtool.backends.onnx.subgraph import (
     OnnxSubgraph,
-    inner_graphs,
-    nested_nodes,
     onnx_part,
     subgraph_of,
 )

@@ -1,21 +1,19 @@
 """Audit of what ONNX Runtime really runs in integer kernels.
 
-The graph optimised by ONNX Runtime is read back, and every convolution, matrix product, add, concat
-and pool of the file is looked up in it. The runtime keeps node names when it fuses (with a suffix);
+The graph optimised by ONNX Runtime is read back, and every operator of the file that computes is
+looked up in it. The runtime keeps node names when it fuses (with a suffix);
 otherwise a node is found by the tensor that it computes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.onnx.mac_counts import MAC_FORMULAS, WEIGHT_INPUT
+from qtool.backends.onnx.file_info import FileInfo, NodeInfo
+from qtool.backends.onnx.mac_counts import DOMAINS, MAC_FORMULAS, WEIGHT_INPUT
 from qtool.backends.onnx.reading import (
     OnnxModel,
     attributes_of,
@@ -28,7 +26,9 @@ from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.inferred_shapes import InferredShapes
 from qtool.core import value_names
-from qtool.verification.coverage import AuditRow, Coverage
+from qtool.core.ops.operator_kinds import is_move
+from qtool.planning.plan import Execution
+from qtool.verification.coverage import AuditRow, Coverage, is_audited, runs_on_codes
 
 
 def _names(text: str) -> frozenset[str]:
@@ -52,7 +52,7 @@ _CODES_OR_FLOATS = _names(  # operators that exist for codes and for floats
 _WEIGHT_ONLY = _names("MatMulNBits")  # integer weights, float inputs and results
 _FAST_LEVEL = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _FUSES_AFFINE = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # scale, bias
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+_EXECUTIONS = {e.value: e for e in Execution}
 _LAYOUT = ("ReorderOutput", "Transpose")  # added by the runtime after a kernel
 _MOST_FOLLOWERS = 8
 
@@ -60,87 +60,121 @@ _MOST_FOLLOWERS = 8
 def audit(file: ExportedFile | str | Path) -> Coverage:
     """Return the integer coverage of an ONNX file, made by qtool or not.
 
+    A file of qtool has a row for each operator of its plan, whatever nodes it is written as; any
+    other file has one for each node that computes.
+
     Raises:
         FileError: not an ONNX file.
         VerificationError: the runtime does not load it.
     """
     exported = ExportedFile.of(file)
     source, executed = exported.file, _ExecutedGraph(graph_of(exported.executed_graph))
-    shapes, plan = InferredShapes(source.outline), _stored_plan(source)
-    audited = [
-        (node, _planned_name(node, plan))
-        for node in source.nodes
-        if node.op_type in INTEGER
-        or _is_custom(node)
-        or (node.op_type in AUDITED and shapes.is_data(node.outputs[0]))
-    ]
-    parts = Counter(name for node, name in audited if node.op_type in MAC_FORMULAS)
-    rows = (
-        _row(node, name, parts[name], source, executed, shapes, plan.get(name, {}))
-        for node, name in audited
-        if node.op_type in MAC_FORMULAS or not (name in plan and parts[name])
-    )
-    return Coverage(RUNTIME, tuple(r for r in rows if r is not None))
+    info = FileInfo.of(source.outline)
+    rows = _node_rows(source, executed) if info is None else _plan_rows(info, source, executed)
+    return Coverage(RUNTIME, tuple(rows))
 
 
-def _planned_name(node: ir.Node, plan: Mapping[str, Any]) -> str:
-    """Return the name of the planned operator that a node is a part of, or its own name."""
-    own = str(node.name)
-    name = value_names.operator_of(own, node.op_type)
-    return name if name in plan else own
+def _plan_rows(info: FileInfo, source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow]:
+    """Yield a row for each operator of the plan in a file."""
+    known = {n.node for n in info.nodes}
+    nodes: dict[str, list[ir.Node]] = {}
+    for node in source.nodes:
+        own = str(node.name)
+        name = value_names.operator_of(own, node.op_type)
+        for layer in [name] if name in known else value_names.layers_of_joint(own, known):
+            nodes.setdefault(layer, []).append(node)
+    for planned in info.nodes:
+        execution = _EXECUTIONS.get(planned.form, Execution.SHAPE)
+        if is_audited(planned.op, execution, planned.macs > 0 or not planned.macs_known):
+            parts = _main_nodes(planned.node, nodes.get(planned.node, []))
+            yield _planned_row(planned, execution, parts, source, executed)
 
 
-def _row(
-    node: ir.Node,
-    name: str,
-    parts: int,
+def _main_nodes(name: str, nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
+    """Return the nodes of an operator that stand for it: those with MACs, else the last."""
+    work = [n for n in nodes if n.op_type in MAC_FORMULAS or _is_custom(n)]
+    return work or [n for n in nodes if n.name == name][:1] or nodes[-1:]
+
+
+def _planned_row(
+    planned: NodeInfo,
+    execution: Execution,
+    nodes: Sequence[ir.Node],
     source: OnnxModel,
     executed: _ExecutedGraph,
-    shapes: InferredShapes,
-    planned: Mapping[str, Any],
-) -> AuditRow | None:
-    """Return the row of a node; None if it is fused into a matrix product, which has a row.
+) -> AuditRow:
+    """Return the row of an operator of the plan.
 
     Args:
-        node: the node.
-        name: name of its row.
-        parts: number of nodes with MACs that the operator is written as; they share its MACs.
+        planned: what the plan in the file says of it.
+        execution: how it is planned to run.
+        nodes: those that compute it; empty if it is part of another operator's nodes.
         source: the file.
         executed: the graph that the runtime executes.
-        shapes: shapes of the file.
-        planned: what the plan in the file says of the operator; empty for none.
     """
-    kernel_node = executed.find(node, source)
-    kernel = kernel_node.op_type if kernel_node is not None else "folded away"
-    form = planned.get("form")
+    kernels = [None if _is_custom(n) else executed.find(n, source) for n in nodes]
+    names = [
+        node.domain if _is_custom(node) else "folded away" if kernel is None else kernel.op_type
+        for node, kernel in zip(nodes, kernels, strict=True)
+    ]
+    integer = runs_on_codes(execution) or execution is Execution.FLOAT
+    integer &= all(k is None or _is_integer(k) for k in kernels)
+    if execution is Execution.FLOAT:  # `find` may return a reader of the node, not the node
+        integer &= any(n.name in executed.nodes and not _is_custom(n) for n in nodes)
+    reason = "" if integer else planned.reason or (_why_float(nodes[0], source) if nodes else "")
+    slow = [_slow_level(k) for k in kernels if k is not None and k.op_type in _WEIGHT_ONLY]
+    return AuditRow(
+        planned.node,
+        "+".join(dict.fromkeys(n.op_type for n in nodes)) or planned.op,
+        "+".join(dict.fromkeys(names)) or "part of another kernel",
+        integer,
+        planned.macs,
+        next(filter(None, slow), reason),
+        execution is Execution.WEIGHTS,
+        planned.macs_known,
+    )
+
+
+def _node_rows(source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow]:
+    """Yield a row for each node that computes, of a file without a plan."""
+    shapes = InferredShapes(source.outline)
+    for node in source.nodes:
+        count = shapes.macs(node)
+        listed = node.op_type in INTEGER or _is_custom(node) or count != 0
+        data = bool(node.outputs) and shapes.is_data(node.outputs[0])
+        if not listed and node.op_type in AUDITED:
+            listed = data
+        elif not listed and data and not is_move(node.op_type):  # not fused into another kernel
+            listed = node.name in executed.nodes
+        row = _node_row(node, count, source, executed) if listed else None
+        if row is not None:
+            yield row
+
+
+def _node_row(
+    node: ir.Node, count: int | None, source: OnnxModel, executed: _ExecutedGraph
+) -> AuditRow | None:
+    """Return the row of a node; None if it is fused into a matrix product, which has a row."""
+    name, known = str(node.name), count is not None
     if _is_custom(node):  # the runtime runs its function
-        reason = planned.get("reason", f"an operator of the domain {node.domain}")
-        macs, weights = int(planned.get("macs", 0)), form == "weights"
-        return AuditRow(name, node.op_type, node.domain, False, macs, reason, weights)
+        reason = f"an operator of the domain {node.domain}"
+        return AuditRow(name, node.op_type, node.domain, False, 0, reason, macs_known=known)
+    found = executed.find(node, source)
+    kernel = "folded away" if found is None else found.op_type
     if node.op_type in ("Add", "Mul") and kernel in _FUSES_AFFINE:
         return None
     # fused into another kernel: a convolution counts as integer only if the plan quantizes it
-    fused = bool(planned) or node.op_type not in WEIGHT_INPUT
-    integer = fused if kernel_node is None else _is_integer(kernel_node)
-    if form == "weights" or (form == "float" and node.name not in executed.nodes):
-        integer = False  # `find` returned a reader of the node, not the node
-    macs = int(planned["macs"]) // max(parts, 1) if planned else shapes.macs(node)
-    reason = "" if integer else planned.get("reason") or _why_float(node, source)
-    if kernel_node is not None and kernel in _WEIGHT_ONLY:
-        reason = _slow_level(kernel_node) or reason
-    weights = kernel in _WEIGHT_ONLY or form == "weights"
-    return AuditRow(name, node.op_type, kernel, integer, macs, reason, weights)
+    integer = node.op_type not in WEIGHT_INPUT if found is None else _is_integer(found)
+    reason = "" if integer else _why_float(node, source)
+    weights = kernel in _WEIGHT_ONLY
+    if found is not None and weights:
+        reason = _slow_level(found) or reason
+    return AuditRow(name, node.op_type, kernel, integer, count or 0, reason, weights, known)
 
 
 def _is_custom(node: ir.Node) -> bool:
     """Return whether an operator belongs neither to ONNX nor to the runtime."""
-    return node.domain not in _DOMAINS
-
-
-def _stored_plan(source: OnnxModel) -> dict[str, Mapping[str, Any]]:
-    """Return the plan stored in a file of qtool, by node; empty for other files."""
-    info = FileInfo.of(source.outline)
-    return {} if info is None else {n.node: vars(n) for n in info.nodes}
+    return node.domain not in DOMAINS
 
 
 def _why_float(node: ir.Node, source: OnnxModel) -> str:

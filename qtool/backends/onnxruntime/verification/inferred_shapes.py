@@ -5,41 +5,38 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from qtool.backends.onnx.mac_counts import onnx_macs
-from qtool.backends.onnx.reading import attributes_of, graph_of, name_of
+from qtool.backends.onnx.graph_macs import GraphMacs
+from qtool.backends.onnx.reading import name_of
 
-_DATA = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.UINT8, ir.DataType.INT8)
+_DATA = frozenset((
+    onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.UINT8, onnx.TensorProto.INT8,
+))  # fmt: skip
 
 
 class InferredShapes:
-    """Types and shapes that ONNX infers for a file; a dynamic dimension counts as 1."""
+    """Types and MACs of the tensors and nodes of a file; a dynamic dimension counts as 1."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        try:
-            inferred = onnx.shape_inference.infer_shapes(_one_sample(model), data_prop=True)
-        except Exception:  # noqa: BLE001  # custom operators: use what the file states
-            inferred = model
-        graph = graph_of(inferred)
-        self.values = ir.convenience.create_value_mapping(graph)
-        first = self.shape(graph.inputs[0]) if graph.inputs else None
-        self.samples = first[0] if first else 1
+        fixed = _one_sample(model)
+        types = {i.name: i.type for i in fixed.graph.input}
+        self._counts = GraphMacs(fixed.graph, fixed.opset_import, types, {})
+        self._nodes = {n.output[0]: n for n in fixed.graph.node if n.output}
+        stored = {t.name for t in fixed.graph.initializer}
+        first = next((i.name for i in fixed.graph.input if i.name not in stored), "")
+        sizes = self._counts.sizes(first)
+        self.samples = sizes[0] if sizes else 1
 
     def is_data(self, value: ir.Value) -> bool:
         """Return whether a value holds floats or codes, not sizes and indices."""
-        inferred = self.values.get(name_of(value))
-        return inferred is None or inferred.dtype is None or inferred.dtype in _DATA
+        kind = self._counts.types.get(name_of(value))
+        return kind is None or not kind.tensor_type.elem_type or kind.tensor_type.elem_type in _DATA
 
-    def shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """Return the shape of a value, or None if it cannot be inferred."""
-        inferred = self.values.get(name_of(value))
-        if inferred is None or inferred.shape is None:
-            return None
-        return tuple(s if isinstance(s, int) and s > 0 else 1 for s in inferred.shape)
-
-    def macs(self, node: ir.Node) -> int:
-        """Return the MACs of one sample; 0 if the shape cannot be inferred."""
-        inputs, result = [self.shape(v) for v in node.inputs], self.shape(node.outputs[0])
-        return onnx_macs(node.op_type, inputs, result, attributes_of(node)) // self.samples
+    def macs(self, node: ir.Node) -> int | None:
+        """Return the MACs of a node for one sample; None if they are not known."""
+        own = self._nodes.get(name_of(node.outputs[0])) if node.outputs else None
+        count = None if own is None else self._counts.of(own)
+        return None if count is None else count // max(1, self.samples)
 
 
 def _one_sample(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -211,3 +211,99 @@ def test_a_level_that_computes_in_float_is_said(level: int | None, tmp_path: Pat
     (row,) = audit(path).rows
     assert row.weights_only
     assert ("set accuracy_level = 4" in row.reason) == (level != 4)
+
+
+class Activations(nn.Module):
+    """Two layers, and operators without an integer kernel between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+        self.act, self.norm = nn.SiLU(), nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.mish(self.act(self.first(x))).mean((2, 3))
+        return self.last(self.norm(x))
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
+def test_every_place_has_the_same_operators_and_macs(mode: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Activations().eval()
+    quantized = qtool.quantize(model, [torch.rand(8, 3, 6, 6)] * 4, mode=mode, accuracy="fast")
+    planned = repr(quantized).partition(": ")[2].rstrip(">")
+    found = quantized.export(tmp_path / "m.onnx", timing=0).coverage
+    label, figures = found.row()
+    assert planned.removeprefix(f"for onnxruntime, {label}: ").endswith(figures)
+    read = qtool.inspect(tmp_path / "m.onnx").coverage
+    assert (read.row(), quantized.coverage.row()) == (found.row(), found.row())
+    assert read.macs == 4 * 4 * 8 * 27 + 8 * 4
+    names = [r.name for r in found.rows]
+    assert {"first", "last", "act", "norm"} < set(names)
+    assert any("mish" in name for name in names)
+    assert len(names) == len(set(names))
+
+
+PARTS = {  # network between two layers of 8 x 8 on [N, 4, 8]: its MACs for one sample
+    "Loop": (
+        lambda: {"body": (loop_of("MatMul", ["s", "w"], ["so"]))},
+        ["runs", "go", "h"],
+        3 * 4 * 64,
+    ),
+    "Attention": (lambda: {"q_num_heads": 2, "kv_num_heads": 2}, ["h", "h", "h"], 2 * 4 * 4 * 8),
+}
+
+
+def loop_of(kind: str, inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
+    info = onnx.helper.make_tensor_value_info
+    sizes = ["N", 4, 8]
+    return onnx.helper.make_graph(
+        [onnx.helper.make_node(kind, inputs, outputs)],
+        "body",
+        [
+            info("i", onnx.TensorProto.INT64, []),
+            info("c", onnx.TensorProto.BOOL, []),
+            info("s", 1, sizes),
+        ],
+        [info("c", onnx.TensorProto.BOOL, []), info("so", 1, sizes)],
+    )
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_parts_kept_from_a_file_count(kind: str, tmp_path: Path) -> None:
+    helper, (attributes, inputs, count) = onnx.helper, PARTS[kind]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node(kind, inputs, ["m"], "middle", **attributes()),
+        helper.make_node("MatMul", ["m", "w"], ["y"], "last"),
+    ]
+    constants = {
+        "w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32) / 3,
+        "runs": np.array(3),
+        "go": np.array(True),
+    }
+    used = {n for node in nodes for n in node.input} | {"w"}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["N", 4, 8])],
+        [helper.make_tensor_value_info("y", 1, ["N", 4, 8])],
+        [onnx.numpy_helper.from_array(a, n) for n, a in constants.items() if n in used],
+    )
+    opsets = [helper.make_opsetid("", 23)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=11), tmp_path / "f.onnx")
+    model = qtool.load_model(tmp_path / "f.onnx")
+    quantized = qtool.quantize(model, [torch.rand(8, 4, 8) for _ in range(4)], accuracy="fast")
+    found = quantized.export(tmp_path / "m.onnx", timing=0).coverage
+    assert [(r.name, r.integer) for r in found.rows] == [
+        ("first", True),
+        ("middle", False),
+        ("last", True),
+    ]
+    assert found.macs == 2 * 4 * 64 + count
+    assert found.share == 2 * 4 * 64 / found.macs
+    assert quantized.float_bytes == (tmp_path / "f.onnx").stat().st_size
+    file = onnx.load(tmp_path / "m.onnx")
+    del file.metadata_props[:]
+    onnx.save(file, tmp_path / "m.onnx")
+    assert audit(tmp_path / "m.onnx").macs == found.macs

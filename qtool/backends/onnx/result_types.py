@@ -1,0 +1,168 @@
+"""Types and values of results that the shape inference of onnx lacks: those of ONNX Runtime's own
+operators, and sizes that a file computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from qtool.backends.onnx.mac_counts import CONTRIB
+from qtool.core.types import Array
+
+Types = Mapping[str, onnx.TypeProto]
+
+_STANDARD: Mapping[str, tuple[str, Sequence[int]]] = {
+    **{f"QLinear{kind}": (kind, (0, 3)) for kind in ("Add", "Mul")},
+    **{f"QLinear{k}": (k, (0,)) for k in ("AveragePool", "GlobalAveragePool", "LeakyRelu")},
+    **{f"QLinear{k}": (k, (0,)) for k in ("Sigmoid", "Softmax")},
+    "QLinearWhere": ("Where", (0, 1, 4)),
+    "QGemm": ("Gemm", (0, 3)),
+    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), ("MatMul", (0, 1))),
+    "FusedConv": ("Conv", (0, 1)),
+    "FusedGemm": ("Gemm", (0, 1)),
+}
+"""Operator type -> (type of ONNX with a result of the same sizes, positions of its inputs)."""
+
+_LIKE_INPUT = re.compile("Gelu|Swish|Rotary|SkipLayer|SkipSimplified|SimplifiedLayer|Attention$")
+_OPSET = 17
+
+
+def runtime_types(node: onnx.NodeProto, types: Types) -> Types:
+    """Return the types of a node's results of ONNX Runtime's domain; empty if not known.
+
+    Args:
+        node: the node.
+        types: of its inputs.
+    """
+    first = types.get(node.input[0]) if node.input else None
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if node.domain != CONTRIB or not node.output:
+        return {}
+    if node.op_type == "MatMulNBits" and first is not None:
+        result = onnx.TypeProto()
+        result.CopyFrom(first)
+        dims = result.tensor_type.shape.dim
+        if not dims:
+            return {}
+        dims[-1].dim_value = attributes["N"]
+        return {node.output[0]: result}
+    if node.op_type in _STANDARD or node.op_type == "QLinearConcat":
+        return _standard(node, types)
+    if _LIKE_INPUT.search(node.op_type) and first is not None:
+        return {node.output[0]: first}
+    return {}
+
+
+def _standard(node: onnx.NodeProto, types: Types) -> Types:
+    kind, places = _STANDARD.get(node.op_type, ("Concat", range(2, len(node.input), 3)))
+    names = [node.input[i] for i in places if i < len(node.input)]
+    schema = onnx.defs.get_schema(kind, _OPSET)
+    plain = helper.make_node(kind, names, node.output[:1])
+    plain.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
+    return inferred_types(plain, types, {}, _OPSET, element=onnx.TensorProto.FLOAT)
+
+
+def inferred_types(
+    node: onnx.NodeProto,
+    types: Types,
+    constants: Mapping[str, Array],
+    opset: int,
+    element: int | None = None,
+) -> Types:
+    """Return the types of a node's results that onnx infers; empty where it cannot.
+
+    Args:
+        node: of the domain of ONNX.
+        types: of its inputs.
+        constants: values of those that are known.
+        opset: version of the domain.
+        element: type of the elements of all inputs, in place of their own.
+    """
+    own = {}
+    for name in filter(None, node.input):
+        if name not in types:
+            return {}
+        own[name] = onnx.TypeProto()
+        own[name].CopyFrom(types[name])
+        if element is not None:
+            own[name].tensor_type.elem_type = element
+    data = {n: onnx.numpy_helper.from_array(constants[n], n) for n in own if n in constants}
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        return dict(
+            onnx.shape_inference.infer_node_outputs(
+                schema, node, own, data, opset_imports=[helper.make_opsetid("", opset)]
+            )
+        )
+    except Exception:  # noqa: BLE001  # sizes contradict each other, or depend on values
+        return {}
+
+
+_OF_SIZES = frozenset(
+    [
+        "Add",
+        "Cast",
+        "Ceil",
+        "Concat",
+        "ConstantOfShape",
+        "Div",
+        "Equal",
+        "Floor",
+        "Gather",
+        "Identity",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Range",
+        "ReduceProd",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Sub",
+        "Unsqueeze",
+        "Where",
+    ]
+)
+"""Operators that files compute sizes with."""
+
+
+def constant_results(
+    node: onnx.NodeProto,
+    constants: Mapping[str, Array],
+    sizes: Sequence[int] | None,
+    opset: int,
+    most: int,
+) -> Mapping[str, Array]:
+    """Return the values of a node's results that follow from sizes and constants.
+
+    Args:
+        node: the node.
+        constants: known values of tensors.
+        sizes: of its first input; None: not known.
+        opset: version of the domain.
+        most: elements of a result.
+    """
+    if node.op_type == "Shape" and sizes is not None:
+        ends = {a.name: a.i for a in node.attribute}
+        part = sizes[ends.get("start", 0) : ends.get("end", len(sizes))]
+        return {node.output[0]: np.array(part, np.int64)}
+    inputs = [name for name in node.input if name]
+    if node.op_type not in _OF_SIZES or not all(name in constants for name in inputs):
+        return {}
+    graph = onnx.GraphProto(name="g", node=[node])
+    graph.input.extend(onnx.ValueInfoProto(name=name) for name in dict.fromkeys(inputs))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    try:
+        results = ReferenceEvaluator(model).run(None, {n: constants[n] for n in inputs})
+    except Exception:  # noqa: BLE001  # a form that the evaluator has not
+        return {}
+    arrays = {n: np.asarray(a) for n, a in zip(node.output, results, strict=True)}
+    return {name: array for name, array in arrays.items() if array.size <= most}
