@@ -322,7 +322,7 @@ def test_a_file_without_integers_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what the model says of its file ----------------------------------------------------------------
+# --- what the model says of its file -----------------------------------------------------------
 
 
 @needs_litert
@@ -389,7 +389,9 @@ def test_the_integer_program_of_an_exported_file_gives_its_codes(name: str, tmp_
     program, file = model.integer(), TfliteFile(path)
     (codes,) = program(x)
     expected = litert.run_reference(path, file.arrays([x.numpy()]))
-    real = codes if codes.is_floating_point() else program.params[program.outputs[0]].dequantize(codes)
+    real = (
+        codes if codes.is_floating_point() else program.params[program.outputs[0]].dequantize(codes)
+    )
     (port,) = file.outputs
     assert port.params is not None
     apart = np.abs(port.params.quantize(real).numpy().astype(int) - expected[0])

@@ -105,7 +105,8 @@ class OnnxFile:
             if not self_test.present:
                 raise
             return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
-        return FileCheck(**vars(comparison), self_test=self_test)
+        other = "" if self.runs_here else str(self.target)
+        return FileCheck(**vars(comparison), self_test=self_test, other_target=other)
 
     def conversion(self) -> Conversion | None:
         info = FileInfo.of(self.outline)
