@@ -20,11 +20,12 @@ import onnx
 from qtool.backends.onnx.storage import LIMIT
 from qtool.core.errors import FileError, VerificationError
 
-_KEY = "qtool_self_test"
+KEY = "qtool_self_test"
+"""Name of the metadata."""
 _FORMAT = 1
 MAX_BYTES = 8192
 """Size of the metadata entry."""
-_MOST_ELEMENTS, _MOST_TENSORS = 1 << 30, 1 << 20
+_MOST_ELEMENTS, _MOST_TENSORS, _MOST_VALUE = 1 << 30, 1 << 20, 1 << 62
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class SelfTest:
 
     def metadata(self) -> dict[str, str]:
         """Return key and value for the file."""
-        return {_KEY: self.text()}
+        return {KEY: self.text()}
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> SelfTest | None:
@@ -114,9 +115,16 @@ class SelfTest:
         Raises:
             VerificationError: it is damaged, or of a newer format.
         """
-        text = next((p.value for p in model.metadata_props if p.key == _KEY), None)
-        if text is None:
-            return None
+        text = next((p.value for p in model.metadata_props if p.key == KEY), None)
+        return None if text is None else cls.read(text)
+
+    @classmethod
+    def read(cls, text: str) -> SelfTest:
+        """Read the JSON of a file.
+
+        Raises:
+            VerificationError: it is damaged, or of a newer format.
+        """
         try:
             data = json.loads(text)
             if data["format"] != _FORMAT:
@@ -140,7 +148,7 @@ def attach(path: Path, test: SelfTest) -> None:
     Raises:
         FileError: the file cannot be written.
     """
-    entry = onnx.StringStringEntryProto(key=_KEY, value=test.text())
+    entry = onnx.StringStringEntryProto(key=KEY, value=test.text())
     more = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
     try:
         if path.stat().st_size + len(more) > LIMIT:
@@ -167,10 +175,12 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         for names, text, count in data["digests"]
         for name in names
     }
-    inputs = (
+    inputs = [
         InputSpec(tuple(map(int, shape)), int(low), int(high), float(scale))
         for shape, low, high, scale in data["inputs"]
-    )
+    ]
+    if any(not -_MOST_VALUE <= i.low <= i.high <= _MOST_VALUE for i in inputs):
+        raise ValueError("a range beyond all that qtool writes")
     return SelfTest(
         str(data["content"]),
         tuple(inputs),

@@ -16,10 +16,12 @@ import torch
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
+from qtool.backends.tflite.self_test import make_self_test, with_self_test, without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes, tflite_coverage
 from qtool.core import graph as G
@@ -94,7 +96,7 @@ def publish(verified: Path, path: Path, kind: str) -> None:
 
 def _without_record(data: bytes) -> bytes:
     """Return a file without what only qtool reads, for the flash of a microcontroller."""
-    model = from_bytes(data)
+    model = without_self_test(from_bytes(data))
     metadata = {name: value for name, value in model.metadata.items() if name != ENTRY}
     return to_bytes(replace(model, metadata=metadata))
 
@@ -292,10 +294,10 @@ class TfliteExport:
         self,
         path: Path,
         options: ExportOptions,
-        sample: Batch,  # noqa: ARG002  # the file has no self-test
+        sample: Batch,
         verify: bool,  # noqa: ARG002  # nothing is kept for it
     ) -> Iterator[PlannedTflite]:
-        """See `Export`."""
+        """See `Export`. A TFLite file carries a test of itself."""
         if options.external_data:
             raise ExportError("a TFLite file holds its weights itself; leave external_data out")
         plan = self.simulation.plan
@@ -303,6 +305,10 @@ class TfliteExport:
         with scratch_folder() as folder:
             temporary = folder / "model.tflite"
             save(written, temporary)
+            if options.format == TFLITE:
+                few = self.simulation.graph.smaller(sample, SAMPLES).arrays()
+                test = make_self_test(TfliteFile(temporary), few, self.simulation.macs)
+                temporary.write_bytes(with_self_test(written.model, test))
             yield PlannedTflite(self.simulation, written, temporary)
             publish(temporary, path, options.format)
 

@@ -151,7 +151,7 @@ def _with_sketches(
     The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
     since some networks amplify the last bits of float32.
     """
-    chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
+    chosen = spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
     if not chosen:
         return test
     outputs = [name_of(v) for v in exported.file.outputs]
@@ -159,11 +159,16 @@ def _with_sketches(
     for optimise in (True, False):
         reader = TensorReader(exported.path, names, outputs, optimise)
         both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
-    noise = min(distance_db(*pair) for pair in zip(*both, strict=True))
-    limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
-    return replace(test, sketches=both[0], limit_db=limit)
+    return replace(test, sketches=both[0], limit_db=limit_db(*both))
 
 
-def _spread(numbers: Sequence[int]) -> list[int]:
+def limit_db(one: Sequence[Sketch], other: Sequence[Sketch]) -> float:
+    """Return the limit for tensors of which two runs of a file give these sketches."""
+    noise = min(distance_db(*pair) for pair in zip(one, other, strict=True))
+    return min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
+
+
+def spread(numbers: Sequence[int]) -> list[int]:
+    """Return at most as many numbers as there are sketches, evenly spaced, with the last."""
     count = min(len(numbers), _SKETCHES)
     return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]

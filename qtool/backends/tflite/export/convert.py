@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.backends.tflite.conversion_record import ENTRY, LAYOUT, METADATA, StoredPoint, record
+from qtool.backends.tflite.conversion_record import (
+    DESCRIPTION,
+    ENTRY,
+    LAYOUT,
+    METADATA,
+    StoredPoint,
+    record,
+)
 from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.linear import find_outputs_in_parts
@@ -132,7 +139,7 @@ def to_tflite(
         tuple(w.builder.operators),
         tuple(v.index for v in inputs),
         tuple(v.index for v in outputs),
-        description="qtool",
+        description=DESCRIPTION,
         metadata=entries,
         input_names=tuple(i.name for i in graph.inputs),
         output_names=tuple(graph.outputs),
