@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qtool.backends.onnx.content_digest import DIGITS, blank
 from qtool.backends.onnx.self_test_format import KEY, SelfTest
 from qtool.backends.onnxruntime.self_test.creation import exact_digests, limit_db, sketches, spread
 from qtool.backends.onnxruntime.self_test.input_generator import generate
@@ -31,8 +32,7 @@ from qtool.verification.self_check import SelfCheck
 
 _CARRIES = "self_test"
 """Key of the metadata of qtool: the file has a self-test, which may be lost by damage."""
-_DIGITS = 32
-_BLANK = "0" * _DIGITS
+_BLANK = "0" * DIGITS
 _PROFILES = ("tflite", "tflite-2")
 """Those of the reference kernels of all versions of LiteRT."""
 
@@ -49,7 +49,7 @@ def make_self_test(file: TfliteFile, sample: Sequence[Array], macs: int = 0) -> 
     try:
         return _with_results(file, sample, macs)
     except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
-        return SelfTest(_BLANK, missing="it does not run on generated inputs")
+        return SelfTest("", missing="it does not run on generated inputs")
 
 
 def with_self_test(model: Model, test: SelfTest) -> bytes:
@@ -81,18 +81,8 @@ def content_digest(data: bytes, entry: bytes) -> str:
         data: the file.
         entry: its self-test, the digits of which count as zeros.
     """
-    digits = _digits(entry)
-    at = data.find(entry) + entry.find(digits)
-    blank = data[:at] + _BLANK.encode() + data[at + _DIGITS :]
-    return hashlib.sha256(blank).hexdigest()[:_DIGITS]
-
-
-def _digits(entry: bytes) -> bytes:
-    start = entry.find(_CONTENT) + len(_CONTENT)
-    return entry[start : start + _DIGITS]
-
-
-_CONTENT = b'"content":"'
+    zeros = blank(entry.decode("latin-1")).encode("latin-1")  # bytes as they are
+    return hashlib.sha256(data.replace(entry, zeros, 1)).hexdigest()[:DIGITS]
 
 
 def read_self_test(file: TfliteFile) -> SelfTest | None:
@@ -139,7 +129,7 @@ def _with_results(file: TfliteFile, sample: Sequence[Array], macs: int) -> SelfT
         params, values = _params(file.model, index), np.asarray(array)
         few = values[:1] if file.is_fixed else values
         specs.append(spec_of_sample(few) if params is None else spec_of_codes(few.shape, params))
-    test = SelfTest(_BLANK, tuple(specs), run_count(specs, macs))
+    test = SelfTest("", tuple(specs), run_count(specs, macs))
     programs = [file.program(name) for name in _PROFILES]
     inexact = programs[0].influenced_by_float
     kinds = "".join("a" if name in inexact else "e" for name in programs[0].outputs)
