@@ -32,6 +32,7 @@ from qtool.frontends.huggingface.model_folder import (
 )
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
@@ -197,10 +198,11 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
     same: dict[int, list[str]] = {}
     for name, tensor in state.items():
         same.setdefault(id(tensor), []).append(name)
-    names = {}
+    names, known = {}, set[str]()
     for name, tensor in state.items():
         aliases = [name, *same[id(tensor)]]
         candidates = [c for n in aliases for c in (n, prefix + n, n.removeprefix(prefix))]
+        known.update(candidates)
         stored = next((c for c in candidates if c in files.tensors), None)
         if stored is None:
             stacked = any("experts" in n.split(".") for n in state)
@@ -219,4 +221,5 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
                 f"expects {list(tensor.shape)}; give the folder of one model"
             )
         names[name] = stored
+    check_unused_weights(model, files.tensors.keys() - known, files.folder)
     return names
