@@ -149,7 +149,7 @@ def to_tflite(
         for n, v in w.values.items()
         if n.target is torch_ops.quantize and isinstance(v, Value) and v.params is not None
     }
-    model = _without_unused(model)
+    model = without_unused(model)
     jumping = _discontinuous(model)
     names = {name for name, value in points.items() if value.index in jumping}
     names |= {n for n, i in zip(graph.outputs, model.outputs, strict=True) if i in jumping}
@@ -184,7 +184,7 @@ def _discontinuous(model: Model) -> set[int]:
     return jumping
 
 
-def _without_unused(model: Model) -> Model:
+def without_unused(model: Model) -> Model:
     """Leave out operators whose results nothing reads."""
     needed, kept = set(model.outputs), []
     for op in reversed(model.operators):
