@@ -311,7 +311,7 @@ def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) ->
 
 
 def _pads_with_codes(node: ir.Node) -> bool:
-    return attributes_of(node).get("mode", "constant") == "constant"
+    return bool(attributes_of(node).get("mode", "constant") == "constant")
 
 
 def _replace_value(value: ir.Value, source: ir.Value) -> None:

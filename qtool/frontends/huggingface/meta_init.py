@@ -105,7 +105,10 @@ def _prepare_decoder(model: DecoderWithCache, attention: str, cache: str) -> Non
     if attention == "fused":
         model.fuse_attention()
     if cache == "int8":
-        ones = [{k: torch.ones(t.shape[1] * t.shape[3]) for k, t in p.items()} for p in present]
+        ones = [
+            {k: torch.ones(t.shape[1] * t.shape[3], dtype=torch.float32) for k, t in p.items()}
+            for p in present
+        ]
         model.use_int8_cache(ones, ids)
 
 
@@ -125,7 +128,9 @@ def trial_weights(model: DecoderWithCache) -> Iterator[None]:
             shape = list(parameter.shape)
             if module is head:
                 shape[0] = min(shape[0], TRIAL_TOKENS)
-            noise = torch.randn(sum(shape), generator=random) / shape[-1] ** 0.5
+            noise = (
+                torch.randn(sum(shape), generator=random, dtype=torch.float32) / shape[-1] ** 0.5
+            )
             values = noise.as_strided(shape, [1] * len(shape))
             replaced.append((module, name, parameter))
             module._parameters[name] = nn.Parameter(values, requires_grad=False)
