@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -171,8 +172,6 @@ def test_same_report_gives_the_same_bytes(report, made):
 
 
 def test_without_optional_parts():
-    from dataclasses import replace
-
     bare = replace(
         made_up(),
         latency=(),
@@ -203,3 +202,13 @@ def test_foreign_json_is_refused(report, damage, says):
 def test_five_hundred_layers_stay_small():
     found = render_pages(made_up(500))
     assert sum(len(data) for data in found.values()) < 5 * 2**20
+
+
+def test_markdown_has_no_tags_nor_control_sequences() -> None:
+    hostile = "<img src=x onerror=alert(1)>\x1b[31m"
+    report = made_up()
+    accuracy = replace(report.accuracy, warnings=(hostile,))
+    text = render_pages(replace(report, title=hostile, accuracy=accuracy))["report.md"].decode()
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "&lt;img src=x" in text
