@@ -31,6 +31,7 @@ def run_on_all_ranks(work: Callable[[], Any]) -> Any:
     """
     if not _has_ranks():
         return work()
+    _check_environment()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns with C++ stack traces
     from qtool.distributed import OtherRankError, session
 
@@ -70,7 +71,25 @@ def ignore_sigterm() -> None:
 
 
 def _has_ranks() -> bool:
-    return int(os.environ.get("WORLD_SIZE") or 1) > 1
+    """Return whether torchrun started several processes; a size that is no number counts as one."""
+    return (os.environ.get("WORLD_SIZE") or "1").strip() not in ("0", "1")
+
+
+def _check_environment() -> None:
+    """Check the numbers that torchrun sets.
+
+    Raises:
+        RanksError: one is no number.
+    """
+    from qtool.core.errors import RanksError
+
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+        value = os.environ.get(name) or "0"
+        if not value.strip().isdecimal():
+            raise RanksError(
+                f"the environment variable {name} is {value!r}, not a number; start all ranks with "
+                "torchrun, or unset it to run in one process"
+            )
 
 
 def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
@@ -106,6 +125,21 @@ def _quiet_unless_first() -> Iterator[None]:
 
 
 @contextmanager
+def _default_signals() -> Iterator[None]:
+    """Let signals end the process at once in this context; nothing is written yet."""
+    handlers = {}
+    with suppress(ValueError):  # not in the main thread
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if (number := getattr(signal, name, None)) is not None:
+                handlers[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _process_group() -> Iterator[None]:
     """Open the process group that torchrun describes, and select one GPU per rank."""
     import torch
@@ -120,7 +154,8 @@ def _process_group() -> Iterator[None]:
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK") or 0) % gpus)
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
+        with _default_signals():  # it waits in C++, where Python's handlers do not run
+            dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     except (RuntimeError, ValueError) as error:
         raise RanksError(
             f"cannot reach the other ranks of WORLD_SIZE ({error}); start all of them with "

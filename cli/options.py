@@ -140,7 +140,7 @@ cpu = click.option(
     "--cpu",
     metavar="NAME,...",
     help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
-    "neoverse-n1, neoverse-n2, wasm, or all; `qtool emulators` lists what is installed.",
+    "neoverse-n1, neoverse-n2, wasm, or all that are installed, which `qtool emulators` lists.",
 )
 min_coverage = click.option(
     "--min-coverage",

@@ -16,6 +16,7 @@ from qtool.cli.progress import length_of, logged_texts, meta
 from rich.console import Console
 from rich.text import Text
 
+from qtool.core.formats import printable
 from qtool.core.progress import track, track_task
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
@@ -60,16 +61,16 @@ def is_verbose() -> bool:
 def say(text: str) -> None:
     """Print a line of the result; nothing with -q."""
     if not is_quiet():
-        click.echo(text)
+        _echo(text)
 
 
 def warn(text: str) -> None:
     """Print a warning, also with -q and with --json."""
     console = Console(stderr=True)
     if console.is_terminal:
-        console.print(Text(text, style="yellow"), highlight=False, soft_wrap=True)
+        console.print(Text(printable(text), style="yellow"), highlight=False, soft_wrap=True)
     else:
-        click.echo(text, err=True)
+        _echo(text, err=True)
 
 
 def show(result: Any, as_json: bool, title: object = None) -> None:
@@ -130,22 +131,26 @@ def show_summary(summary: Summary, details: str = "") -> None:
         console.print(_styled(summary), highlight=False, soft_wrap=True)
     else:
         lines = [f"  {label}  {text}" for label, text in summary.lines()]
-        click.echo("\n".join([f"{summary.title}  {summary.text}".rstrip(), *lines]))
+        _echo("\n".join([f"{summary.title}  {summary.text}".rstrip(), *lines]))
     if is_verbose():
         shown = {text for label, text in summary.lines() if label == "note"}
         notes = [f"note: {note}" for note in summary.notes if note not in shown]
-        click.echo("".join(f"\n{line}" for line in filter(None, [details, *notes])), nl=False)
-        click.echo()
+        _echo("".join(f"\n{line}" for line in filter(None, [details, *notes])))
     elif details and console.is_terminal:
         console.print("  details: -v", style="dim", highlight=False)
 
 
 def _styled(summary: Summary) -> Text:
-    text = Text.assemble((summary.title, "bold green"), f"  {summary.text}".rstrip())
+    title, line = printable(summary.title), printable(summary.text)
+    text = Text.assemble((title, "bold green"), f"  {line}".rstrip())
     for label, figures in summary.lines():
-        text.append(f"\n  {label}  ", "yellow" if label == "note" else "dim")
-        text.append(figures)
+        text.append(f"\n  {printable(label)}  ", "yellow" if label == "note" else "dim")
+        text.append(printable(figures))
     return text
+
+
+def _echo(text: str, err: bool = False) -> None:
+    click.echo(printable(text), err=err)
 
 
 def exit_if_missed(report: Any, fail_on: str | None = None) -> None:
@@ -160,10 +165,10 @@ def exit_if_missed(report: Any, fail_on: str | None = None) -> None:
     for model in report.models:
         for check in () if model.verdict is None else model.verdict.checks:
             if check.missed:
-                click.echo(f"goal missed by {model.name}: {check.text}", err=True)
+                _echo(f"goal missed by {model.name}: {check.text}", err=True)
                 failed = True
         if model.verdict is not None and str(model.verdict.level) in refused:
-            click.echo(f"--fail-on {fail_on}: {model.name}: {model.verdict.headline}", err=True)
+            _echo(f"--fail-on {fail_on}: {model.name}: {model.verdict.headline}", err=True)
             failed = True
     if failed:
         raise SystemExit(1)

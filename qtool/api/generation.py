@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qtool.core.errors import DataError, OptionError
+from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
@@ -85,8 +85,9 @@ def _ends(folder: Path) -> frozenset[int]:
         if is_file(path):
             try:
                 return end_tokens(json.loads(path.read_text("utf-8")))
-            except ValueError as error:
-                raise DataError(f"{path} is no JSON: {error}") from error
+            except (OSError, ValueError, RecursionError) as error:
+                why = describe(error)
+                raise DataError(f"{path} is no configuration of a model: {why}") from error
     return frozenset()
 
 

@@ -12,6 +12,7 @@ from qtool.backends.onnxruntime.emulation import (
     TIMEOUT,
     CpuComparison,
     check_available,
+    names_all,
     parse_cpus,
     run_on_cpus,
 )
@@ -39,7 +40,7 @@ def verify_on(
     Args:
         file: an ONNX file of any tool, QDQ or QOperator.
         cpus: names from `haswell`, `nehalem`, `cortex-a53`, `neoverse-n1`, `neoverse-n2`, `wasm`,
-            or `all`; a list, or one text with commas.
+            or `all` for each that can be emulated here; a list, or one text with commas.
         data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
         samples: of the random inputs, or how many of the data to use.
@@ -54,16 +55,23 @@ def verify_on(
         FileError: not an ONNX file.
         VerificationError: ONNX Runtime does not load the file.
     """
-    path, names = Path(file), parse_cpus(cpus)
+    path, chosen = Path(file), (cpus if isinstance(cpus, str) else tuple(cpus))
+    every = parse_cpus(chosen)
     check_quantized(path)
-    check_available(names)
+    missing = check_available(every, some=names_all(chosen))
+    names = [cpu for cpu in every if cpu.name not in missing.cpus]
     stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
     inputs = list(_first(path, stream, samples))
     results = run_on_cpus(path, names, inputs, timeout)
     completed = tuple(result for _, result in zip(progress(names), results, strict=False))
     number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in inputs)
     return CpuComparison(
-        path.name, number, f"this machine ({this_machine().cpu}, {RUNTIME})", completed
+        path.name,
+        number,
+        f"this machine ({this_machine().cpu}, {RUNTIME})",
+        completed,
+        missing.cpus,
+        missing.reason,
     )
 
 

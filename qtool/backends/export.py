@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from qtool.core.data import Batch
 from qtool.core.types import Array
@@ -84,6 +84,9 @@ class PlannedFile(Protocol):
             VerificationError: the file is malformed, or the runtime refuses it.
         """
 
+    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
+        """Compare the file with the plan and with the engine alone; see `check`."""
+
 
 class Export(Protocol):
     """A quantized model in one format."""
@@ -103,6 +106,24 @@ class Export(Protocol):
             ExportError: an operator cannot be written, or an option does not fit the format.
             FileError: the file cannot be written.
         """
+
+    def file(self, path: Path, sample: Batch) -> PlannedFile:
+        """Return an existing file of this model.
+
+        Args:
+            path: the file.
+            sample: a batch for the comparison with other CPUs.
+
+        Raises:
+            FileError: not a file of this format.
+            VerificationError: a file of another model.
+        """
+
+    def coverage(self) -> Coverage:
+        """Return what runs in integers, before a file was verified."""
+
+    def program(self, profile: str | None = None) -> Any:
+        """Return the integer program; see `Quantized.integer`."""
 
 
 MakeExport = Callable[[FakeQuantized, Mapping[str, str]], Export]

@@ -47,7 +47,8 @@ def find_runtime(chosen: Target) -> tuple[Runtime | None, str]:
     if chosen.runtime == "onnxruntime" and not runs_here(chosen):
         cpu = profile(machine_profile()).cpus
         return None, (
-            f"target {chosen.name} is not for this CPU ({cpu}): the file was only run as written; "
-            f"verify it on the CPU it is for, or convert with {argument('--target', 'onnxruntime')}"
+            f"target {chosen.name} is not for this CPU ({cpu}); run `qtool verify` on the CPU that "
+            f"it is for, or convert with {argument('--target', 'onnxruntime')}, which has the same "
+            "codes on every CPU"
         )
     return used, ""

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from qtool.backends.pipe_process import FAILED, Message, PipeProcess, receive, send
 from qtool.backends.runtime import Arrays
@@ -15,6 +16,11 @@ from qtool.core.errors import VerificationError, describe
 
 Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
 """Takes a file and arrays, returns a message and arrays."""
+
+LOAD_SECONDS, CALL_SECONDS = 60, 1800
+"""Time limits; a call may run a large model on a batch with slow reference kernels."""
+_HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
+_TIMEOUT = "SIGALRM"
 
 _START = """
 import json, sys
@@ -45,34 +51,59 @@ class SubprocessRunner(PipeProcess):
             arrays: its inputs, or what else the handler takes.
 
         Raises:
-            VerificationError: the runtime failed, with its message, or crashed.
+            VerificationError: the runtime failed, with its message, crashed, or did not finish.
         """
-        message, results = self._request({"name": name, "path": path}, arrays)
+        place = str(Path(path).absolute())  # the process stays in the folder that it started in
+        message, results = self._request({"name": name, "path": place}, arrays)
         if FAILED in message:
-            raise VerificationError(message[FAILED])
+            raise VerificationError(message[FAILED].replace(place, path))
         return message, results
 
     def _command(self) -> Sequence[str]:
         return sys.executable, "-c", _START, json.dumps(sys.path), self.module
 
     def _crash(self, why: str) -> str:
+        if why == _TIMEOUT:
+            return (
+                f"{self.title} does not finish (it has {LOAD_SECONDS} s to load a model and "
+                f"{CALL_SECONDS // 60} minutes to run it); the file may be damaged"
+            )
         return (
             f"{self.title} crashes on the model ({why}), which is a bug in {self.title}; "
             f"choose another target, or another version of {self.title}"
         )
 
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process, the subprocess, if it is still in this context after some time.
+
+    The system ends it: code of a runtime that does not return handles no signal in Python.
+    """
+    if not _HAS_TIMER:
+        yield
+        return
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, outer)
+
+
 def serve(handlers: Mapping[str, Handler]) -> None:
     """Handle calls by name until the parent closes the pipe."""
     # A terminal sends the signal to all processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _HAS_TIMER:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests, responses = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # runtimes print to stdout
     with suppress(EOFError, BrokenPipeError):
         while True:
             request, arrays = receive(requests)
             try:
-                response = handlers[request["name"]](request["path"], arrays)
+                with time_limit(CALL_SECONDS):
+                    response = handlers[request["name"]](request["path"], arrays)
             except VerificationError as error:
                 response = {FAILED: str(error)}, ()
             except Exception as error:  # noqa: BLE001  # the process goes on

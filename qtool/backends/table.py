@@ -19,7 +19,7 @@ from qtool.core.option_names import (
     unknown_name,
 )
 from qtool.core.paths import is_file
-from qtool.planning.targets import DEFAULT
+from qtool.planning.targets import DEFAULT, Target
 
 FORMATS: list[FileFormat] = [TFLITE, ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
@@ -50,6 +50,16 @@ def by_suffix(suffix: str) -> FileFormat:
     return next((f for f in FORMATS if f.suffix == suffix.lower()), ONNX)
 
 
+def format_of_file(path: str | Path) -> FileFormat:
+    """Return the format of an existing file, by its suffix or its contents."""
+    return next(f for f in FORMATS if f.fits(path))
+
+
+def format_for(target: Target) -> FileFormat:
+    """Return the format that the runtime of a target reads."""
+    return next(f for f in FORMATS if set(f.names) & set(target.file.formats))
+
+
 def is_model(path: Path) -> bool:
     """Return whether a file is a model, by its suffix or its contents."""
     return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in FORMATS)
@@ -64,7 +74,7 @@ def open_file(path: str | Path) -> ModelFile:
     path = Path(path)
     if not is_file(path):
         raise FileError(f"{path}: no such file")
-    return next(f for f in FORMATS if f.fits(path)).open(path)
+    return format_of_file(path).open(path)
 
 
 def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any:
@@ -80,7 +90,7 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any
         OptionError: the runtime does not run files of this format.
         VerificationError: the runtime refuses the file, or is not installed.
     """
-    used = next(f for f in FORMATS if f.fits(path))
+    used = format_of_file(path)
     if runtime == NATIVE:
         return used.session(path, threads)
     names = [r.name for r in used.other_runtimes]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from qtool.blockwise.block_run import BlockOutcome
 from qtool.blockwise.block_samples import StoredSamples
 from qtool.blockwise.block_training import rerun_block, train_block
 from qtool.blockwise.cache_scales import set_cache_scales
-from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
+from qtool.blockwise.checkpoint import BlockRecord, Checkpoint, block_digest
 from qtool.blockwise.model_source import ModelSource
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.calibration.calibration import Calibration
@@ -179,7 +177,7 @@ def _write_block(
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
-    digest = _digest(message, checkpoint.data, checkpoint.end, end)
+    digest = block_digest(message, checkpoint.data, checkpoint.end, end)
     nodes = tuple(asdict(n) for n in quantized.info.nodes)
     estimates = {
         name: estimate.outputs[0][1:]
@@ -258,13 +256,3 @@ def _with_solved_weights(
 def _sample(graph: G.FloatGraph, tensors: Sequence[torch.Tensor]) -> Batch:
     """Return the first samples of a batch."""
     return graph.head(graph.call_of(tensors), SAMPLES)
-
-
-def _digest(message: bytes, data: Path, start: int, end: int) -> str:
-    """Hash a block and its weights, the bytes from `start` to `end` of the data file."""
-    digest = hashlib.sha256(message)
-    with data.open("rb") as file:
-        file.seek(start)
-        while (left := end - file.tell()) > 0:
-            digest.update(file.read(min(left, 1 << 24)))
-    return digest.hexdigest()

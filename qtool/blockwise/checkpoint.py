@@ -23,6 +23,8 @@ from qtool.distributed import Ranks
 from qtool.verification.output_errors import OutputEstimate
 
 _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
+_CHECK = "check"
+"""Key of the checksum of a record."""
 
 
 _POOLED = OutputEstimate._fields.index("pooled_db") - 1  # without the name
@@ -62,16 +64,21 @@ class BlockRecord:
         """Return a record from its JSON.
 
         Raises:
-            TypeError: it has other fields.
+            ValueError: it is not as it was written.
         """
+        fields = {k: v for k, v in record.items() if k != _CHECK}
+        if record.get(_CHECK) != _hash(json.dumps(fields)):
+            raise ValueError("its checksum differs")
         values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
+            k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
         }
-        values["changes"] = tuple(map(tuple, values.get("changes", ())))
+        values["changes"] = tuple(map(tuple, values["changes"]))
         return cls(**values)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """Return the JSON, with a checksum of itself."""
+        fields = json.loads(json.dumps(asdict(self)))
+        return json.dumps({**fields, _CHECK: _hash(json.dumps(fields))})
 
 
 class Checkpoint:
@@ -87,6 +94,7 @@ class Checkpoint:
         self._identity = dict(identity)
         if not ranks.rank:
             self._begin()
+            self._check_blocks()
             self._clean()
         ranks.all_gather("")
         if not (folder / _START).is_file():
@@ -109,6 +117,20 @@ class Checkpoint:
                     f"resume it with the same {what}, or delete it to start again"
                 )
 
+    def _check_blocks(self) -> None:
+        """Compare the files of finished blocks with their digests; their inputs are gone."""
+        start = 0
+        for index, record in enumerate(self._read()):
+            with suppress(OSError):
+                message = self.model(index).read_bytes()
+                if block_digest(message, self.data, start, record.end) == record.digest:
+                    start = record.end
+                    continue
+            raise FileError(
+                f"block {index} in {self.folder} is damaged: its model or its weights are not "
+                f"those that were verified; delete {self.folder} to start again"
+            )
+
     def _clean(self) -> None:
         """Remove all stored tensors except the inputs of the next block."""
         inputs = self.activations(len(list(self._read()))).folder
@@ -121,7 +143,7 @@ class Checkpoint:
         while (file := self._file(index, "json")).is_file():
             try:
                 yield BlockRecord.of(_json(file))
-            except TypeError as error:
+            except ValueError as error:
                 raise FileError(
                     f"{file} is damaged; delete {self.folder} to start again"
                 ) from error
@@ -135,7 +157,7 @@ class Checkpoint:
         file = self.folder / f"{what}.txt"
         if not file.is_file():
             write_atomic(file, value.encode())
-        elif file.read_text("utf-8") != value:
+        elif file.read_text("utf-8", "replace") != value:
             raise FileError(
                 f"{self.folder} is the checkpoint of a conversion with other {what}; "
                 f"resume it with the same {what}, or delete it to start again"
@@ -197,6 +219,20 @@ class Checkpoint:
         return self.folder / f"block-{index:04}.{kind}"
 
 
+def block_digest(message: bytes, data: Path, start: int, end: int) -> str:
+    """Hash a block and its weights, the bytes from `start` to `end` of the data file."""
+    digest = hashlib.sha256(message)
+    with data.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(max(0, min(end - file.tell(), 1 << 24))):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def stored_identity(path: Path) -> Mapping[str, str] | None:
     """Return the identity of an interrupted conversion to `path`; None if there is none.
 
@@ -249,7 +285,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         content = json.loads(file.read_text("utf-8"))
         if isinstance(content, dict):
             return content

@@ -80,7 +80,9 @@ class InputMoments:
         for k, part in enumerate(rows.split(COLUMNS, 2)):
             later = rows[:, :, k * COLUMNS :]
             if k == len(self.squares):
-                self.squares.append(torch.zeros(len(rows), part.shape[2], later.shape[2]))
+                self.squares.append(
+                    torch.zeros(len(rows), part.shape[2], later.shape[2], dtype=torch.float32)
+                )
             self.squares[k].baddbmm_(part.mT, later)
         self.holdout.add(kept)
         return rows, kept

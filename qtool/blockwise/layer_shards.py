@@ -154,7 +154,7 @@ def solve_shards(
         for i, p in enumerate(shards)
         if p.moments
     }
-    solved, steps, singular = torch.empty(weight.shape), set[str](), False
+    solved, steps, singular = torch.empty(weight.shape, dtype=torch.float32), set[str](), False
     for i, shard in enumerate(shards):
         result = own.get(i)
         if ranks.is_distributed:

@@ -102,7 +102,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
     count = math.ceil(SAMPLES / sizes[0][0])
     generated = []
     for _ in track("generating calibration inputs", range(count), count):
-        start = [torch.randn(size, generator=generator) for size in sizes]
+        start = [torch.randn(size, generator=generator, dtype=torch.float32) for size in sizes]
         generated.append(graph.call_of(_optimize(graph, module, targets, start)))
     notes = (NOTE.format(count * sizes[0][0], len(statistics)),)
     return SyntheticData(tuple(generated), notes)

@@ -151,7 +151,9 @@ def _clamp_range(node: fx.Node) -> Range:
     The runtime then fuses the clamp.
     """
     low, high = (0.0 if b is None or not isfinite(b) else b for b in clamp_bounds(node))
-    return torch.tensor(min(low, 0.0)), torch.tensor(max(high, 0.0))
+    return torch.tensor(min(low, 0.0), dtype=torch.float32), torch.tensor(
+        max(high, 0.0), dtype=torch.float32
+    )
 
 
 def _weight_range(weight: torch.Tensor, spec: Observed) -> Range:

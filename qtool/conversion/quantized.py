@@ -20,7 +20,7 @@ from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.planned_export import OnnxExport
-from qtool.backends.table import format_of, write_float
+from qtool.backends.table import format_for, format_of, format_of_file, write_float
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,
     find_near_zero_divisions,
@@ -60,12 +60,16 @@ class _Results:
         state: hash of the weights.
         graph: the QDQ graph in torch.
         exports: suffix of a format -> its writer.
+        last: the format of the last export.
+        coverage: what the last verified export measured.
         fidelity: on the sample that exports are verified with.
     """
 
     state: str = ""
     graph: fx.GraphModule | None = None
     exports: dict[str, Export] = field(default_factory=dict)
+    last: FileFormat | None = None
+    coverage: Coverage | None = None
     fidelity: Fidelity | None = None
 
 
@@ -200,7 +204,8 @@ class Quantized:
         """
         kind = file_format(path, format)
         check_format(self.plan.target, kind)
-        export = self._export_as(format_of(kind))
+        used = format_of(kind)
+        export = self._export_as(used)
         options = ExportOptions(kind, external_data, layout, interface)
         with export.writing(Path(path), options, self.sample, verify) as file:
             result = self._checked(file, self.sample) if verify else None
@@ -210,6 +215,8 @@ class Quantized:
                     f"the exported model does not compute what was planned ({why}); "
                     f"{path} was not written"
                 )
+        results = self._results
+        results.last, results.coverage = used, None if result is None else result.coverage
         return result
 
     def _checked(self, file: PlannedFile, batch: Batch) -> Verification:
@@ -232,37 +239,57 @@ class Quantized:
     @accepts_paths("path")
     @exclusive
     def verify(self, path: str | Path | None = None, sample: Batch | None = None) -> Verification:
-        """Check an exported file (by default a fresh export) against this model.
+        """Check an exported file against this model.
 
-        The checks: the ONNX checker; channel axes, bias scales and weight types; outputs in ONNX
-        Runtime against the integer engine (every bit) and the fake-quantized model (a few codes)
-        on `sample`, by default the batch kept from calibration or conversion; the coverage audit.
+        The checks: the structure of the file (the ONNX checker; channel axes, bias scales and
+        weight types); outputs in the runtime against the integer engine (every bit) and the
+        fake-quantized model (a few codes) on `sample`; the coverage audit.
+
+        Args:
+            path: an ONNX or TFLite file; by default a fresh export in the format of the last one,
+                before the first in that of the target's runtime.
+            sample: by default the batch kept from calibration or conversion.
 
         Raises:
-            VerificationError: the file is malformed or the runtime refuses it. A difference in
-                outputs does not raise here: see `Verification.passed`.
+            FileError: there is no such file, or it is no model.
+            VerificationError: the file is malformed, of another model, or the runtime refuses it.
+                A difference in outputs does not raise here: see `Verification.passed`.
         """
-        if path is None:
-            with self._onnx.saved() as saved:
-                return self.verify(saved, sample)
-        return self._checked(self._onnx.file(path, self.sample), sample or self.sample)
+        batch = sample or self.sample
+        if path is not None:
+            return self._checked(self._file(Path(path)), batch)
+        used = self._last_format
+        with scratch_folder() as folder:
+            fresh, options = folder / f"model{used.suffix}", ExportOptions(used.names[0])
+            with self._export_as(used).writing(fresh, options, batch, True) as file:
+                return self._checked(file, batch)
+
+    def _file(self, path: Path) -> PlannedFile:
+        return self._export_as(format_of_file(path)).file(path, self.sample)
+
+    @property
+    def _last_format(self) -> FileFormat:
+        return self._results.last or format_for(target(self.plan.target))
 
     @exclusive
     def check_file(self, path: str | Path) -> tuple[Parity, Exactness | None]:
         """Check whether a file is correct, as `verify` does, without measuring fidelity."""
-        return self._onnx.file(path, self.sample).correctness(self.sample)
+        return self._file(Path(path)).correctness(self.sample)
 
     def integer(self, profile: str | None = None) -> Program:
         """Return the integer program of this model: call it with inputs, get output codes.
 
         Args:
             profile: whose arithmetic (`qtool.backends.profiles.PROFILES`); by default that of ONNX
-                Runtime on this processor for targets that it runs here, else the target's.
+                Runtime on this processor for targets that it runs here, else the target's. After
+                an export to TFLite, whose linear layers may be written in parts, the program is
+                that of the file, by default in the arithmetic of LiteRT's reference kernels.
 
         Raises:
             KernelError: a kernel cannot represent the parameters of a node; names it.
         """
-        return self._onnx.program(profile)
+        program: Program = self._export_as(self._results.last or ONNX).program(profile)
+        return program
 
     @cached_property
     def float_bytes(self) -> int:
@@ -294,7 +321,7 @@ class Quantized:
     @property
     def coverage(self) -> Coverage:
         """The integer coverage of the exported model; after `export`, what that measured."""
-        return self._onnx.coverage()
+        return self._results.coverage or self._export_as(self._last_format).coverage()
 
     @property
     def fidelity(self) -> Fidelity:

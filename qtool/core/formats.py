@@ -78,6 +78,14 @@ def general(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
+def printable(text: str) -> str:
+    """Return a text for a terminal or a page, without control characters but line breaks.
+
+    Names of layers come from files of others, and may hold control sequences.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", align: str = ""
 ) -> str:

@@ -145,6 +145,8 @@ def generate(
     """
     sampling.check()
     Range(1, whole=True).check("tokens", tokens)
+    if not prompt.isascii() and prompt != prompt.encode("utf-8", "ignore").decode():
+        raise DataError("the prompt has bytes that are no UTF-8; give it in that encoding")
     path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
     if not ids:
         raise DataError("the prompt has no tokens; write at least a word")
@@ -170,7 +172,14 @@ def generate(
     )
 
 
-def end_tokens(config: Mapping[str, Any]) -> frozenset[int]:
-    """Return the tokens that end a text, of a configuration of transformers."""
-    ends = config.get("eos_token_id")
-    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+def end_tokens(config: Any) -> frozenset[int]:
+    """Return the tokens that end a text, of a configuration of transformers.
+
+    Raises:
+        ValueError: it has no such form.
+    """
+    ends = config.get("eos_token_id") if isinstance(config, Mapping) else ""
+    tokens = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if not all(isinstance(token, int) for token in tokens):
+        raise ValueError(f"'eos_token_id' is {ends!r:.40}, not a number or a list of numbers")
+    return frozenset(tokens)

@@ -13,6 +13,7 @@ import torch
 from qtool.backends.table import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data.arguments import Arguments
 from qtool.core.data.fixed_batches import in_batches_of
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
@@ -45,18 +46,22 @@ class Feeder:
 
     def __init__(self, file: str | Path) -> None:
         self.inputs = open_model(file).get_inputs()
+        names = frozenset(i.name for i in self.inputs)
+        self._arguments = Arguments(None, names, names)
 
     def arrays(self, item: Any, index: int) -> list[Array]:
         """Return one batch as arrays in the order of the file's inputs.
 
-        Extra items of a tuple are ignored, so that (images, labels) works. Nested items have the
+        Extra items of a tuple are ignored, so that (images, labels) works; labels in a dict, too,
+        and its only other entry is the only input, whatever its key. Nested items have the
         names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty one.
 
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
         names = [i.name for i in self.inputs]
-        values = named_leaves(to_batch(item), names)
+        batch, _ = self._arguments.of_batch(to_batch(item))
+        values = named_leaves(batch, names)
         gives = ", ".join(values) or "nothing"
         if not values.keys() >= set(names):
             values |= self._empty_cache(values)

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.data.archive_limits import archive_expansion_error
+from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import CaptureError
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.log import log_note
@@ -53,7 +53,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def _read(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
-    if (why := archive_expansion_error(file)) is not None:
+    if (why := archive_expansion_error(file) or archive_damage(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
     try:
         if file.suffix == ".safetensors":

@@ -40,7 +40,7 @@ def _norm_as_conv(module: fx.GraphModule, norm: fx.Node, _: bool) -> None:
         for c in norm.args[1:5]
     ]
     gamma, beta, mean, variance = constants
-    one, eps = torch.ones(channels, *[1] * (n + 1)), norm.args[7]
+    one, eps = torch.ones(channels, *[1] * (n + 1), dtype=torch.float32), norm.args[7]
     assert isinstance(eps, float)
     weight, bias = fold_statistics(one.to(mean), None, gamma, beta, mean, variance, eps)
     stored = add_parameters(module, name, weight=weight, bias=bias)
@@ -68,7 +68,7 @@ def _pool_as_conv(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:
     rank = G.rank(pool) - 2
     kernel, stride, padding = (ints(pool.args[i], rank) for i in (1, 2, 3))
     channels, name = int(G.shape(pool)[1]), G.name_of(pool)
-    weight = torch.full((channels, 1, *kernel), 1.0 / prod(kernel))
+    weight = torch.full((channels, 1, *kernel), 1.0 / prod(kernel), dtype=torch.float32)
     (stored,) = add_parameters(module, name, weight=weight)
     args = (pool.args[0], stored, None, stride, padding * 2, [1] * rank, channels)
     G.replace(pool, clone_as(pool, torch_ops.conv, args))

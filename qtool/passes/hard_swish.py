@@ -50,7 +50,10 @@ def _rewrite(module: fx.GraphModule) -> int:
             continue
         x, name = node.args[0], G.name_of(node)
         half = G.add_tensor(
-            module, next(iter(module.graph.nodes)), torch.tensor([0.5]), f"{name}.half"
+            module,
+            next(iter(module.graph.nodes)),
+            torch.tensor([0.5], dtype=torch.float32),
+            f"{name}.half",
         )
         sixth = G.add_call(node, torch_ops.rescale, (x, 1.0 / 6.0), f"{name}.sixth", node)
         total = G.add_call(node, aten.add.Tensor, (sixth, half), f"{name}.add", node)

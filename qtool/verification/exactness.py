@@ -105,6 +105,15 @@ class Exactness(JsonRecord):
         """Whether all output values are identical."""
         return self.identical == self.elements
 
+    @property
+    def rounding(self) -> str:
+        """How float nodes differ, after "verified"; empty where all values are identical."""
+        if self.exact:
+            return ""
+        return (
+            f"integer kernels bit for bit; float nodes round otherwise, by {self.worst:.2g} codes"
+        )
+
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""
         where = f"{self.runtime}, {quantity(self.samples, 'sample')}"

@@ -128,11 +128,13 @@ class FileCheck(Result, Exactness):
         not_compared: why the engine could not be compared; `samples` is then 0.
         delegate: comparison with the default delegate of a TFLite file, whose kernels differ from
             the reference kernels and between processors; None for other files.
+        other_target: the target of the file if its kernels are not those of this machine.
     """
 
     self_test: SelfCheck = field(default_factory=SelfCheck)
     not_compared: str = ""
     delegate: Exactness | None = None
+    other_target: str = ""
 
     @property
     def passed(self) -> bool:
@@ -145,5 +147,15 @@ class FileCheck(Result, Exactness):
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
         if self.delegate is not None:
             rows.append(("delegate", self.delegate.rows()[0][1]))
-        good = self.exact and self.passed
-        return Summary(title, "verified" if good else "not verified", tuple(rows))
+        return Summary(title, self._headline(), tuple(rows))
+
+    def _headline(self) -> str:
+        """Return the verdict, which is that of `passed`."""
+        if not self.passed:
+            return "not verified"
+        verdict, reason = "verified", self.rounding
+        if self.other_target:
+            verdict = f"verified on this CPU alone, which {self.other_target} is not for"
+        if self.not_compared:
+            reason = "by its self-test; the engine was not compared"
+        return f"{verdict}: {reason}" if reason else verdict

@@ -53,11 +53,12 @@ class Verification(Result):
 
     def _verified(self) -> str:
         if self.exactness is None:
-            return self.missing_runtime or "the file computes what was planned"
+            why = self.missing_runtime or "it does not run here"
+            return f"as written, against the plan; not in the target's runtime: {why}"
         where = f"{self.coverage.runtime}, {quantity(self.exactness.samples, 'sample')}"
         if self.exactness.exact:
             return f"identical to the integer engine, bit for bit ({where})"
-        return f"integer kernels identical to the integer engine; float nodes round apart ({where})"
+        return f"{self.exactness.rounding} ({where})"
 
     def summary(self, title: str = "Verification", text: str = "") -> Summary:
         """Return the result in a few lines."""

@@ -6,7 +6,7 @@ import errno
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +366,60 @@ def test_it_goes_on_to_the_same_bytes(
     assert [f.name for f in tmp_path.iterdir()] == ["net.onnx.blocks"]
     made(folder, tmp_path / "net.onnx")
     assert content(tmp_path / "net.onnx") == content(whole[1])
+
+
+def _flip(at: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def _cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+DAMAGE = {
+    "weight flipped": ("weights.data", _flip(100), "block 0 in .* is damaged"),
+    "weights cut": ("weights.data", _cut, "block . in .* is damaged"),
+    "model flipped": ("block-0001.onnx", _flip(60), "block 1 in .* is damaged"),
+    "model cut": ("block-0001.onnx", _cut, "block 1 in .* is damaged"),
+    "record cut": ("block-0001.json", _cut, "block-0001.json is damaged"),
+    "record of other values": (
+        "block-0001.json",
+        lambda data: data.replace(b'"samples": ', b'"samples": 1'),
+        "block-0001.json is damaged",
+    ),
+    "record of another form": (
+        "block-0000.json",
+        lambda _: b'{"nodes": [5], "sqnr": "x"}',
+        "block-0000.json is damaged",
+    ),
+    "record without an end": ("block-0000.json", lambda _: b"[" * 100_000, "json is damaged"),
+    "data": ("data.txt", lambda _: b"\xff", "with other data"),
+}
+
+
+@pytest.fixture
+def interrupted(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A conversion that ended before its blocks were joined."""
+    with monkeypatch.context() as patch:
+        patch.setattr(quantize, "publish_blocks", lambda *_: sys.exit())
+        with pytest.raises(SystemExit):
+            made(folder, tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_block_is_no_part_of_the_result(
+    name: str,
+    damage: Callable[[bytes], bytes],
+    message: str,
+    folder: Path,
+    interrupted: Path,
+) -> None:
+    place = interrupted.with_name("net.onnx.blocks") / name
+    place.write_bytes(damage(place.read_bytes()))
+    with pytest.raises(FileError, match=message):
+        made(folder, interrupted)
+    assert not interrupted.exists()
 
 
 def test_work_of_others_is_left_alone(

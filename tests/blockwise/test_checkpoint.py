@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
+from qtool.blockwise.checkpoint import BlockRecord, block_digest, open_checkpoint
 from qtool.distributed import Ranks
 
 
@@ -21,7 +21,10 @@ def test_tensors_that_no_block_reads_any_more(
         for values in (*map(record.activations, range(4)), record.own_data, record.scratch):
             values.save(0, some, {})
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        record.add(BlockRecord("a block", 0, "", {}, 0, (), (), ()))
+        record.model(0).write_bytes(b"")
+        record.data.touch()
+        digest = block_digest(b"", record.data, 0, 0)
+        record.add(BlockRecord("a block", 0, digest, {}, 0, (), (), ()))
     with open_checkpoint(path, {}, Ranks()) as record:
         assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -186,3 +187,40 @@ def test_the_others_never_come(cli: Cli) -> None:
     )
     assert run.returncode == 2
     assert run.stderr.startswith("Error: cannot reach the other ranks of WORLD_SIZE (")
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK"])
+def test_a_number_that_is_none(name: str, cli: Cli) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "qtool", "inspect", "a.onnx"],
+        env={**os.environ, "WORLD_SIZE": "2", name: "x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert run.stderr.startswith(f"Error: the environment variable {name} is 'x', not a number;")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_waits_can_be_ended(number: signal.Signals, cli: Cli) -> None:
+    """It waits in C++ for those that never come."""
+    given = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29713"}
+    program = (
+        "import sys, threading, torch.distributed as dist, qtool.cli\n"
+        "wait = dist.init_process_group\n"
+        "def waiting(*a): print('waits', flush=True); wait(*a)\n"
+        "dist.init_process_group = waiting\n"
+        "sys.argv[1:] = ['inspect', 'a.onnx']; qtool.cli.main()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, **given},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        assert process.wait(60) == -number

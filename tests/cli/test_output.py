@@ -138,3 +138,23 @@ def test_every_long_step_of_a_command_tells(cli: Cli) -> None:
     named = ("calibrating", "solve", "gptq", "node by node", "exporting and verifying", "timing")
     assert set(named) <= set(steps)
     assert steps.index("calibrating") < steps.index("solve") < steps.index("timing")
+
+
+def test_names_bring_no_control_sequences(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of layers are those of other people's files."""
+    summary = Summary("a\x1b[31m", "int8", (("layer", "b\x1b]0;c\x07"),), (), ("d\x1b[2J",))
+    with click.Context(click.Command("any")) as context:
+        context.meta[VERBOSE] = 1
+        output.show_summary(summary, "e\x1b[31m")
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert "b\\x1b]0;c\\x07" in printed.out
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100, no_color=True)
+    monkeypatch.setattr(output, "Console", lambda **_: console)
+    with click.Context(click.Command("any")):
+        output.show_summary(summary)
+    assert "\x1b[31m" not in file.getvalue()
+    assert "\x1b]0" not in file.getvalue()

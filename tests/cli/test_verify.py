@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qtool.api import other_cpus
+from qtool.backends.onnxruntime.emulation.available import Missing
 from tests.backends.onnxruntime.emulation.networks import pretend
 from tests.cli.conftest import Cli
 
@@ -24,7 +25,7 @@ if stem in ("codes", "forced"):  # the last codes of the file that returns them
 @pytest.fixture
 def emulated(sample: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Every processor can be emulated, and is this one."""
-    monkeypatch.setattr(other_cpus, "check_available", lambda cpus: None)
+    monkeypatch.setattr(other_cpus, "check_available", lambda *_, **__: Missing())
     (tmp_path / "scripts").mkdir()
     pretend(monkeypatch, tmp_path / "scripts")
     return sample
@@ -38,6 +39,24 @@ def test_equal_codes_are_exit_code_0(emulated: Cli) -> None:
     rows = [line.split() for line in message.splitlines()[1:3]]
     assert [row[0] for row in rows] == ["haswell", "wasm"]
     assert [row[1:4] for row in rows] == [["80", "of", "80"]] * 2
+
+
+def test_all_runs_what_is_here_and_names_the_rest(
+    emulated: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = Missing(("cortex-a53", "wasm"), "cortex-a53 (no qemu), wasm (no node); install both")
+    asked: list[bool] = []
+    check = lambda cpus, some: asked.append(some) or missing  # noqa: E731  # in one line
+    monkeypatch.setattr(other_cpus, "check_available", check)
+    words = ("verify", "digits.int8.onnx", "--cpu", "all", "--samples", "4")
+    message = emulated(*words).stdout
+    assert "identical codes on 4 CPUs; not run on cortex-a53, wasm\n" in message
+    assert "not run   cortex-a53 (no qemu), wasm (no node); install both" in message
+    printed = json.loads(emulated(*words, "--json").stdout)
+    assert printed["missing"] == ["cortex-a53", "wasm"]
+    assert len(printed["results"]) == 4
+    emulated("verify", "digits.int8.onnx", "--cpu", "haswell,nehalem", "--samples", "4")
+    assert asked == [True, True, False]
 
 
 def test_other_codes_are_exit_code_1(

@@ -19,6 +19,7 @@ from qtool.backends.tflite.file import (
     load,
     to_bytes,
 )
+from qtool.backends.tflite.self_test import without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
@@ -145,7 +146,7 @@ def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:
     model.export(tmp_path / "net.tflite")
     body = path.read_text().split("{")[1].split("}")[0]
     data = bytes(int(b, 16) for b in body.replace("\n", " ").split(",") if b.strip())
-    written = load(tmp_path / "net.tflite")
+    written = without_self_test(load(tmp_path / "net.tflite"))
     without = {k: v for k, v in written.metadata.items() if k != ENTRY}
     assert data == to_bytes(replace(written, metadata=without))
     main = (tmp_path / "net_main.cc").read_text()
@@ -320,3 +321,79 @@ def test_a_file_without_integers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"would hold no integers.*use mode='static'"):
         model.export(tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- what the model says of its file -----------------------------------------------------------
+
+
+@needs_litert
+@pytest.mark.parametrize(
+    "options", [{}, {"layout": "nchw"}, {"interface": "int8"}], ids=["plain", "nchw", "int8"]
+)
+def test_the_model_verifies_its_file(options: dict[str, str], tmp_path: Path) -> None:
+    model, path = converted("digits", "tflite"), tmp_path / "model.tflite"
+    exported = model.export(path, **options)
+    again = model.verify(path)
+    assert exported is not None
+    assert again.passed
+    assert again.exactness == exported.exactness
+    assert again.parity == exported.parity
+    assert model.check_file(path) == (exported.parity, exported.exactness)
+
+
+@needs_litert
+def test_coverage_and_verification_are_those_of_the_last_export(tmp_path: Path) -> None:
+    x = images(4)
+    net = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU()).eval()
+    model = qtool.quantize(net, [x], **TFLITE)
+    fresh = model.verify()  # nothing was exported: the target's runtime decides
+    assert fresh.coverage.runtime.startswith("LiteRT")
+    assert fresh.passed
+    assert "as planned" in str(model.coverage)
+    exported = model.export(tmp_path / "model.tflite")
+    assert exported is not None
+    assert model.coverage is exported.coverage
+    on_onnx = model.export(tmp_path / "model.onnx")
+    assert on_onnx is not None
+    assert model.coverage is on_onnx.coverage
+    assert model.verify().coverage.runtime == on_onnx.coverage.runtime
+    assert model.verify(tmp_path / "model.tflite").coverage == exported.coverage
+
+
+@needs_litert
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    converted("digits", "tflite").export(tmp_path / "digits.tflite")
+    with pytest.raises(VerificationError, match=r"digits\.tflite is not a file of this model"):
+        converted("depthwise", "tflite").verify(tmp_path / "digits.tflite")
+
+
+@needs_litert
+def test_a_file_of_other_weights_does_not_pass(tmp_path: Path) -> None:
+    first, second = (
+        qtool.quantize(nn.Sequential(nn.Linear(8, 8)).eval(), [torch.randn(16, 8)], **TFLITE)
+        for _ in range(2)
+    )
+    first.export(tmp_path / "model.tflite")
+    assert not second.verify(tmp_path / "model.tflite").passed
+
+
+TFLITE = {"target": "tflite", "accuracy": "fast"}
+
+
+@needs_litert
+@pytest.mark.parametrize("name", ["residual_concat", "depthwise", "digits"])
+def test_the_integer_program_of_an_exported_file_gives_its_codes(name: str, tmp_path: Path) -> None:
+    """Inputs and outputs in the layout of the network; LiteRT is the oracle."""
+    model, x = converted(name, "tflite"), samples(name)[:8]
+    path = tmp_path / "model.tflite"
+    model.export(path, interface="int8", layout="nchw")
+    program, file = model.integer(), TfliteFile(path)
+    (codes,) = program(x)
+    expected = litert.run_reference(path, file.arrays([x.numpy()]))
+    real = (
+        codes if codes.is_floating_point() else program.params[program.outputs[0]].dequantize(codes)
+    )
+    (port,) = file.outputs
+    assert port.params is not None
+    apart = np.abs(port.params.quantize(real).numpy().astype(int) - expected[0])
+    assert apart.max() <= (0 if name == "depthwise" else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
+from qtool.api.generation import _ends
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, OptionError
 from qtool.evaluation.generation import Sampling, next_tokens
@@ -96,3 +98,17 @@ def test_what_cannot_generate(model: Path, tmp_path: Path) -> None:
         qtool.generate(file, PROMPT, tokenizer=model, top_p=0)
     with pytest.raises(OptionError, match="temperature is 0"):
         qtool.generate(file, PROMPT, tokenizer=model, model=model, temperature=1.0)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", '{"eos_token_id": {}}', "[" * 100_000])
+def test_a_damaged_configuration_is_refused(text: str, model: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tokenizer"
+    shutil.copytree(model, place)
+    (place / "generation_config.json").write_text(text)
+    with pytest.raises(DataError, match=r"generation_config\.json is no configuration of a model"):
+        _ends(place)
+
+
+def test_a_prompt_that_is_no_text(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="bytes that are no UTF-8"):
+        qtool.generate(tmp_path / "none.onnx", "\udcff", tokenizer=model)

@@ -30,7 +30,13 @@ def file(tmp_path: Path) -> Path:
 X = torch.arange(6.0).reshape(2, 3)
 
 
-@pytest.mark.parametrize("batch", [X, (X, torch.zeros(2)), {"x": X}, X.numpy(), {"x": X, "y": X}])
+FORMS = [
+    *(X, (X, torch.zeros(2)), {"x": X}, X.numpy(), {"x": X, "y": X}),
+    *({"image": X}, {"image": X, "labels": X}, {"y": X}),  # the only entry that is no label
+]
+
+
+@pytest.mark.parametrize("batch", FORMS)
 def test_batches_in_any_form(file: Path, batch: object) -> None:
     (array,) = Feeder(file).arrays(batch, 0)
     assert np.array_equal(array, X.numpy())
@@ -39,11 +45,11 @@ def test_batches_in_any_form(file: Path, batch: object) -> None:
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
-        ({"y": X}, "batch 7 lacks input 'x': it gives y; the model takes x"),
+        ({"a": X, "b": X}, "batch 7 lacks input 'x': it gives a, b; the model takes x"),
         (X.double(), "batch 7, input 'x' is float64, the model takes float32"),
         (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
         (X / 0, "batch 7, input 'x' holds"),
-        ({"x": [X]}, r"batch 7 lacks input 'x': it gives x\.0; the model takes x"),
+        ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0, a; the model takes x"),
         ({"x": 1.5}, "is a float, not a tensor"),
         ("text", "a batch is a str"),
     ],

@@ -179,7 +179,9 @@ def make_trainable(state: ConversionState) -> TrainableGraph:
         point, root = state.plan.point(name), state.plan.root(name)
         place.set_params(params[name])
         if root in scales:
-            log = trainable.scales.setdefault(root, nn.Parameter(torch.zeros(())))
+            log = trainable.scales.setdefault(
+                root, nn.Parameter(torch.zeros((), dtype=torch.float32))
+            )
             _replace_module(module, place, _Activation(params[name], log, trainable.max_logs[root]))
         elif name in layers and params[name].qtype.bits < FROZEN_WEIGHT_BITS:
             scale = params[name].along(params[name].scale, _constant(state, point).shape)

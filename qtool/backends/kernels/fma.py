@@ -22,7 +22,7 @@ def _torch_rounds_once() -> bool:
     """
     generator = torch.Generator().manual_seed(0)
     for shape in ((16, 8, 64), (3, 5, 7)):
-        a, b, c = (torch.randn(shape, generator=generator) for _ in range(3))
+        a, b, c = (torch.randn(shape, generator=generator, dtype=torch.float32) for _ in range(3))
         for one, other in ((a, b), (a, b[:1]), (a[..., :1], b[0])):
             if not torch.equal(torch.addcmul(c, one, other), fma32(one, other, c)):
                 return False

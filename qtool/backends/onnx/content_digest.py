@@ -1,7 +1,6 @@
-"""Digest of what an ONNX file computes: its graph and its weights.
+"""Digest of an ONNX file: graph, weights, metadata and the self-test but for its own digits.
 
-It ignores metadata, producer and documentation strings, and whether weights are in the file or in a
-second one.
+Whether weights are in the file or in a second one makes no difference.
 """
 
 from __future__ import annotations
@@ -24,36 +23,67 @@ _ABOUT = (
     "model_version",
     "domain",
 )
+"""Fields that a digest of `FIRST_FORMAT` ignores."""
+FIRST_FORMAT = 1
+"""The format of self-tests whose digest is of graph and weights alone."""
 _CHUNK = 1 << 24  # bytes read at once
-_DIGITS = 32
+DIGITS = 32
+_CONTENT = '"content":"'
+"""What the digest follows in the JSON of a self-test."""
 
 
-def content_digest(path: str | Path) -> str:
-    """Return the SHA-256 of graph and weights, 32 hexadecimal digits.
+def content_digest(path: str | Path, self_test: onnx.StringStringEntryProto | None = None) -> str:
+    """Return the SHA-256 of a file, 32 hexadecimal digits.
 
-    The digest is of the deterministic protobuf serialization of the model without `_ABOUT` and
-    without initializers, then of each initializer's name, type, shape and bytes.
+    It is of the deterministic protobuf serialization of the model without initializers, then of
+    each initializer's name, type, shape and bytes. In the value of a metadata entry that begins as
+    a self-test does, zeros take the place of the digest.
+
+    Args:
+        path: the file.
+        self_test: an entry that it will have as its last one.
 
     Raises:
         FileError: not an ONNX file, or its external data cannot be read.
     """
-    path = Path(path)
+    return _digest(Path(path), () if self_test is None else (self_test,))
+
+
+def graph_digest(path: str | Path) -> str:
+    """Return the digest of `FIRST_FORMAT`, of graph and weights alone; see `content_digest`."""
+    return _digest(Path(path), None)
+
+
+def blank(text: str) -> str:
+    """Return the JSON of a self-test with zeros for its digest; other texts unchanged."""
+    start = text.find(_CONTENT) + len(_CONTENT)
+    if not text.startswith('{"format":') or start < len(_CONTENT):
+        return text
+    return f"{text[:start]}{'0' * DIGITS}{text[start + DIGITS :]}"
+
+
+def _digest(path: Path, more: tuple[onnx.StringStringEntryProto, ...] | None) -> str:
     try:
         model = onnx.load(path, load_external_data=False)
-        digest = hashlib.sha256(_without_weights(model))
+        digest = hashlib.sha256(_without_weights(model, more))
         for tensor in model.graph.initializer:
             digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
             for chunk in _bytes_of(tensor, path.parent):
                 digest.update(chunk)
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:DIGITS]
 
 
-def _without_weights(model: onnx.ModelProto) -> bytes:
+def _without_weights(
+    model: onnx.ModelProto, more: tuple[onnx.StringStringEntryProto, ...] | None
+) -> bytes:
     bare = with_initializers(model, ())
-    for field in _ABOUT:
+    for field in _ABOUT if more is None else ():
         bare.ClearField(field)
+    bare.metadata_props.extend(more or ())
+    for entry in bare.metadata_props:
+        entry.value = blank(entry.value)
     return bytes(bare.SerializeToString(deterministic=True))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,18 @@ from typing import Any
 import numpy as np
 import onnx
 
+from qtool.backends.onnx.content_digest import DIGITS, FIRST_FORMAT, content_digest
 from qtool.backends.onnx.storage import LIMIT
 from qtool.core.errors import FileError, VerificationError
 
-_KEY = "qtool_self_test"
-_FORMAT = 1
+KEY = "qtool_self_test"
+"""Name of the metadata."""
+_FORMAT = 2
+_MARK = f'{{"format":{_FORMAT},"content":"'
+"""Begin of the JSON, by which a test whose key is damaged is recognised."""
 MAX_BYTES = 8192
 """Size of the metadata entry."""
-_MOST_ELEMENTS, _MOST_TENSORS = 1 << 30, 1 << 20
+_MOST_ELEMENTS, _MOST_TENSORS, _MOST_VALUE = 1 << 30, 1 << 20, 1 << 62
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class SelfTest:
     """The expected results of a file.
 
     Attributes:
-        content: digest of graph and weights (see content_digest.py).
+        content: digest of the file (see content_digest.py); "" before it is in a file.
         inputs: in the order of the file's inputs.
         runs: the number of runs, each with other inputs.
         kinds: a letter for each tensor of the test, in graph order: "e" exact, "a" approximate, "-"
@@ -66,6 +70,7 @@ class SelfTest:
         sketches: of approximate tensors.
         limit_db: the lowest signal-to-noise ratio of approximate tensors.
         missing: why there is no test; then only `content` is set.
+        format: of the JSON; a digest of the first one is of graph and weights alone.
     """
 
     content: str
@@ -76,10 +81,11 @@ class SelfTest:
     sketches: tuple[Sketch, ...] = ()
     limit_db: float = 0.0
     missing: str = ""
+    format: int = _FORMAT
 
     def text(self) -> str:
         """Return the JSON for the file."""
-        data: dict[str, Any] = {"format": _FORMAT, "content": self.content}
+        data: dict[str, Any] = {"format": self.format, "content": self.content}
         if self.missing:
             return _json({**data, "missing": self.missing})
         profiles: dict[tuple[str, ...], list[str]] = {}
@@ -105,7 +111,7 @@ class SelfTest:
 
     def metadata(self) -> dict[str, str]:
         """Return key and value for the file."""
-        return {_KEY: self.text()}
+        return {KEY: self.text()}
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> SelfTest | None:
@@ -114,12 +120,20 @@ class SelfTest:
         Raises:
             VerificationError: it is damaged, or of a newer format.
         """
-        text = next((p.value for p in model.metadata_props if p.key == _KEY), None)
-        if text is None:
-            return None
+        entries = (p for p in model.metadata_props if p.key == KEY or p.value.startswith(_MARK))
+        text = next((p.value for p in entries), None)
+        return None if text is None else cls.read(text)
+
+    @classmethod
+    def read(cls, text: str) -> SelfTest:
+        """Read the JSON of a file.
+
+        Raises:
+            VerificationError: it is damaged, or of a newer format.
+        """
         try:
             data = json.loads(text)
-            if data["format"] != _FORMAT:
+            if data["format"] not in (FIRST_FORMAT, _FORMAT):
                 raise VerificationError(
                     f"the self-test in the file has format {data['format']!r}; this version of "
                     f"qtool reads format {_FORMAT}. Use a newer qtool"
@@ -133,14 +147,15 @@ class SelfTest:
 
 
 def attach(path: Path, test: SelfTest) -> None:
-    """Add a self-test to a file without one.
+    """Add a self-test to a file without one, with the digest of the whole.
 
-    Nothing is parsed: protobuf merges concatenated messages.
+    The message is appended: protobuf merges concatenated messages.
 
     Raises:
-        FileError: the file cannot be written.
+        FileError: the file cannot be read or written.
     """
-    entry = onnx.StringStringEntryProto(key=_KEY, value=test.text())
+    entry = onnx.StringStringEntryProto(key=KEY, value=replace(test, content="0" * DIGITS).text())
+    entry.value = replace(test, content=content_digest(path, entry)).text()
     more = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
     try:
         if path.stat().st_size + len(more) > LIMIT:
@@ -157,7 +172,8 @@ def _json(value: Any) -> str:
 
 def _parse(data: Mapping[str, Any]) -> SelfTest:
     if "missing" in data:
-        return SelfTest(str(data["content"]), missing=str(data["missing"]))
+        content, missing = str(data["content"]), str(data["missing"])
+        return SelfTest(content, missing=missing, format=data["format"])
     sizes = [prod(map(int, shape)) for shape, *_ in data["inputs"]]
     counts = [int(count) for _, count in data["kinds"]] + [int(n) for *_, n in data["digests"]]
     if max(sizes, default=0) > _MOST_ELEMENTS or sum(counts) + int(data["runs"]) > _MOST_TENSORS:
@@ -167,10 +183,12 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         for names, text, count in data["digests"]
         for name in names
     }
-    inputs = (
+    inputs = [
         InputSpec(tuple(map(int, shape)), int(low), int(high), float(scale))
         for shape, low, high, scale in data["inputs"]
-    )
+    ]
+    if any(not -_MOST_VALUE <= i.low <= i.high <= _MOST_VALUE for i in inputs):
+        raise ValueError("a range beyond all that qtool writes")
     return SelfTest(
         str(data["content"]),
         tuple(inputs),
@@ -179,6 +197,7 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         digests,
         tuple(_unpack(*each) for each in data["sketches"]),
         float(data["limit_db"]),
+        format=data["format"],
     )
 
 

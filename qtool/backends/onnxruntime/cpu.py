@@ -53,7 +53,7 @@ def _reproduces(profile: Profile, product: Array, total: Array) -> bool:
 
 
 def _params(scale: float, zero: int) -> QuantParams:
-    return QuantParams(UINT8, torch.tensor(scale), torch.tensor(zero))
+    return QuantParams(UINT8, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero))
 
 
 _CODES = np.full((2, 8), UINT8.qmax, np.uint8)

@@ -39,7 +39,7 @@ from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
-from qtool.core.types import Array, Progress
+from qtool.core.types import Array, Progress, QuantParams
 from qtool.planning.targets import TARGETS, Target
 from qtool.verification import Coverage, Exactness, FileCheck
 
@@ -109,7 +109,8 @@ class OnnxFile:
             if not self_test.present:
                 raise
             return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
-        return FileCheck(**vars(comparison), self_test=self_test)
+        other = "" if self.runs_here else str(self.target)
+        return FileCheck(**vars(comparison), self_test=self_test, other_target=other)
 
     def conversion(self) -> Conversion | None:
         info = FileInfo.of(self.outline)
@@ -259,6 +260,8 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
         if len(node.inputs) < 2 or not node.outputs:
             raise VerificationError(f"the graph is invalid: {node.name} lacks inputs or outputs")
         output, source = node.outputs[0], node.inputs[0]
+        if node.op_type == ends[1]:
+            _make_float(file, source, graph.params(node))
         codes = graph.codes(output)
         if codes is not None and codes.constant is not None:
             real = codes.dequantize().numpy()
@@ -269,6 +272,50 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
         _replace_value(output, source)
     RemoveUnusedNodesPass()(file.model)
     return ir.to_proto(file.model)
+
+
+def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) -> None:
+    """Give operators on codes, which move them, constants in float.
+
+    Args:
+        file: the model.
+        codes: what a DequantizeLinear reads.
+        params: its parameters.
+
+    Raises:
+        VerificationError: the constants have parameters for each channel.
+    """
+    maker = None if codes is None else codes.producer()
+    if codes is None or maker is None or maker.op_type in ("QuantizeLinear", "Constant"):
+        return
+    kind = np.dtype(params.qtype.numpy_dtype)
+    if maker.op_type == "Pad" and input_at(maker, 2) is None and _pads_with_codes(maker):
+        zero = ir.Value(name=f"{maker.name}/code", const_value=ir.Tensor(np.zeros((), kind)))
+        file.model.graph.register_initializer(zero)
+        maker.resize_inputs(max(len(maker.inputs), 3))
+        maker.replace_input_with(2, zero)
+    for index, value in enumerate(maker.inputs):
+        array = array_of(value)
+        if value is None or array is None:
+            _make_float(file, value, params)
+        elif array.dtype == kind:
+            if params.axis is not None:
+                raise VerificationError(
+                    f"{maker.name} moves codes with a scale for each channel; pass the float model "
+                    f"with {argument('--model')}"
+                )
+            real = params.dequantize(torch.from_numpy(np.array(array))).numpy()
+            name = f"{maker.name}/{index}/float"
+            constant = ir.Value(name=name, const_value=ir.Tensor(real))
+            file.model.graph.register_initializer(constant)
+            maker.replace_input_with(index, constant)
+    for output in maker.outputs:
+        if output.dtype is not None:
+            output.dtype = ir.DataType.FLOAT
+
+
+def _pads_with_codes(node: ir.Node) -> bool:
+    return bool(attributes_of(node).get("mode", "constant") == "constant")
 
 
 def _replace_value(value: ir.Value, source: ir.Value) -> None:

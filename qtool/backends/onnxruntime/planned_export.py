@@ -104,8 +104,6 @@ class OnnxExport:
                 self.simulation.trim_memory()
             written = self.file(exported, sample)
             yield written
-            if qdq and written.checked is not None:
-                self._coverage = written.checked.coverage
             written.file.close()
             few = self.simulation.graph.smaller(sample, SAMPLES)
             attach(temporary, make_self_test(written.file, few.arrays(), self.simulation.macs))
@@ -148,15 +146,10 @@ class OnnxExport:
 
 
 class PlannedOnnx:
-    """An ONNX file of a quantized model; see `PlannedFile`.
-
-    Attributes:
-        checked: what the last check measured.
-    """
+    """An ONNX file of a quantized model; see `PlannedFile`."""
 
     def __init__(self, simulation: FakeQuantized, file: ExportedFile, sample: Batch) -> None:
         self.simulation, self.file, self.sample = simulation, file, sample
-        self.checked: Checked | None = None
 
     def check(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
@@ -165,11 +158,10 @@ class PlannedOnnx:
         used, missing = find_runtime(target(plan.target))
         outputs = None if exactness is None else self.file.run(inputs)
         coverage = measure_coverage(self.file, plan, used)
-        self.checked = Checked(parity, exactness, coverage, outputs, missing=missing)
-        if exactness is not None:
-            other = measure_portability(self.simulation, self.file, self.sample)
-            self.checked = Checked(parity, exactness, coverage, outputs, other)
-        return self.checked
+        if exactness is None:
+            return Checked(parity, exactness, coverage, outputs, missing=missing)
+        other = measure_portability(self.simulation, self.file, self.sample)
+        return Checked(parity, exactness, coverage, outputs, other)
 
     @property
     def place(self) -> str:

@@ -22,6 +22,8 @@ from qtool.core.errors import VerificationError
 
 METADATA = "qtool"
 """Name of the metadata of files of qtool: JSON."""
+DESCRIPTION = "qtool"
+"""Description of files of qtool."""
 LAYOUT = "layout"
 """Key there: the order of the axes of inputs and outputs."""
 ENTRY = "qtool_conversion"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 
 from qtool.backends.tflite.conversion_record import LAYOUT, METADATA, read_metadata
 from qtool.backends.tflite.engine.call import is_codes
+from qtool.backends.tflite.export.convert import without_unused
 from qtool.backends.tflite.file import Model, Operator, Tensor
 from qtool.core.errors import VerificationError
 
 _BORDERS = ("QUANTIZE", "DEQUANTIZE")
+_PART = re.compile(r"\.part\d+$")
+"""End of the name of a part of a result, see `export.linear`."""
 
 
 def without_quantization(model: Model) -> Model:
@@ -27,22 +31,31 @@ def without_quantization(model: Model) -> Model:
         raise VerificationError("the file has no quantized tensor; pass its float model")
     tensors = list(map(_real, model.tensors))
     same: dict[int, int] = {}
-    operators = []
+    operators, layers = list[Operator](), dict[int, tuple[int, ...]]()
     for op in model.operators:
         inputs = tuple(same.get(i, i) for i in op.inputs)
-        if op.name in _BORDERS and op.outputs[0] not in model.outputs:
+        if op.name == "FULLY_CONNECTED" and _PART.search(model.tensors[op.outputs[0]].name):
+            layers[op.outputs[0]] = inputs[:2]
+        if (
+            op.name == "ADD"
+            and layers.get(inputs[0])
+            and layers[inputs[0]] == layers.get(inputs[1])
+        ):
+            same[op.outputs[0]] = inputs[0]  # without codes each part is the whole result
+        elif op.name in _BORDERS and op.outputs[0] not in model.outputs:
             same[op.outputs[0]] = inputs[0]
         elif op.name in _BORDERS:  # an output keeps its tensor
             operators.append(_copy(model, tensors, inputs[0], op.outputs[0]))
         else:
             operators.append(replace(op, inputs=inputs))
     layout = {k: v for k, v in read_metadata(model).items() if k == LAYOUT}
-    return replace(
+    changed = replace(
         model,
         tensors=tuple(tensors),
         operators=tuple(operators),
         metadata={METADATA: json.dumps(layout).encode()},
     )
+    return without_unused(changed)
 
 
 def _copy(model: Model, tensors: list[Tensor], source: int, output: int) -> Operator:

@@ -167,6 +167,10 @@ def _filled(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> No
 def invoke(model: Any, path: str, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
     """Run an interpreter on arrays as the file has them, and return it."""
     _filled(model, path, arrays)
+    return _run(model, path)
+
+
+def _run(model: Any, path: str) -> Any:
     with _described(path, "fails on it"):
         model.invoke()
     return model
@@ -177,12 +181,20 @@ def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
     return [model.get_tensor(d["index"]) for d in model.get_output_details()]
 
 
+def _invoked(path: str, kernels: str, arrays: Arrays, **options: Any) -> Any:
+    """Return an interpreter after a run; LiteRT may never end to load a damaged file."""
+    with subprocess_runner.time_limit(subprocess_runner.LOAD_SECONDS):
+        model = interpreter(path, kernels, **options)
+        _filled(model, path, arrays)
+    return _run(model, path)
+
+
 def _handle_run(kernels: str, path: str, arrays: Arrays) -> tuple[Message, Arrays]:
-    return {}, outputs(invoke(interpreter(path, kernels), path, arrays))
+    return {}, outputs(_invoked(path, kernels, arrays))
 
 
 def _handle_trace(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
-    model = invoke(interpreter(path, "BUILTIN_REF", keep=True), path, arrays)
+    model = _invoked(path, "BUILTIN_REF", arrays, keep=True)
     indices, values = [], []
     for operator in model._get_ops_details():
         for index in map(int, operator["outputs"]):
@@ -194,7 +206,7 @@ def _handle_trace(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
 
 def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
     threads, runs = map(int, arrays[0])
-    model = invoke(interpreter(path, "AUTO", threads=threads), path, arrays[1:])
+    model = _invoked(path, "AUTO", arrays[1:], threads=threads)
     spent = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -204,9 +216,10 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:
-    model = interpreter(path, "AUTO")
-    with _described(path, "refuses it"):
-        model.allocate_tensors()
+    with subprocess_runner.time_limit(subprocess_runner.LOAD_SECONDS):
+        model = interpreter(path, "AUTO")
+        with _described(path, "refuses it"):
+            model.allocate_tensors()
     operators = model._get_ops_details()
     partitions = [o for o in operators if o["op_name"] == "DELEGATE"]
     known = [o for o in operators if o["op_name"] != "DELEGATE"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from qtool.backends.kernels.lookup import all_codes
+from qtool.backends.onnx.self_test_format import KEY
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import tflm
@@ -140,7 +141,8 @@ def compare(file: TfliteFile, batch: Arrays) -> str:
 
 def flash_bytes(file: TfliteFile) -> int:
     """Return the bytes of a file as a microcontroller has it: without what only qtool reads."""
-    return file.path.stat().st_size - len(file.model.metadata.get(ENTRY, b""))
+    entries = (file.model.metadata.get(name, b"") for name in (ENTRY, KEY))
+    return file.path.stat().st_size - sum(map(len, entries))
 
 
 def describe(file: TfliteFile) -> str:

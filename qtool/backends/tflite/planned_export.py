@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import lower_to_qdq
+from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.export import Layout, Written, to_tflite
-from qtool.backends.tflite.file import TFLITE, from_bytes, to_bytes
+from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
+from qtool.backends.tflite.self_test import make_self_test, with_self_test, without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes, tflite_coverage
 from qtool.core import graph as G
@@ -31,7 +35,7 @@ from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
-from qtool.verification import NodeParity, Parity
+from qtool.verification import Coverage, Exactness, NodeParity, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.parity import difference
 from qtool.verification.simulation_parity import compare_points
@@ -92,7 +96,7 @@ def publish(verified: Path, path: Path, kind: str) -> None:
 
 def _without_record(data: bytes) -> bytes:
     """Return a file without what only qtool reads, for the flash of a microcontroller."""
-    model = from_bytes(data)
+    model = without_self_test(from_bytes(data))
     metadata = {name: value for name, value in model.metadata.items() if name != ENTRY}
     return to_bytes(replace(model, metadata=metadata))
 
@@ -290,21 +294,63 @@ class TfliteExport:
         self,
         path: Path,
         options: ExportOptions,
-        sample: Batch,  # noqa: ARG002  # the file has no self-test
+        sample: Batch,
         verify: bool,  # noqa: ARG002  # nothing is kept for it
     ) -> Iterator[PlannedTflite]:
-        """See `Export`."""
+        """See `Export`. A TFLite file carries a test of itself."""
         if options.external_data:
             raise ExportError("a TFLite file holds its weights itself; leave external_data out")
         plan = self.simulation.plan
-        layout = layout_of(plan.target, options.layout, options.interface)
-        qdq = lower_to_qdq(self.simulation.module, plan, target(plan.target))
-        written = write(self.simulation, qdq, layout, self._metadata)
+        written = self._write(layout_of(plan.target, options.layout, options.interface))
         with scratch_folder() as folder:
             temporary = folder / "model.tflite"
             save(written, temporary)
+            if options.format == TFLITE:
+                few = self.simulation.graph.smaller(sample, SAMPLES).arrays()
+                test = make_self_test(TfliteFile(temporary), few, self.simulation.macs)
+                temporary.write_bytes(with_self_test(written.model, test))
             yield PlannedTflite(self.simulation, written, temporary)
             publish(temporary, path, options.format)
+
+    def _write(self, layout: Layout) -> Written:
+        plan = self.simulation.plan
+        qdq = lower_to_qdq(self.simulation.module, plan, target(plan.target))
+        return write(self.simulation, qdq, layout, self._metadata)
+
+    def file(self, path: Path, sample: Batch) -> PlannedTflite:  # noqa: ARG002  # a protocol
+        """See `Export`. The layout is that of the file."""
+        file = TfliteFile(path)
+        ports = [*file.inputs, *file.outputs]
+        last, codes = any(p.order == (0, 2, 3, 1) for p in ports), any(p.params for p in ports)
+        written = self._write(Layout(last, codes))
+        if _structure(written.model) != _structure(file.model):
+            raise VerificationError(
+                f"{path} is not a file of this model: its operators or tensors are others"
+            )
+        return PlannedTflite(self.simulation, written, path)
+
+    def coverage(self) -> Coverage:
+        """See `Export`."""
+        return planned_coverage(self.simulation.plan)
+
+    def program(self, profile: str | None = None) -> Program:
+        """See `Export`. Inputs and outputs are in the layout of the network."""
+        written = self._write(Layout(channels_last=False, int8=False))
+        with scratch_folder() as folder:
+            save(written, folder / "model.tflite")
+            return _ending_in_codes(TfliteFile(folder / "model.tflite").program(profile))
+
+
+def _structure(model: Model) -> tuple[Any, ...]:
+    """Return operators and tensors without values."""
+    tensors = tuple((t.name, t.type, t.shape) for t in model.tensors)
+    return tensors, tuple((o.name, o.inputs, o.outputs) for o in model.operators)
+
+
+def _ending_in_codes(program: Program) -> Program:
+    """Return a program that leaves quantized outputs in codes."""
+    codes = {s.output: s.inputs[0] for s in program.instructions if s.kind == "dequantize"}
+    return replace(program, outputs=tuple(codes.get(n, n) for n in program.outputs))
 
 
 @dataclass(frozen=True)
@@ -334,3 +380,8 @@ class PlannedTflite:
             return file.run(arrays, default=True)
         except VerificationError:  # as `check` says, the delegate fails on it
             return file.run(arrays)
+
+    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
+        """See `PlannedFile`."""
+        checked = self.check(batch)
+        return checked.parity, checked.exactness

@@ -1,8 +1,9 @@
-"""A limit on the unpacked size of archives, checked before they fill the memory."""
+"""Checks of archives before they are read: their unpacked size, and their checksums."""
 
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 _MAX_RATIO = 200  # unpacked size over file size: arrays of zeros reach it, data does not
@@ -23,3 +24,14 @@ def archive_expansion_error(path: Path) -> str | None:
     return (
         f"it would unpack from {packed:,} to {size:,} bytes; check that this is the intended file"
     )
+
+
+def archive_damage(path: Path) -> str | None:
+    """Return which member of a zip archive is damaged, by its checksum, which torch.load does not
+    compare; None if none is, or if it is no zip archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            member = archive.testzip()
+    except (OSError, ValueError, NotImplementedError, EOFError, zlib.error, zipfile.BadZipFile):
+        return None  # its reader says why
+    return None if member is None else f"its member {member} is damaged; copy the file again"

@@ -228,7 +228,7 @@ def _from_blocks(packed: Tensor, scale: Tensor, zero_point: Tensor | None, bits:
     rows, blocks, width = packed.shape
     codes = unpack(packed, width * 8 // bits, bits).float()
     if zero_point is None:
-        middle = torch.full((rows, blocks), 2.0 ** (bits - 1))
+        middle = torch.full((rows, blocks), 2.0 ** (bits - 1), dtype=torch.float32)
     else:
         middle = unpack(zero_point.reshape(rows, -1), blocks, bits).float()
     return (codes - middle[..., None]) * scale.reshape(rows, blocks, 1)

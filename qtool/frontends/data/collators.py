@@ -13,6 +13,7 @@ import torch
 
 from qtool.core.data import to_tensor
 from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.paths import is_special_file
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
 
@@ -200,6 +201,16 @@ class UnreadableFileError(DataError):
     """An image or sound file that cannot be decoded."""
 
 
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+"""Decoders of images, by what a file contains: others start programs (Ghostscript for EPS)."""
+
+
+def _check_regular(file: Any) -> None:
+    """Refuse a pipe or a device, which reading may never end."""
+    if is_special_file(file):
+        raise UnreadableFileError(f"{file} is a pipe or a device; remove it from the data")
+
+
 def read_image(image: Any) -> Any:
     """Return an RGB image (PIL) from a path, or from a decoded image of a dataset.
 
@@ -209,8 +220,9 @@ def read_image(image: Any) -> Any:
     pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
         return image.convert("RGB")
+    _check_regular(image)
     try:
-        with pil.open(image) as opened:
+        with pil.open(image, formats=_FORMATS) as opened:
             return opened.convert("RGB")
     except Exception as error:  # decoders may raise anything for damaged files
         why = describe(error)
@@ -226,6 +238,7 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     if isinstance(sound, Mapping):  # as `datasets` decodes it
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
     library = require("soundfile", "reading sound", DataError)
+    _check_regular(sound)
     try:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:

@@ -32,6 +32,7 @@ from qtool.frontends.huggingface.model_folder import (
 )
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
@@ -104,7 +105,10 @@ def _prepare_decoder(model: DecoderWithCache, attention: str, cache: str) -> Non
     if attention == "fused":
         model.fuse_attention()
     if cache == "int8":
-        ones = [{k: torch.ones(t.shape[1] * t.shape[3]) for k, t in p.items()} for p in present]
+        ones = [
+            {k: torch.ones(t.shape[1] * t.shape[3], dtype=torch.float32) for k, t in p.items()}
+            for p in present
+        ]
         model.use_int8_cache(ones, ids)
 
 
@@ -124,7 +128,9 @@ def trial_weights(model: DecoderWithCache) -> Iterator[None]:
             shape = list(parameter.shape)
             if module is head:
                 shape[0] = min(shape[0], TRIAL_TOKENS)
-            noise = torch.randn(sum(shape), generator=random) / shape[-1] ** 0.5
+            noise = (
+                torch.randn(sum(shape), generator=random, dtype=torch.float32) / shape[-1] ** 0.5
+            )
             values = noise.as_strided(shape, [1] * len(shape))
             replaced.append((module, name, parameter))
             module._parameters[name] = nn.Parameter(values, requires_grad=False)
@@ -197,10 +203,11 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
     same: dict[int, list[str]] = {}
     for name, tensor in state.items():
         same.setdefault(id(tensor), []).append(name)
-    names = {}
+    names, known = {}, set[str]()
     for name, tensor in state.items():
         aliases = [name, *same[id(tensor)]]
         candidates = [c for n in aliases for c in (n, prefix + n, n.removeprefix(prefix))]
+        known.update(candidates)
         stored = next((c for c in candidates if c in files.tensors), None)
         if stored is None:
             stacked = any("experts" in n.split(".") for n in state)
@@ -219,4 +226,5 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
                 f"expects {list(tensor.shape)}; give the folder of one model"
             )
         names[name] = stored
+    check_unused_weights(model, files.tensors.keys() - known, files.folder)
     return names

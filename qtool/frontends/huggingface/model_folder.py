@@ -6,6 +6,7 @@ It runs no code of a folder, unpickles nothing and downloads nothing.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Mapping
 from inspect import signature
 from pathlib import Path
@@ -20,6 +21,7 @@ from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache
+from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
 
@@ -103,7 +105,7 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
             f"{path} is a timm folder, which has no tasks; leave out {argument('--task')}"
         )
     try:
-        with silence_logging():
+        with silence_logging(logging.CRITICAL, "torch", "transformers"):
             model = _timm(path, config) if is_timm else _transformers(path, config, task)
             model.eval()
             if isinstance(model, DecoderWithCache) and attention == "fused":
@@ -146,6 +148,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
             f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
             f"choose the {argument('--task')} that it was trained for"
         )
+    check_unused_weights(model, loading["unexpected_keys"], path)
     loaded: nn.Module = disable_cache(model).float()
     if (part := part_for_task(task)) is not None:
         return part(loaded)

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram, ExportGraphSignature
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.data.archive_limits import archive_expansion_error
+from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.errors import CaptureError
 from qtool.core.graph.process_lock import silence_logging
@@ -27,6 +27,7 @@ from qtool.core.shield import defer_signals
 from qtool.frontends.torch.attribute_names import with_valid_names
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
+from qtool.frontends.torch.size_expressions import check_size_expressions
 from qtool.frontends.torch.unsupported_nodes import unsupported_reason
 
 aten = torch.ops.aten
@@ -35,16 +36,17 @@ aten = torch.ops.aten
 def load_program(path: str | Path) -> ExportedProgram:
     """Read a `.pt2` file written by `torch.export.save`.
 
-    Files with pickled objects or compiled libraries are refused. The file is still a program: load
-    files of trusted authors only.
+    Files with pickled objects, compiled libraries, or sizes that are no arithmetic are refused. The
+    file is still a program: load files of trusted authors only.
 
     Raises:
         CaptureError: the file is missing, damaged or foreign.
     """
     if not is_file(path):
         raise CaptureError(f"{path}: no such file")
-    if (why := archive_expansion_error(Path(path))) is not None:
+    if (why := archive_expansion_error(Path(path)) or archive_damage(Path(path))) is not None:
         raise CaptureError(f"{path} is not read: {why}")
+    check_size_expressions(Path(path))
     try:
         with silence_logging(), _no_unpickling():
             return torch.export.load(path)

@@ -26,7 +26,7 @@ _BETWEEN = ("concat", "sigmoid", "tanh", "softmax", "gelu", "hard_swish", "elu",
 
 
 def _fixed(qtype: QType, scale: float, zero_point: int = 0) -> QuantParams:
-    return QuantParams(qtype, torch.tensor(scale), torch.tensor(zero_point))
+    return QuantParams(qtype, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point))
 
 
 QNN = Target(

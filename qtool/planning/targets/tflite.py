@@ -32,8 +32,8 @@ from qtool.planning.targets.base import (
 def _fixed(scale: float, zero_point: int) -> tuple[QuantParams, QuantParams]:
     """Return the parameters of an output of 8 bits, and those of all of 16 bits."""
     return (
-        QuantParams(INT8, torch.tensor(scale), torch.tensor(zero_point)),
-        QuantParams(INT16, torch.tensor(2.0**-15), torch.tensor(0)),
+        QuantParams(INT8, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point)),
+        QuantParams(INT16, torch.tensor(2.0**-15, dtype=torch.float32), torch.tensor(0)),
     )
 
 

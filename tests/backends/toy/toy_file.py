@@ -89,6 +89,16 @@ class ToyExport:
                 yield file
             _pack(onnx, path)
 
+    def file(self, path: Path, sample: Batch) -> PlannedFile:
+        """Unpack a file; the copy lives as long as the result."""
+        packed = ToyFile(path)
+        planned: Any = self.onnx.file(packed.onnx.path, sample)
+        planned.packed = packed
+        return planned
+
+    def __getattr__(self, name: str) -> Any:  # coverage, program
+        return getattr(self.onnx, name)
+
 
 def _pack(onnx: Path, path: Path) -> Path:
     with atomic_path(path, (SUFFIX,)) as temporary:

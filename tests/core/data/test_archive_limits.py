@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from qtool.core.data import archive_limits
-from qtool.core.data.archive_limits import archive_expansion_error
+from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.data.array_files import read_arrays
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.state_dicts import load_weights
@@ -55,3 +55,17 @@ def test_what_is_no_archive_is_somebody_elses_to_refuse(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(b"PK\\x03\\x04 and no more")
     assert archive_expansion_error(tmp_path / "a.npz") is None
     assert zipfile.is_zipfile(tmp_path / "a.npz") is False
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2"])
+def test_a_flipped_bit_is_seen_by_the_checksum(suffix: str, tmp_path: Path) -> None:
+    """torch.load does not compare it."""
+    path, model = tmp_path / f"weights{suffix}", nn.Linear(64, 64)
+    torch.save(model.state_dict(), path)
+    assert archive_damage(path) is None
+    data = bytearray(path.read_bytes())
+    data[data.index(model.weight.detach().numpy().tobytes()) + 100] ^= 1
+    path.write_bytes(data)
+    read = load_program if suffix == ".pt2" else lambda file: load_weights(model, file)
+    with pytest.raises(CaptureError, match=r"its member .*/data/0 is damaged; copy the file again"):
+        read(path)

@@ -1,0 +1,27 @@
+"""Images and sounds: read by known decoders, from regular files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from qtool.frontends.data.collators import UnreadableFileError, read_image, read_sound
+
+
+def test_a_file_of_another_decoder_is_not_read(tmp_path: Path) -> None:
+    """Pillow chooses by content, and starts Ghostscript for PostScript."""
+    (tmp_path / "a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(UnreadableFileError, match="cannot identify image file"):
+        read_image(tmp_path / "a.png")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names on this system")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    for name, read in (("a.png", read_image), ("a.wav", read_sound)):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UnreadableFileError, match="is a pipe or a device; remove it"):
+            read(tmp_path / name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import qtool
 from qtool.core.errors import CaptureError, PlanError, QtoolError
@@ -124,15 +126,42 @@ def test_a_default_dtype_that_qtool_cannot_compute_in(dtype: torch.dtype) -> Non
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_default_dtype_of_float64_changes_nothing() -> None:
-    model = layers()
-    plain = list(qtool.quantize(model, [IMAGE]).integer()(IMAGE))
-    torch.set_default_dtype(torch.float64)
-    try:
-        wide = list(qtool.quantize(model, [IMAGE]).integer()(IMAGE))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert all(torch.equal(a, b) for a, b in zip(plain, wide, strict=True))
+class Functions(nn.Module):
+    """What passes, kernels and writers make constants for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 8, 1), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.hardswish(self.norm(self.first(x)))
+        x = torch.cat([F.leaky_relu(self.second(x)) + x, torch.sigmoid(x) * x], 1)[:, :8]
+        return self.head(F.layer_norm(F.avg_pool2d(x, 2).mean((2, 3)), (8,)))
+
+
+FORMS = [("onnxruntime", None), ("tflite", None), ("onnxruntime", "dynamic")]
+
+
+@pytest.mark.parametrize(("target", "mode"), FORMS)
+def test_a_default_dtype_of_float64_changes_nothing(
+    target: str, mode: str | None, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = Functions().eval()
+    suffix = ".tflite" if target == "tflite" else ".onnx"
+    files = []
+    for dtype in (torch.float32, torch.float64):
+        path = tmp_path / f"{dtype}{suffix}"
+        torch.set_default_dtype(dtype)
+        try:
+            quantized = qtool.quantize(model, [IMAGE], target=target, mode=mode)
+            quantized.export(path, timing=0)
+            assert qtool.verify(path, samples=4).passed
+        finally:
+            torch.set_default_dtype(torch.float32)
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
 
 
 def test_the_meta_device() -> None:

@@ -2,7 +2,7 @@
 
 from qtool.backends.onnxruntime.emulation.available import Emulators, check_available, emulators
 from qtool.backends.onnxruntime.emulation.compare_cpus import TIMEOUT, run_on_cpus
-from qtool.backends.onnxruntime.emulation.cpus import ALL, CPUS, Cpu, Family, parse_cpus
+from qtool.backends.onnxruntime.emulation.cpus import ALL, CPUS, Cpu, Family, names_all, parse_cpus
 from qtool.backends.onnxruntime.emulation.install import install_emulators
 from qtool.backends.onnxruntime.emulation.result import CpuComparison, CpuResult, FirstDifference
 
@@ -19,6 +19,7 @@ __all__ = [
     "check_available",
     "emulators",
     "install_emulators",
+    "names_all",
     "parse_cpus",
     "run_on_cpus",
 ]

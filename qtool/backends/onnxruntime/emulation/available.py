@@ -85,6 +85,19 @@ class Emulators:
         return f"{first}\n\n{second}"
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Processors that cannot be emulated.
+
+    Attributes:
+        cpus: their names.
+        reason: what is missing for each, and the command that installs it; empty without any.
+    """
+
+    cpus: tuple[str, ...] = ()
+    reason: str = ""
+
+
 def emulators() -> Emulators:
     """Return which emulators are installed and on which processors `verify_on` can run files.
 
@@ -95,8 +108,12 @@ def emulators() -> Emulators:
     return Emulators(parts, {cpu.name: _missing(cpu, parts) for cpu in CPUS.values()})
 
 
-def check_available(cpus: Iterable[Cpu]) -> None:
-    """Check that files can be run on all of these processors.
+def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
+    """Check that files can be run on these processors; return those that cannot be emulated.
+
+    Args:
+        cpus: the processors.
+        some: one that can be emulated is enough.
 
     Raises:
         EmulationError: some cannot be emulated; with the command that installs what is missing.
@@ -104,13 +121,16 @@ def check_available(cpus: Iterable[Cpu]) -> None:
     checked = tuple(cpus)
     families = dict.fromkeys(cpu.family for cpu in checked)
     parts = [part for family in families for part in _PARTS[family]()]
-    missing: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for cpu in checked:
         if why := _missing(cpu, parts):
-            missing.setdefault(why, []).append(cpu.name)
-    if missing:
-        reasons = "; ".join(f"{', '.join(names)} ({why})" for why, names in missing.items())
-        raise EmulationError(f"cannot emulate {reasons}{_advice(parts)}")
+            reasons.setdefault(why, []).append(cpu.name)
+    names = tuple(name for each in reasons.values() for name in each)
+    why = "; ".join(f"{', '.join(each)} ({why})" for why, each in reasons.items())
+    missing = Missing(names, f"{why}{_advice(parts)}" if names else "")
+    if len(names) == len(checked) or (names and not some):
+        raise EmulationError(f"cannot emulate {missing.reason}")
+    return missing
 
 
 def machine_type() -> str:

@@ -81,6 +81,12 @@ def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
     return tuple(CPUS[name] for name in dict.fromkeys(expanded))
 
 
+def names_all(names: str | Iterable[str]) -> bool:
+    """Return whether `ALL` is among the names; see `parse_cpus`."""
+    parts = names.split(",") if isinstance(names, str) else names
+    return ALL in (n.strip().lower() for n in parts)
+
+
 def cpuinfo(cpu: Cpu) -> str:
     """Return /proc/cpuinfo of an ARM processor with one core.
 

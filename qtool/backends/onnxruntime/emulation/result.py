@@ -147,6 +147,8 @@ class CpuComparison:
         samples: number of samples.
         reference: this machine and its runtime.
         results: one for each processor.
+        missing: processors that were to be compared and cannot be emulated here.
+        missing_reason: what is not installed for them, and how to install it.
     """
 
     JSON_PROPERTIES: ClassVar = ("identical",)
@@ -155,10 +157,12 @@ class CpuComparison:
     samples: int
     reference: str
     results: tuple[CpuResult, ...]
+    missing: tuple[str, ...] = ()
+    missing_reason: str = ""
 
     @property
     def identical(self) -> bool:
-        """Whether every processor gives the codes of this machine; see `CpuResult.identical`."""
+        """Whether every processor of `results` gives the codes of this machine."""
         return all(r.identical for r in self.results)
 
     def to_json(self) -> dict[str, Any]:
@@ -168,9 +172,13 @@ class CpuComparison:
     def summary(self, title: str | None = None) -> Summary:
         """Return the result in a few lines."""
         unlike = [r.cpu for r in self.results if not r.identical]
-        text = f"differs on {', '.join(unlike)}" if unlike else "identical codes on each CPU"
-        rows = (("compared", f"{quantity(self.samples, 'sample')}, with {self.reference}"),)
-        return Summary(title or self.file, text, rows)
+        each = f"{len(self.results)} CPUs" if self.missing else "each CPU"
+        text = f"differs on {', '.join(unlike)}" if unlike else f"identical codes on {each}"
+        rows = [("compared", f"{quantity(self.samples, 'sample')}, with {self.reference}")]
+        if self.missing:
+            text += f"; not run on {', '.join(self.missing)}"
+            rows.append(("not run", self.missing_reason))
+        return Summary(title or self.file, text, tuple(rows))
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.summary()}"

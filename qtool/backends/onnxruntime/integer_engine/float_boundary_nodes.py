@@ -176,7 +176,9 @@ def _matmul_integer(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKe
     qtype = INT8 if weight.dtype == torch.int8 else UINT8
     zero = torch.zeros(()) if zeros is None else zeros.squeeze()
     axis = 0 if zero.dim() else None
-    params = QuantParams(qtype, torch.ones(zero.shape), zero.to(torch.int64), axis)
+    params = QuantParams(
+        qtype, torch.ones(zero.shape, dtype=torch.float32), zero.to(torch.int64), axis
+    )
     kernel = profile.bind("matmul_integer", params, weight.t().contiguous())
     inputs = tuple(i for i in (input_at(node, 0), input_at(node, 2)) if i is not None)
     return BoundKernel(kernel, inputs, _integers(qtype, len(inputs) > 1, zeros is not None))

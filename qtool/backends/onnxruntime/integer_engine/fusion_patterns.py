@@ -180,6 +180,12 @@ def _redundant(params: QuantParams, bounds: Bounds) -> bool:
     """Return whether saturation of the codes implies the clamp."""
     low, high = bounds
     scale, zero, qtype = params.scale, int(params.zero_point), params.qtype
-    below = low is None or int(torch.round(torch.tensor(low) / scale)) + zero <= qtype.qmin
-    above = high is None or int(torch.round(torch.tensor(high) / scale)) + zero >= qtype.qmax
+    below = (
+        low is None
+        or int(torch.round(torch.tensor(low, dtype=torch.float32) / scale)) + zero <= qtype.qmin
+    )
+    above = (
+        high is None
+        or int(torch.round(torch.tensor(high, dtype=torch.float32) / scale)) + zero >= qtype.qmax
+    )
     return below and above

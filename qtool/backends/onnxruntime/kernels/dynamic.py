@@ -19,7 +19,10 @@ from qtool.core.types import UINT8, QuantParams
 
 def dynamic_quantize() -> Callable[..., Any]:
     """Bind DynamicQuantizeLinear: float32 -> uint8 codes, their scale and their zero point."""
-    levels, zero = torch.tensor(float(UINT8.levels)), torch.zeros(())
+    levels, zero = (
+        torch.tensor(float(UINT8.levels), dtype=torch.float32),
+        torch.zeros((), dtype=torch.float32),
+    )
 
     def run(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         least, most = torch.aminmax(x) if x.numel() else (zero, zero)
@@ -42,7 +45,7 @@ def matmul_integer(
         weight: codes [out, in].
         sums_of: binds the sums of products, see `accumulate.linear_accumulator`.
     """
-    one, zero = torch.ones(()), torch.zeros((), dtype=torch.int64)
+    one, zero = torch.ones((), dtype=torch.float32), torch.zeros((), dtype=torch.int64)
     sums = sums_of(QuantParams(UINT8, one, zero), w, weight, None)
     shifted = weight.to(torch.int64) - w.along(w.zero_point, weight.shape)
     columns = shifted.sum(1)

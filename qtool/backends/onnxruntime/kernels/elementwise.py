@@ -63,7 +63,9 @@ def _add_in_order(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     """
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
     ratio_a, ratio_b = scale_a / scale, scale_b / scale
-    inner = fma32(ratio_a, torch.tensor(float(zero_a)), ratio_b * float(zero_b))
+    inner = fma32(
+        ratio_a, torch.tensor(float(zero_a), dtype=torch.float32), ratio_b * float(zero_b)
+    )
     fixed = float(zero) - inner
 
     def plain(x: Tensor, y: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def _products(codes: Tensor, scale: Tensor, bits: int) -> Products:
     steps = [_Step.of(flat, each, block) for each in _steps(flat.shape[1], block)]
 
     def multiply(x: Tensor, scales: Tensor) -> Tensor:
-        total = torch.zeros(_LANES, len(x), outputs)
+        total = torch.zeros(_LANES, len(x), outputs, dtype=torch.float32)
         for step in steps:
             total = step.add(x, scales, scale, total)
         return _fold(total, bits, block)
@@ -162,7 +162,10 @@ def _in_sums(block: int) -> Tensor:
 def _round(x: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return codes of rows in whole blocks, scales, and sums of real values [rows, blocks]."""
     blocks = x.unflatten(1, (-1, block))
-    peak, most = blocks.abs().amax(-1), torch.tensor(127.0)  # a number would be 127 * (1 / peak)
+    peak, most = (
+        blocks.abs().amax(-1),
+        torch.tensor(127.0, dtype=torch.float32),
+    )  # a number would be 127 * (1 / peak)
     inverse = torch.where(peak > 0, most / peak, 0.0)
     codes = (blocks * inverse[..., None]).round()
     scale = peak / most

@@ -49,7 +49,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
     rint(fma((a - za)(b - zb), f32(f32(sa * sb) / sc), zc)): one rounding less than on x86.
     """
     (scale_a, zero_a), (scale_b, zero_b), (scale, zero) = operands(a, b, out)
-    factor, offset = scale_a * scale_b / scale, torch.tensor(float(zero))
+    factor, offset = scale_a * scale_b / scale, torch.tensor(float(zero), dtype=torch.float32)
     return by_pairs(a, out, lambda x, y: fma32((x - zero_a) * (y - zero_b), factor, offset))
 
 

@@ -37,7 +37,9 @@ def scale_sums(
     for params, what in ((x, "input"), (w, "weight"), (out, "output")):
         if params is not None:
             check_byte(params, what)
-    products = scalar32(x, "input")[0] * torch.tensor(channel_scales(w, channels))
+    products = scalar32(x, "input")[0] * torch.tensor(
+        channel_scales(w, channels), dtype=torch.float32
+    )
     factors = products if out is None else products / scalar32(out, "output")[0]
     factors = factors.reshape(-1, *[1] * rank)
 

@@ -43,7 +43,7 @@ def two_bit_products(codes: Tensor, scale: Tensor) -> Products:
         return sums, scales[:, at, None] * scale[:, at]
 
     def multiply(x: Tensor, scales: Tensor) -> Tensor:
-        total = torch.zeros(len(elements), len(x), outputs)
+        total = torch.zeros(len(elements), len(x), outputs, dtype=torch.float32)
         for begin in range(0, count, _GROUP):
             pair = []
             for first in range(begin, min(begin + 2, count)):

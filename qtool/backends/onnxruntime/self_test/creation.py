@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from qtool.backends.onnx.content_digest import content_digest
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest, Sketch
 from qtool.backends.onnxruntime.integer_engine import Program
@@ -29,7 +28,7 @@ _RUNTIME = "onnxruntime"
 
 
 def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
-    """Return the self-test of a file.
+    """Return the self-test of a file, without its digest.
 
     Args:
         exported: the file.
@@ -40,12 +39,12 @@ def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 
     Raises:
         FileError: the file cannot be read.
     """
-    test = SelfTest(content_digest(exported.path))
+    test = SelfTest("")
     try:
         specs = input_specs(exported.file, sample)
         return _with_results(exported, replace(test, inputs=specs, runs=run_count(specs, macs)))
     except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
-        return SelfTest(test.content, missing="it does not run on generated inputs")
+        return SelfTest("", missing="it does not run on generated inputs")
 
 
 def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
@@ -90,7 +89,7 @@ def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
         complete = replace(test, digests=digests, sketches=test.sketches[-max(groups // 4, 1) :])
         if len(complete.text()) <= MAX_BYTES:
             return complete
-    return SelfTest(test.content, missing=f"it would take more than {MAX_BYTES} bytes")
+    return SelfTest("", missing=f"it would take more than {MAX_BYTES} bytes")
 
 
 def _programs(exported: ExportedFile) -> Iterator[Program]:
@@ -151,7 +150,7 @@ def _with_sketches(
     The limit is 20 dB, or 10 dB below the SQNR of the file against itself without optimisation,
     since some networks amplify the last bits of float32.
     """
-    chosen = _spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
+    chosen = spread([i for i, kind in enumerate(test.kinds) if kind == "a"])
     if not chosen:
         return test
     outputs = [name_of(v) for v in exported.file.outputs]
@@ -159,11 +158,16 @@ def _with_sketches(
     for optimise in (True, False):
         reader = TensorReader(exported.path, names, outputs, optimise)
         both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
-    noise = min(distance_db(*pair) for pair in zip(*both, strict=True))
-    limit = min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
-    return replace(test, sketches=both[0], limit_db=limit)
+    return replace(test, sketches=both[0], limit_db=limit_db(*both))
 
 
-def _spread(numbers: Sequence[int]) -> list[int]:
+def limit_db(one: Sequence[Sketch], other: Sequence[Sketch]) -> float:
+    """Return the limit for tensors of which two runs of a file give these sketches."""
+    noise = min(distance_db(*pair) for pair in zip(one, other, strict=True))
+    return min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
+
+
+def spread(numbers: Sequence[int]) -> list[int]:
+    """Return at most as many numbers as there are sketches, evenly spaced, with the last."""
     count = min(len(numbers), _SKETCHES)
     return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]

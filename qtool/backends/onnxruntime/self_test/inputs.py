@@ -13,7 +13,7 @@ from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.self_test.input_generator import generate
 from qtool.core.errors import DataError, VerificationError
-from qtool.core.types import Array
+from qtool.core.types import Array, QuantParams
 
 SAMPLES, _MORE_SAMPLES = 4, 16
 _SMALL = 1 << 27  # MACs of a sample
@@ -45,7 +45,7 @@ def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ..
     graph = QdqGraph(file)
     pairs = zip(file.inputs, sample, strict=True)
     return tuple(
-        _quantized(file, graph, value, array) or _from_sample(array) for value, array in pairs
+        _quantized(file, graph, value, array) or spec_of_sample(array) for value, array in pairs
     )
 
 
@@ -55,15 +55,24 @@ def _quantized(file: OnnxModel, graph: QdqGraph, value: ir.Value, array: Array) 
         if node.op_type == "QuantizeLinear":
             params = graph.params(node)
             if params.axis is None:
-                zero, margin = int(params.zero_point), params.qtype.levels // 20
-                low, high = (q - zero for q in (params.qtype.qmin, params.qtype.qmax))
-                scale = float(np.format_float_positional(np.float32(params.scale), unique=True))
-                return InputSpec(array.shape, low - margin, high + margin, scale)
+                return spec_of_codes(array.shape, params)
     return None
 
 
-def _from_sample(array: Array) -> InputSpec:
-    """Return the range of the values of a sample."""
+def spec_of_codes(shape: Sequence[int], params: QuantParams) -> InputSpec:
+    """Return the range of codes and a little more."""
+    zero, margin = int(params.zero_point), params.qtype.levels // 20
+    low, high = (q - zero for q in (params.qtype.qmin, params.qtype.qmax))
+    scale = float(np.format_float_positional(np.float32(params.scale), unique=True))
+    return InputSpec(tuple(shape), low - margin, high + margin, scale)
+
+
+def spec_of_sample(array: Array) -> InputSpec:
+    """Return the range of the values of a sample.
+
+    Raises:
+        DataError: values of this type cannot be generated.
+    """
     if array.dtype.kind not in "fiub":
         raise DataError(f"inputs of type {array.dtype} cannot be generated")
     if array.dtype.kind != "f":

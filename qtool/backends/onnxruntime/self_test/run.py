@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.content_digest import FIRST_FORMAT, content_digest, graph_digest
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline
@@ -35,7 +35,8 @@ def check_self_test(path: str | Path) -> SelfCheck:
         return SelfCheck(present=True, unmodified=False, failure=str(error))
     if test is None:
         return SelfCheck()
-    unmodified = content_digest(path) == test.content if test.content else None
+    digest = graph_digest if test.format == FIRST_FORMAT else content_digest
+    unmodified = digest(path) == test.content if test.content else None
     check = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
     if test.missing:
         return check
@@ -52,17 +53,39 @@ def _with_results(check: SelfCheck, test: SelfTest, path: Path) -> SelfCheck:
         raise VerificationError(f"the file has {len(names)} tensors to test, not {len(test.kinds)}")
     reader = TensorReader(path, names, [name_of(v) for v in file.outputs])
     runs = [list(reader.values(inputs)) for inputs in generate_inputs(file, test)]
-    return _with_sketches(_with_codes(check, test, names, runs), test, names, runs)
+    return compare_results(check, test, names, runs, machine_profile())
+
+
+def compare_results(
+    check: SelfCheck,
+    test: SelfTest,
+    names: Sequence[str],
+    runs: Sequence[Sequence[Array]],
+    own: str,
+) -> SelfCheck:
+    """Return a check with the comparison of tensors with those of the test.
+
+    Args:
+        check: without results.
+        test: the expected results.
+        names: of the tensors.
+        runs: the tensors of each run.
+        own: the numerics profile of the runtime.
+    """
+    return _with_sketches(_with_codes(check, test, names, runs, own), test, names, runs)
 
 
 def _with_codes(
-    check: SelfCheck, test: SelfTest, names: Sequence[str], runs: Sequence[Sequence[Array]]
+    check: SelfCheck,
+    test: SelfTest,
+    names: Sequence[str],
+    runs: Sequence[Sequence[Array]],
+    own: str,
 ) -> SelfCheck:
     groups = max(map(len, test.digests.values()), default=0)
     if not groups:
         return check
     actual = exact_digests(test.kinds, runs, groups)
-    own = machine_profile()
     matching = next((name for name, each in test.digests.items() if each == actual), "")
     compared = own if own in test.digests else matching
     if not compared:

@@ -204,7 +204,9 @@ def _clamped(w: Writer, value: Value, bounds: Bounds) -> Value:
     for kind, bound, end in (("MAXIMUM", bounds[0], 0), ("MINIMUM", bounds[1], 1)):
         if bound is None:
             continue
-        code = round(float(torch.tensor(bound) / params.scale)) + int(params.zero_point)
+        code = round(float(torch.tensor(bound, dtype=torch.float32) / params.scale)) + int(
+            params.zero_point
+        )
         if (code <= params.qtype.qmin) if end == 0 else (code >= params.qtype.qmax):
             continue
         array = np.array([code], params.qtype.numpy_dtype)

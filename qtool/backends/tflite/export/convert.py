@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.backends.tflite.conversion_record import ENTRY, LAYOUT, METADATA, StoredPoint, record
+from qtool.backends.tflite.conversion_record import (
+    DESCRIPTION,
+    ENTRY,
+    LAYOUT,
+    METADATA,
+    StoredPoint,
+    record,
+)
 from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
 from qtool.backends.tflite.export.linear import find_outputs_in_parts
@@ -132,7 +139,7 @@ def to_tflite(
         tuple(w.builder.operators),
         tuple(v.index for v in inputs),
         tuple(v.index for v in outputs),
-        description="qtool",
+        description=DESCRIPTION,
         metadata=entries,
         input_names=tuple(i.name for i in graph.inputs),
         output_names=tuple(graph.outputs),
@@ -142,7 +149,7 @@ def to_tflite(
         for n, v in w.values.items()
         if n.target is torch_ops.quantize and isinstance(v, Value) and v.params is not None
     }
-    model = _without_unused(model)
+    model = without_unused(model)
     jumping = _discontinuous(model)
     names = {name for name, value in points.items() if value.index in jumping}
     names |= {n for n, i in zip(graph.outputs, model.outputs, strict=True) if i in jumping}
@@ -177,7 +184,7 @@ def _discontinuous(model: Model) -> set[int]:
     return jumping
 
 
-def _without_unused(model: Model) -> Model:
+def without_unused(model: Model) -> Model:
     """Leave out operators whose results nothing reads."""
     needed, kept = set(model.outputs), []
     for op in reversed(model.operators):

@@ -130,7 +130,7 @@ def slopes(w: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
     assert x.params is not None
     real = slope.real().detach().float().reshape(-1)
     largest = float(real.abs().max()) or 1.0
-    scale = torch.tensor(largest / x.params.qtype.qmax)
+    scale = torch.tensor(largest / x.params.qtype.qmax, dtype=torch.float32)
     params = QuantParams(x.params.qtype, scale, torch.tensor(0))
     shape = [1] * len(x.sizes)
     shape[1 if len(x.sizes) > 1 else 0] = len(real)

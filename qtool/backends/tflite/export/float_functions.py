@@ -32,7 +32,10 @@ class _Steps:
         return self.w.emit(kind, operands, self.w.new(title, self.node, self.x.order), **options)
 
     def numbers(self, *values: float) -> Sequence[Value]:
-        return [self.w.stored(Stored("number", torch.tensor(v)), ()) for v in values]
+        return [
+            self.w.stored(Stored("number", torch.tensor(v, dtype=torch.float32)), ())
+            for v in values
+        ]
 
 
 def clamp(w: Writer, node: fx.Node) -> Value:
@@ -47,7 +50,9 @@ def clamp(w: Writer, node: fx.Node) -> Value:
         number = (
             w.floats(bound)
             if isinstance(bound, fx.Node) and G.is_tensor(bound)
-            else w.stored(Stored("bound", torch.tensor(float(w.number(bound)))), ())
+            else w.stored(
+                Stored("bound", torch.tensor(float(w.number(bound)), dtype=torch.float32)), ()
+            )
         )
         x = step(kind, x, number)
     return x

@@ -46,7 +46,7 @@ def _moments(w: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value, Valu
 def _normalized(
     w: Writer, node: fx.Node, x: Value, centred: Value, variance: Value, epsilon: float
 ) -> Value:
-    number = w.stored(Stored("epsilon", torch.tensor(epsilon)), ())
+    number = w.stored(Stored("epsilon", torch.tensor(epsilon, dtype=torch.float32)), ())
     moved = w.emit("ADD", [variance, number], w.new(f"{name(node)}.moved", variance))
     factor = w.emit("RSQRT", [moved], w.new(f"{name(node)}.factor", variance))
     return w.emit("MUL", [centred, factor], w.new(f"{name(node)}.normalized", x))
@@ -78,7 +78,9 @@ def _masked(w: Writer, node: fx.Node, scores: Value, mask: Value | Stored) -> Va
         values, _ = aligned(w, [scores, _plain(mask)], rank)
         return w.emit("ADD", values, masked)
     (_, condition), _ = aligned(w, [scores, mask], rank)
-    lowest = w.stored(Stored("lowest", torch.tensor(torch.finfo(torch.float32).min)), ())
+    lowest = w.stored(
+        Stored("lowest", torch.tensor(torch.finfo(torch.float32).min, dtype=torch.float32)), ()
+    )
     return w.emit("SELECT_V2", [condition, scores, lowest], masked)
 
 
@@ -155,7 +157,7 @@ def attention(w: Writer, node: fx.Node) -> Value:
     scale: Any = node.kwargs.get("scale")
     factor = width**-0.5 if scale is None else float(scale)
     query = w.in_order(query, identity(rank))
-    number = w.stored(Stored("scale", torch.tensor(factor)), ())
+    number = w.stored(Stored("scale", torch.tensor(factor, dtype=torch.float32)), ())
     scaled = w.emit("MUL", [query, number], w.new(f"{name(node)}.query", query))
     sizes = (*query.sizes[:-1], key.sizes[-2])
     moves = (*query.dynamic[:-1], key.dynamic[-2])

@@ -62,7 +62,7 @@ def _operand(w: Writer, node: fx.Node, argument: Any) -> Value | Stored:
 def _times(w: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Value | Stored:
     if isinstance(value, Stored):
         return replace(value, data=value.data * factor)
-    number = w.stored(Stored("factor", torch.tensor(factor)), ())
+    number = w.stored(Stored("factor", torch.tensor(factor, dtype=torch.float32)), ())
     result = w.new(f"{name(node)}.factor", value)
     return w.emit("MUL", [w.in_order(value, value.order), number], result)
 

@@ -290,7 +290,7 @@ def store_bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
     """
     if weight.params is None or x.params is None:
         channels = 0 if bias is not None else _channels(weight)
-        values = torch.zeros(channels) if bias is None else bias.real()
+        values = torch.zeros(channels, dtype=torch.float32) if bias is None else bias.real()
         return w.builder.constant("bias", values.detach().numpy())
     dtype = np.int32 if x.params.qtype.bits <= 8 else np.int64
     if bias is not None and bias.params is not None:

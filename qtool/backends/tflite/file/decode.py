@@ -21,6 +21,10 @@ _SCALARS = {
 _NAME_OF_OPTIONS = {number: name for name, number in OPTIONS.items()}
 
 
+_MAX_TEXT = 4
+"""Bytes of names for each byte of the file: names may be shared."""
+
+
 class MalformedFileError(ValueError):
     """The bytes are not a file of the schema; says why."""
 
@@ -42,7 +46,7 @@ def decode(data: bytes) -> dict[str, Any]:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.tables = 0
+        self.tables, self.text = 0, 0
 
     def scalar(self, form: str, at: int) -> Any:
         if at < 0 or at + struct.calcsize(form) > len(self.data):
@@ -83,7 +87,11 @@ class _Reader:
             return self.scalar(_SCALARS[kind], at)
         at = self.follow(at)
         if kind == "string":
-            return self._vector("uint8", at).tobytes().decode("utf-8", "replace")
+            text = self._vector("uint8", at)
+            self.text += text.size
+            if self.text > _MAX_TEXT * len(self.data):  # one string, read from many places
+                raise MalformedFileError("its names are longer than the file")
+            return text.tobytes().decode("utf-8", "replace")
         if kind == "union":
             name = _NAME_OF_OPTIONS.get(values.get("builtin_options_type", 0))
             return None if name is None else self.table(name, at)

@@ -159,6 +159,10 @@ def _tensor(table: Mapping[str, Any], buffers: Sequence[Mapping[str, Any]]) -> T
     shape = tuple(map(int, table.get("shape", ())))
     signature = table.get("shape_signature")
     sizes = None if signature is None or not len(signature) else tuple(map(int, signature))
+    if sizes is not None and len(sizes) != len(shape):
+        raise MalformedFileError(
+            f"tensor '{name}' has shapes of {len(sizes)} and {len(shape)} sizes"
+        )
     if any(s < 0 for s in shape) or len(shape) > _MAX_RANK:
         raise MalformedFileError(f"tensor '{name}' has the shape {list(shape)[:8]}")
     data = _bytes(table["buffer"], buffers)
@@ -277,6 +281,10 @@ def _written_type(name: str, version: int, custom: bool) -> dict[str, Any]:
 def _written_tensor(
     tensor: Tensor, buffers: list[dict[str, Any]], shared: dict[bytes, int]
 ) -> dict[str, Any]:
+    if tensor.type not in ELEMENT_TYPES:
+        raise ExportError(
+            f"tensor '{tensor.name}' is of the type {tensor.type}, which qtool does not write"
+        )
     index = 0
     if tensor.data is not None:
         data = np.ascontiguousarray(tensor.data).tobytes()

@@ -60,6 +60,8 @@ def _quantize_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     scaled = x * (1.0 / narrow.to(torch.float64)).to(torch.float32)
     end = x.shape[1] // _BLOCK * _BLOCK
     rest = round_half_away_tensor(scaled[:, end:]).to(torch.float32)
-    blocks = torch.trunc(scaled[:, :end] + torch.copysign(torch.tensor(0.5), scaled[:, :end]))
+    blocks = torch.trunc(
+        scaled[:, :end] + torch.copysign(torch.tensor(0.5, dtype=torch.float32), scaled[:, :end])
+    )
     rounded = torch.cat([blocks, rest], 1)
     return (rounded + zero).clamp(INT8.qmin, INT8.qmax), narrow, zero

@@ -57,7 +57,7 @@ def logistic_output(qtype: QType) -> QuantParams:
     """Return the only parameters that LOGISTIC gives codes of a type."""
     wide = is_int16(qtype)
     scale, zero = (2.0**-15, 0) if wide else (1 / 256, qtype.qmin)
-    return QuantParams(qtype, torch.tensor(scale), torch.tensor(zero))
+    return QuantParams(qtype, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero))
 
 
 def tanh(x: QuantParams, out: QuantParams) -> Kernel:

@@ -37,7 +37,10 @@ def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]
         )
     )
     markdown = (
-        environment().get_template("report.md").render(report=report, limit=LIMIT, trend=trend)
+        environment()
+        .overlay(finalize=_plain)
+        .get_template("report.md")
+        .render(report=report, limit=LIMIT, trend=trend)
     )
     return {
         "report.json": text.encode(),
@@ -65,6 +68,11 @@ def environment() -> jinja2.Environment:
     )
     templates.filters |= FILTERS
     return templates
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a Markdown page, which takes HTML: a text without tags."""
+    return formats.printable(value).replace("<", "&lt;") if isinstance(value, str) else value
 
 
 def _cell(value: Any) -> str:

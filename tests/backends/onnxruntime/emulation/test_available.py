@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qtool.backends.onnxruntime.emulation import available
-from qtool.backends.onnxruntime.emulation.available import check_available, emulators
+from qtool.backends.onnxruntime.emulation.available import Missing, check_available, emulators
 from qtool.backends.onnxruntime.emulation.cpus import CPUS
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
@@ -57,6 +57,21 @@ def test_one_message_names_one_command(here: dict[str, str]) -> None:
     assert "wasm (node is not installed, onnxruntime-web is not installed)" in message
     assert message.endswith("install what is missing with `qtool emulators install --arm --web`")
     assert "`qtool emulators install --arm --web`" in str(emulators())
+
+
+def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:
+    installed(tmp_path)
+    assert check_available(ALL, some=True) == Missing()
+    here.pop("qemu-aarch64")
+    missing = check_available(ALL, some=True)
+    assert missing.cpus == ("cortex-a53", "neoverse-n1", "neoverse-n2")
+    assert missing.reason.startswith("cortex-a53, neoverse-n1, neoverse-n2 (qemu-aarch64 is not")
+    assert missing.reason.endswith("with `qtool emulators install --arm`")
+    with pytest.raises(EmulationError, match="cannot emulate cortex-a53"):
+        check_available(ALL)
+    here.clear()
+    with pytest.raises(EmulationError, match="cannot emulate haswell"):
+        check_available(ALL, some=True)
 
 
 @pytest.mark.parametrize(

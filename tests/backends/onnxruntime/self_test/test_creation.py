@@ -20,7 +20,7 @@ from torch import nn
 
 import qtool
 from benchmarks.self_test import Flip, drawn, judged
-from qtool.backends.onnx.content_digest import content_digest
+from qtool.backends.onnx.content_digest import graph_digest
 from qtool.backends.onnx.self_test_format import MAX_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.backends.onnxruntime.self_test import run as run_self_test
 from qtool.backends.onnxruntime.self_test.creation import make_self_test
@@ -135,16 +135,53 @@ def test_bytes_and_content_are_the_same_each_time(
     quantized.export(tmp_path / "again.onnx", timing=0)
     assert (tmp_path / "again.onnx").read_bytes() == file.read_bytes()
     quantized.export(tmp_path / "apart.onnx", external_data=True, timing=0)
-    assert content_digest(tmp_path / "apart.onnx") == content_digest(file)
+    assert graph_digest(tmp_path / "apart.onnx") == graph_digest(file)
     assert check_self_test(tmp_path / "apart.onnx").passed
 
 
-def test_metadata_is_no_content(file: Path, tmp_path: Path) -> None:
-    model = onnx.load(file)
+def _note(model: onnx.ModelProto) -> None:
     model.metadata_props.add(key="note", value="of the user's")
-    model.producer_name = "somebody"
+
+
+def _other_note(model: onnx.ModelProto) -> None:
+    next(p for p in model.metadata_props if p.key == "qtool_plan").value += "0"
+
+
+def _producer(model: onnx.ModelProto) -> None:
+    model.producer_name = "another"
+
+
+def _key(model: onnx.ModelProto) -> None:
+    next(p for p in model.metadata_props if p.key == KEY).key = "qtool_self_tesu"
+
+
+def _limit(model: onnx.ModelProto) -> None:
+    entry = next(p for p in model.metadata_props if p.key == KEY)
+    entry.value = entry.value.replace('"limit_db":0.0', '"limit_db":9.0')
+
+
+@pytest.mark.parametrize("change", [_note, _other_note, _producer, _key, _limit])
+def test_metadata_is_content(
+    change: Callable[[onnx.ModelProto], None], file: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(file)
+    change(model)
     onnx.save(model, tmp_path / "other.onnx")
-    assert check_self_test(tmp_path / "other.onnx").passed
+    assert check_self_test(tmp_path / "other.onnx").unmodified is False
+
+
+def test_the_digest_of_the_first_format_is_of_graph_and_weights(file: Path, tmp_path: Path) -> None:
+    """Files of before stay valid."""
+    model, path = onnx.load(file), tmp_path / "other.onnx"
+    entry = next(p for p in model.metadata_props if p.key == KEY)
+    test = replace(SelfTest.read(entry.value), content=graph_digest(file), format=1)
+    entry.value = test.text()
+    _note(model)
+    onnx.save(model, path)
+    assert check_self_test(path).passed
+    _larger_scale(model)
+    onnx.save(model, path)
+    assert check_self_test(path).unmodified is False
 
 
 def _larger_scale(model: onnx.ModelProto) -> None:
@@ -295,7 +332,9 @@ def test_a_test_fits_into_its_place(
 
 def test_why_there_is_no_test(file: Path, tmp_path: Path) -> None:
     model = onnx.load(file)
-    _with_test(model, SelfTest("", missing="it is not run whole"), tmp_path / "other.onnx")
+    (entry,) = (p for p in model.metadata_props if p.key == KEY)
+    entry.value = SelfTest("", missing="it is not run whole").text()
+    onnx.save(model, tmp_path / "other.onnx")
     assert str(check_self_test(tmp_path / "other.onnx")) == (
         "self-test: none in this file: it is not run whole"
     )
@@ -306,7 +345,6 @@ def test_why_there_is_no_test(file: Path, tmp_path: Path) -> None:
     wrong_sizes = [np.zeros((4, 2, 12, 12), np.float32)]
     found_test = make_self_test(ExportedFile(file), wrong_sizes)
     assert found_test.missing == "it does not run on generated inputs"
-    assert found_test.content
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from qtool.backends.tflite.file import (
     save,
     to_bytes,
 )
-from qtool.core.errors import FileError
+from qtool.core.errors import ExportError, FileError
 
 
 def model() -> Model:
@@ -131,3 +133,55 @@ def test_a_tensor_that_is_read_before_it_is_computed_is_refused() -> None:
     )
     with pytest.raises(FileError, match="reads 'x', which is not computed before it"):
         from_bytes(to_bytes(wrong))
+
+
+def test_a_name_that_many_tensors_share_does_not_fill_the_memory() -> None:
+    """A megabyte whose 100,000 tensors are one table, with a name of half a megabyte."""
+    count, length, data = 100_000, 600_000, bytearray(b"\0\0\0\0TFL3")
+
+    def put(*numbers: int, form: str = "<I") -> int:
+        data.extend(bytes(-len(data) % 4))
+        start = len(data)
+        for number in numbers:
+            data.extend(struct.pack(form, number))
+        return start
+
+    def table(slot: int) -> int:
+        """Write a table of one offset, and return where that is."""
+        vtable = put(6 + 2 * slot, 8, *[0] * slot, 4, form="<H")
+        start = put(len(data) + (-len(data) % 4) - vtable, form="<i")
+        return put(0) + 0 * start
+
+    def point(place: int, at: int) -> None:
+        struct.pack_into("<I", data, place, at - place)
+
+    place = table(2)  # subgraphs of a model
+    point(0, place - 4)
+    graphs = put(1, 0)
+    point(place, graphs)
+    place = table(0)  # tensors of a subgraph
+    point(graphs + 4, place - 4)
+    tensors = put(count)
+    point(place, tensors)
+    data.extend(bytes(4 * count))
+    place = table(3)  # the name of a tensor
+    for i in range(count):
+        point(tensors + 4 + 4 * i, place - 4)
+    point(place, put(length))
+    data.extend(b"a" * length)
+    assert "its names are longer than the file" in str(refusal(bytes(data)))
+
+
+def test_a_tensor_with_two_ranks_is_refused() -> None:
+    correct = model()
+    tensors = (replace(correct.tensors[0], signature=(-1,) * 7), *correct.tensors[1:])
+    with pytest.raises(FileError, match="has shapes of 7 and"):
+        from_bytes(to_bytes(replace(correct, tensors=tensors)))
+
+
+@pytest.mark.parametrize("kind", ["resource", "bfloat16"])
+def test_types_that_are_not_written(kind: str) -> None:
+    correct = model()
+    tensors = (replace(correct.tensors[0], type=kind), *correct.tensors[1:])
+    with pytest.raises(ExportError, match=f"is of the type {kind}, which qtool does not write"):
+        to_bytes(replace(correct, tensors=tensors))

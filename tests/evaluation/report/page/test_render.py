@@ -215,3 +215,13 @@ def test_foreign_json_is_refused(report, damage, says):
 def test_five_hundred_layers_stay_small():
     found = render_pages(made_up(500))
     assert sum(len(data) for data in found.values()) < 5 * 2**20
+
+
+def test_markdown_has_no_tags_nor_control_sequences() -> None:
+    hostile = "<img src=x onerror=alert(1)>\x1b[31m"
+    report = made_up()
+    accuracy = replace(report.accuracy, warnings=(hostile,))
+    text = render_pages(replace(report, title=hostile, accuracy=accuracy))["report.md"].decode()
+    assert "<img" not in text
+    assert "\x1b" not in text
+    assert "&lt;img src=x" in text

@@ -1,0 +1,176 @@
+"""The self-test of a TFLite file: a digest of all its bytes, and expected outputs.
+
+It has the format of that in an ONNX file (docs/trust.md), in the metadata `qtool_self_test`. The
+observed tensors are the outputs as the file has them, of LiteRT's reference kernels; inputs are in
+the layout of the network. The digest is the SHA-256 of the whole file, with zeros for its own
+digits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qtool.backends.onnx.content_digest import DIGITS, blank
+from qtool.backends.onnx.self_test_format import KEY, SelfTest
+from qtool.backends.onnxruntime.self_test.creation import exact_digests, limit_db, sketches, spread
+from qtool.backends.onnxruntime.self_test.input_generator import generate
+from qtool.backends.onnxruntime.self_test.inputs import run_count, spec_of_codes, spec_of_sample
+from qtool.backends.onnxruntime.self_test.run import compare_results
+from qtool.backends.tflite import litert
+from qtool.backends.tflite.conversion_record import DESCRIPTION, METADATA, read_metadata
+from qtool.backends.tflite.engine.call import params_of
+from qtool.backends.tflite.file import Model, to_bytes
+from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.core.errors import DataError, KernelError, VerificationError
+from qtool.core.types import Array, QuantParams
+from qtool.verification.self_check import SelfCheck
+
+_CARRIES = "self_test"
+"""Key of the metadata of qtool: the file has a self-test, which may be lost by damage."""
+_BLANK = "0" * DIGITS
+_PROFILES = ("tflite", "tflite-2")
+"""Those of the reference kernels of all versions of LiteRT."""
+
+
+def make_self_test(file: TfliteFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
+    """Return the self-test of a file, without its digest.
+
+    Args:
+        file: the file.
+        sample: inputs in the layout of the network; they give the sizes of dynamic dimensions and
+            the ranges of inputs that are not quantized.
+        macs: multiply-accumulates of a sample; a small model is tested with more samples.
+    """
+    try:
+        return _with_results(file, sample, macs)
+    except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
+        return SelfTest("", missing="it does not run on generated inputs")
+
+
+def with_self_test(model: Model, test: SelfTest) -> bytes:
+    """Return the bytes of a file that carries a self-test, with its digest."""
+    about = {**read_metadata(model), _CARRIES: True}
+    entries = {
+        **model.metadata,
+        METADATA: json.dumps(about).encode(),
+        KEY: replace(test, content=_BLANK).text().encode(),
+    }
+    data = to_bytes(replace(model, metadata=entries))
+    digest = content_digest(data, entries[KEY]).encode()
+    return data.replace(entries[KEY], entries[KEY].replace(_BLANK.encode(), digest, 1), 1)
+
+
+def without_self_test(model: Model) -> Model:
+    """Return a model that carries no self-test, nor says that it does."""
+    about = {k: v for k, v in read_metadata(model).items() if k != _CARRIES}
+    entries = {k: v for k, v in model.metadata.items() if k != KEY}
+    if METADATA in entries:
+        entries[METADATA] = json.dumps(about).encode()
+    return replace(model, metadata=entries)
+
+
+def content_digest(data: bytes, entry: bytes) -> str:
+    """Return the digest of the bytes of a file, 32 hexadecimal digits.
+
+    Args:
+        data: the file.
+        entry: its self-test, the digits of which count as zeros.
+    """
+    zeros = blank(entry.decode("latin-1")).encode("latin-1")  # bytes as they are
+    return hashlib.sha256(data.replace(entry, zeros, 1)).hexdigest()[:DIGITS]
+
+
+def read_self_test(file: TfliteFile) -> SelfTest | None:
+    """Return the self-test in a file, None without one.
+
+    Raises:
+        VerificationError: it is damaged, or missing although the file had one.
+    """
+    entry, about = file.model.metadata.get(KEY), file.metadata
+    if entry is not None:
+        return SelfTest.read(entry.decode("utf-8", "replace"))
+    if about.get(_CARRIES) or (not about and file.model.description == DESCRIPTION):
+        raise VerificationError(
+            "the self-test in the file's metadata is missing; take a fresh copy of the file, or "
+            "convert again"
+        )
+    return None
+
+
+def check_self_test(file: TfliteFile) -> SelfCheck:
+    """Run the self-test of a file; LiteRT runs it only if the file is unmodified."""
+    try:
+        test = read_self_test(file)
+    except VerificationError as error:
+        return SelfCheck(present=True, unmodified=False, failure=str(error))
+    if test is None:
+        return SelfCheck()
+    unmodified = content_digest(file.path.read_bytes(), file.model.metadata[KEY]) == test.content
+    check = SelfCheck(not test.missing, test.missing, unmodified=unmodified)
+    if test.missing or not unmodified:
+        return check
+    try:
+        runs = [file.codes(inputs) for inputs in _generated(file, test)]
+        names = [p.name for p in file.outputs]
+        return compare_results(check, test, names, runs, litert.reference_profile())
+    except VerificationError as error:
+        return replace(check, failure=f"cannot be run ({error})")
+
+
+def _with_results(file: TfliteFile, sample: Sequence[Array], macs: int) -> SelfTest:
+    pairs = zip(file.model.inputs, sample, strict=True)
+    specs = []
+    for index, array in pairs:
+        params, values = _params(file.model, index), np.asarray(array)
+        few = values[:1] if file.is_fixed else values
+        specs.append(spec_of_sample(few) if params is None else spec_of_codes(few.shape, params))
+    test = SelfTest("", tuple(specs), run_count(specs, macs))
+    programs = [file.program(name) for name in _PROFILES]
+    inexact = programs[0].influenced_by_float
+    kinds = "".join("a" if name in inexact else "e" for name in programs[0].outputs)
+    inputs, digests = list(_generated(file, test)), {}
+    if "e" in kinds:
+        for program in programs:
+            runs = [file.engine_codes(program, each) for each in inputs]
+            digests[program.profile] = exact_digests(kinds, runs, kinds.count("e"))
+    test, chosen = replace(test, kinds=kinds, digests=digests), _approximate(kinds)
+    if not chosen:
+        return test
+    reference, default = (
+        sketches(chosen, [file.codes(each, default=with_delegate) for each in inputs])
+        for with_delegate in (False, True)
+    )
+    return replace(test, sketches=reference, limit_db=limit_db(reference, default))
+
+
+def _approximate(kinds: str) -> list[int]:
+    return spread([i for i, kind in enumerate(kinds) if kind == "a"])
+
+
+def _params(model: Model, index: int) -> QuantParams | None:
+    """Return the parameters of an input: its own, or those of the operator that quantizes it."""
+    readers = (o for o in model.operators if o.name == "QUANTIZE" and o.inputs[:1] == (index,))
+    places = (index, *(o.outputs[0] for o in readers))
+    quantized = [t for t in (model.tensors[i] for i in places) if t.quantization is not None]
+    params = params_of(quantized[0]) if quantized else None
+    return params if params is None or params.axis is None else None
+
+
+def _generated(file: TfliteFile, test: SelfTest) -> Iterator[list[Array]]:
+    """Iterate over the inputs of each run."""
+    ports = file.inputs
+    if len(ports) != len(test.inputs):
+        raise VerificationError(
+            f"the file has {len(ports)} inputs, its self-test {len(test.inputs)}"
+        )
+    dtypes = [np.dtype("float32" if p.params is not None else p.dtype) for p in ports]
+    for number in range(test.runs):
+        yield [
+            generate(port.name, spec, dtype, number)
+            for port, spec, dtype in zip(ports, test.inputs, dtypes, strict=True)
+        ]
