@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 import pytest
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import qtool
+from qtool.backends.onnx.operators import WRITERS
+from qtool.backends.onnx.operators.schemas import op
+from qtool.core.graph import torch_ops
 from qtool.core.sqnr import sqnr
 
 IMAGE, TIME = {2: "height", 3: "width"}, {1: "time"}
@@ -107,3 +111,34 @@ def _sqnr(model: nn.Module, path: Path, shape: tuple[int, ...]) -> float:
     assert actual.shape == expected.shape
     decibels = sqnr(expected, actual)
     return float("inf") if decibels is None else decibels
+
+
+def test_a_kernel_of_the_samples_sizes_is_fixed_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A writer that takes the sizes of the sample for constants."""
+
+    def constant_windows(x: Any, sizes: Any) -> Any:
+        return op.AveragePool(x, kernel_shape=[4, 6], strides=[4, 6])
+
+    monkeypatch.setitem(WRITERS, torch_ops.adaptive_average_pool, constant_windows)
+    model = Net(BODIES["average"]).eval()
+    declared = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
+    assert declared == ["batch", 3, 32, 48]
+    assert _sqnr(model, tmp_path / "m.onnx", (3, 3, 32, 48)) > 30
+    (first, *_) = [m for m in caplog.messages if "is fixed" in m]
+    assert first.startswith("warning: dimension 2 (height) of input 'x' is fixed to 32 in the file")
+
+
+def test_other_sizes_are_measured(tmp_path: Path) -> None:
+    model = Net(BODIES["average"]).eval()
+    dims = {"x": {0: "batch", **IMAGE}}
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    result = quantized.export(tmp_path / "m.onnx")
+    assert [check.sizes for check in result.other_sizes] == [
+        *("height 16, width 36", "height 48, width 60"),
+    ]
+    assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
+    assert "other sizes" in str(result)
+    batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)]).export(tmp_path / "b.onnx")
+    assert batch_only.other_sizes == ()

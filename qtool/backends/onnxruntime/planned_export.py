@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -25,6 +26,7 @@ from qtool.backends.onnxruntime.verification.planned_file import (
     measure_coverage,
     measure_portability,
 )
+from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
 from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
@@ -164,10 +166,13 @@ class PlannedOnnx:
         used, missing = find_runtime(target(plan.target))
         outputs = None if exactness is None else self.file.run(inputs)
         coverage = measure_coverage(self.file, plan, used)
-        self.checked = Checked(parity, exactness, coverage, outputs, missing=missing)
+        sizes = compare_sizes(self.simulation, self.file, batch, used)
+        self.checked = Checked(
+            parity, exactness, coverage, outputs, missing=missing, other_sizes=sizes
+        )
         if exactness is not None:
             other = measure_portability(self.simulation, self.file, self.sample)
-            self.checked = Checked(parity, exactness, coverage, outputs, other)
+            self.checked = replace(self.checked, portability=other, missing="")
         return self.checked
 
     def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
