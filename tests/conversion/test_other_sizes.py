@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.onnx.operators import WRITERS
 from qtool.backends.onnx.operators.schemas import op
+from qtool.backends.onnxruntime.verification import size_parity
 from qtool.core.graph import torch_ops
 from qtool.core.sqnr import sqnr
 
@@ -142,3 +143,14 @@ def test_other_sizes_are_measured(tmp_path: Path) -> None:
     assert "other sizes" in str(result)
     batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)]).export(tmp_path / "b.onnx")
     assert batch_only.other_sizes == ()
+
+
+def test_a_file_that_was_run_at_one_size_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_parity, "at_other_sizes", lambda *_: [])
+    dims = {"x": {0: "batch", **IMAGE}}
+    model = Net(BODIES["pad"]).eval()
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    notes = quantized.export(tmp_path / "m.onnx").notes
+    assert any("run at one size only" in note and "height, width" in note for note in notes)

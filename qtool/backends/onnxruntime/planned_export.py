@@ -30,11 +30,13 @@ from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
 from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.core.graph.other_sizes import varying_dimensions
 from qtool.core.types import INT16, UINT16
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
 
+_ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21
 """The first whose QuantizeLinear has codes of 16 bits."""
 
@@ -167,8 +169,15 @@ class PlannedOnnx:
         outputs = None if exactness is None else self.file.run(inputs)
         coverage = measure_coverage(self.file, plan, used)
         sizes = compare_sizes(self.simulation, self.file, batch, used)
+        names = varying_dimensions(self.simulation.graph)
         self.checked = Checked(
-            parity, exactness, coverage, outputs, missing=missing, other_sizes=sizes
+            parity,
+            exactness,
+            coverage,
+            outputs,
+            missing=missing,
+            remarks=(_ONE_SIZE.format(", ".join(names)),) if names and not sizes else (),
+            other_sizes=sizes,
         )
         if exactness is not None:
             other = measure_portability(self.simulation, self.file, self.sample)

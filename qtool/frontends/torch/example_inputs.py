@@ -99,7 +99,7 @@ def double_single_sample(
     chosen = {
         id(leaf)
         for path, leaf in leaves
-        if is_default(dynamic) or 0 in sizes_of(".".join(map(key_text, path)), dynamic)
+        if is_default(dynamic) or 0 in sizes_of(".".join(map(key_text, path)), dynamic or {})
     }
 
     def double(x: Any) -> Any:
