@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -42,12 +43,12 @@ def test_many_dimensions_make_few_sets() -> None:
 
 
 def _same_pool(path: Path) -> None:
-    """A pool whose pads depend on the size."""
+    """A pool whose pads depend on the size and do not count, which torch has not."""
     weight = np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node(
-            "MaxPool", ["a"], ["y"], "pool", kernel_shape=[3, 2], strides=[2, 2],
+            "AveragePool", ["a"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2],
             auto_pad="SAME_UPPER",
         ),
     ]  # fmt: skip
@@ -67,7 +68,7 @@ def test_the_batch_stays_dynamic_and_the_fixed_dimensions_are_said(
     assert quantized.graph.inputs[0].shape == ("n", 3, 12, 12)
     sentences = [
         f"dimension {axis} ({name}) of input 'x' is fixed to 12: "
-        "pool (MaxPool) is not traced with a dynamic size"
+        "pool (AveragePool) is not traced with a dynamic size"
         for axis, name in ((2, "h"), (3, "w"))
     ]
     assert set(sentences) <= set(quantized.notes)
@@ -99,3 +100,29 @@ def test_added_dimensions_keep_those_of_the_file(tmp_path: Path) -> None:
     model = qtool.load_model(tmp_path / "m.onnx")
     captured = qtool.capture_model(model, torch.randn(4, 3, 8), AddedSizes({"x": {2: "length"}}))
     assert captured.graph.inputs[0].shape == ("n", 3, "length")
+
+
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 2), (4, 3)])
+def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    weight = draw.normal(size=(4, 3, kernel, kernel)).astype(np.float32) / 5
+    windows = {"auto_pad": pad, "strides": [stride] * 2, "kernel_shape": [kernel] * 2}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], **windows),
+        helper.make_node("MaxPool", ["a"], ["y"], **windows),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w_"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    model = qtool.load_model(tmp_path / "m.onnx")
+    captured = qtool.capture_model(model, torch.randn(2, 3, 24, 25))
+    assert captured.graph.inputs[0].shape == ("n", 3, "h", "w_")
+    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    for height, width in ((24, 25), (26, 27), (31, 40)):
+        images = draw.normal(size=(1, 3, height, width)).astype(np.float32)
+        (expected,) = session.run(None, {"x": images})
+        actual = captured.graph.module(torch.from_numpy(images)).detach().numpy()
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
