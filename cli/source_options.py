@@ -194,5 +194,5 @@ dynamic = click.option(
     "--dynamic",
     multiple=True,
     metavar="INPUT:DIM[=NAME]",
-    help="Dimension whose size varies at run time; by default dimension 0 of every input.",
+    help="Dimension whose size varies at run time, besides dimension 0 of every input.",
 )

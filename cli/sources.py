@@ -311,8 +311,11 @@ def dynamic_of(
     return parse_dynamic(values) or getattr(batches, "dynamic", None)
 
 
-def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
-    """Parse `x:0=batch`, `x:2` to {"x": {0: "batch", 2: "x_dim2"}}; return None for no values."""
+def parse_dynamic(values: tuple[str, ...]) -> Mapping[str, Mapping[int, str]] | None:
+    """Parse `x:0=batch`, `x:2` to {"x": {0: "batch", 2: "x_dim2"}}, which are added to the default
+    dimensions; return None for no values."""
+    from qtool.frontends.torch.example_inputs import AddedSizes
+
     dims: dict[str, dict[int, str]] = {}
     for text in values:
         place, _, name = text.partition("=")
@@ -323,4 +326,4 @@ def parse_dynamic(values: tuple[str, ...]) -> dict[str, dict[int, str]] | None:
             )
         default = "batch" if axis == "0" else f"{key}_dim{axis}"
         dims.setdefault(key, {})[int(axis)] = name or default
-    return dims or None
+    return AddedSizes(dims) if dims else None

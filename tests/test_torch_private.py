@@ -21,7 +21,7 @@ PRIVATE = {
     "torch._check": "a fact on sizes for torch.export; documented, though its name is private",
     "torch._C.DispatchKey": "operators that torch itself composes of others",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "the same",
-    "torch._decomp": "shapes of norms and activations, told in one step",
+    "torch._decomp": "shapes of norms, activations and recurrent layers, told in one step",
     "torch._dynamo": "the cache of shapes, which costs more than it saves",
     "torch._dispatch.python.enable_python_dispatcher": "shapes of decomposed operators",
     "torch._ops.HigherOrderOperator": "control flow in captured programs",
@@ -42,6 +42,10 @@ ATTRIBUTES = (  # (an object, its private attribute, what it is good for)
     (fx.Graph(), "_codegen", "the signature of a module, kept by a copied graph"),
     (fx.Graph().placeholder("x"), "_erased", "whether a node went with one before it"),
     (torch.ops.aten.add.Tensor, "_schema", "the names of an operator's arguments"),
+    *(
+        (torch.ops.aten.lstm.input, name, "shapes of recurrent layers without their steps")
+        for name in ("py_kernels", "_dispatch_cache")
+    ),
     (torch.ops.aten.add.Tensor, "_overloadname", "the operator that an in-place one stands for"),
     (torch.zeros(1), "_version", "whether a tensor was written to since"),
     *(

@@ -25,6 +25,7 @@ from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.torch.example_inputs import is_default
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
 EXAMPLE_SAMPLES = 4  # of a conversion without data
@@ -62,9 +63,11 @@ def capture_notes(
     captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[str, ...]:
     """Return notes on input sizes (ranges only if they were not chosen) and on distilled data."""
-    module = isinstance(model, nn.Module) and not isinstance(model, OnnxModule)
-    chosen = dynamic is not None or not module
-    sizes = captured.graph.size_conditions if chosen else captured.graph.restrictions()
+    graph = captured.graph
+    chosen = not is_default(dynamic) or not isinstance(model, nn.Module)
+    # a file may fix its batch, and what else is fixed is in the conditions
+    chosen |= isinstance(model, OnnxModule) and not graph.any_batch_size
+    sizes = graph.size_conditions if chosen else graph.restrictions()
     synthetic = data.notes if isinstance(data, SyntheticData) else ()
     return (*captured.notes, *sizes, *synthetic)
 

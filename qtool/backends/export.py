@@ -12,6 +12,7 @@ from qtool.core.data import Batch
 from qtool.core.types import Array
 from qtool.verification import Coverage, Exactness, Parity, Portability
 from qtool.verification.fake_quantized import FakeQuantized
+from qtool.verification.size_check import SizeCheck
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Checked:
         missing: a sentence if installing the runtime, or another CPU, helps.
         remarks: sentences on the file.
         simulation: the model with the points of the file, where the file has finer ones.
+        other_sizes: the file at other sizes of its dynamic dimensions.
     """
 
     parity: Parity
@@ -55,6 +57,7 @@ class Checked:
     missing: str = ""
     remarks: tuple[str, ...] = ()
     simulation: FakeQuantized | None = None
+    other_sizes: tuple[SizeCheck, ...] = ()
 
 
 class PlannedFile(Protocol):

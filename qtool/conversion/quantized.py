@@ -21,6 +21,7 @@ from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.table import format_for, format_of, format_of_file, write_float
+from qtool.conversion.dimensions_of_file import UnfollowedSizesError, with_fixed_dimensions
 from qtool.conversion.fidelity_measurement import (
     EstimateSamples,
     find_near_zero_divisions,
@@ -204,13 +205,23 @@ class Quantized:
         """
         kind = file_format(path, format)
         check_format(self.plan.target, kind)
-        used = format_of(kind)
-        export = self._export_as(used)
         options = ExportOptions(kind, external_data, layout, interface)
-        with export.writing(Path(path), options, self.sample, verify) as file:
+        try:
+            return self._write(Path(path), options, verify)
+        except UnfollowedSizesError as error:  # the file is right with these dimensions fixed
+            self.graph, sentences = with_fixed_dimensions(self.graph, self.sample, error.check)
+            self._stored = _Results()
+            self.notes = (*self.notes, *sentences)
+            return self._write(Path(path), options, verify)
+
+    def _write(self, path: Path, options: ExportOptions, verify: bool) -> Verification | None:
+        used = format_of(options.format)
+        with self._export_as(used).writing(path, options, self.sample, verify) as file:
             result = self._checked(file, self.sample) if verify else None
             if result is not None and not result.passed:
                 why = f"{result.exactness}; {result.parity}".replace("\n", "; ")
+                if unfollowed := next((c for c in result.other_sizes if c.wrong), None):
+                    raise UnfollowedSizesError(unfollowed)
                 raise VerificationError(
                     f"the exported model does not compute what was planned ({why}); "
                     f"{path} was not written"
@@ -234,6 +245,7 @@ class Quantized:
             checked.portability,
             checked.missing,
             checked.remarks,
+            checked.other_sizes,
         )
 
     @accepts_paths("path")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,14 @@ from qtool.core.graph.process_lock import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.types import ObserverSpec
+from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
+from qtool.frontends.torch.shape_decisions import run_model
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
@@ -200,6 +203,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         model, batch, notes = _to_float32(model, next(batches([example], model)))
         with without_cache(model, batch) as cache_notes:
             graph, size_notes = _with_suggested_sizes(model, batch, dynamic)
+            graph = fix_dimensions(
+                graph, partial(run_model, model), partial(capture_module, model, batch)
+            )
         notes += (*cache_notes, *size_notes)
     else:
         raise CaptureError(_no_model(model))

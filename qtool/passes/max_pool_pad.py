@@ -28,13 +28,12 @@ def _applies(pool: fx.Node) -> bool:
         return False
     _, kernel, _, padding, dilation, ceil = _arguments(pool)
     widths, fill = list(pad.args[1]), G.argument(pad, 2, "value", 0)  # type: ignore[arg-type]  # ints
-    inside = all(isinstance(w, int) and w >= 0 for w in widths) and not any(
-        widths[2 * len(kernel) :]
-    )
+    if not all(isinstance(w, int) and w >= 0 for w in widths) or any(widths[2 * len(kernel) :]):
+        return False
     # with a dilation a window may reach over the border and leave the border itself out
     reach = [k if d == 1 else 1 for k, d in zip(kernel, dilation, strict=True)]
     within = all(max(side) < r for side, r in zip(_sides(pool), reach, strict=True))
-    return fill <= _LOW and inside and within and not any(padding) and not ceil
+    return fill <= _LOW and within and not any(padding) and not ceil
 
 
 def _rewrite(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:

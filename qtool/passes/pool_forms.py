@@ -2,7 +2,9 @@
 
 Pools of every rank become `qtool::max_pool` and `qtool::average_pool`, averages over all positions
 `qtool::global_average_pool`, an adaptive pool with equal windows a plain one, a max pool whose
-indices are unused a pool without them, an average with a divisor a multiple of the mean. The mean
+indices are unused a pool without them, an average with a divisor a multiple of the mean. An
+adaptive pool whose windows depend on dynamic sizes becomes `qtool::adaptive_average_pool` or
+`qtool::adaptive_max_pool`, which computes them when it runs. The mean
 of a window that hangs over the end counts the elements inside, as with uncounted padding; with
 counted padding the image is padded first. (Runtimes do not agree on `ceil_mode` with counted
 padding.)
@@ -73,18 +75,33 @@ def _values_only(node: fx.Node) -> fx.Node | None:
 def _equal_windows(x: fx.Node, out: tuple[Any, ...]) -> list[int] | None:
     """Return the window of an adaptive pool if all are equal."""
     sizes = G.shape(x)[2:]
-    fixed = all(isinstance(s, int) for s in sizes)
-    if not fixed or any(s % o for s, o in zip(sizes, out, strict=True)):
+    if not _is_fixed(x) or any(s % o for s, o in zip(sizes, out, strict=True)):
         return None
     return [s // o for s, o in zip(sizes, out, strict=True)]
 
 
+def _dynamic_windows(node: fx.Node, x: fx.Node, out: tuple[Any, ...], pool: Any) -> fx.Node | None:
+    """Return an adaptive pool whose windows are computed when it runs, None where the number of
+    windows is another size than that of the image."""
+    pairs = list(zip(G.shape(x)[2:], out, strict=True))
+    counts = [0 if G.same_sizes([size], [count]) else count for size, count in pairs]
+    if not all(isinstance(count, int) for count in counts):
+        return None
+    return insert_before(node, pool, (x, counts))
+
+
+def _is_fixed(x: fx.Node) -> bool:
+    return all(isinstance(s, int) for s in G.shape(x)[2:])
+
+
 def _adaptive_average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
-    if all(size == 1 for size in out):
+    if all(type(size) is int and size == 1 for size in out):
         return _global(node, x, keep=True)
     if (kernel := _equal_windows(x, out)) is not None:
         return _mean_of(node, x, _Windows(kernel, kernel, [0] * len(out)))
-    if len(out) < 3 or not all(isinstance(s, int) for s in G.shape(x)[2:]):
+    if not _is_fixed(x):
+        return _dynamic_windows(node, x, out, torch_ops.adaptive_average_pool)
+    if len(out) < 3:
         return None  # ONNX has no other form of unequal windows in three dimensions
 
     def mean(part: fx.Node, axis: int, name: str) -> fx.Node:
@@ -129,8 +146,8 @@ def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") ->
 
 
 def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
-    if not all(isinstance(s, int) for s in G.shape(x)[2:]):
-        return None
+    if not _is_fixed(x):
+        return _dynamic_windows(node, x, out, torch_ops.adaptive_max_pool)
     if (kernel := _equal_windows(x, out)) is not None:
         return _largest_of(node, x, kernel)
 

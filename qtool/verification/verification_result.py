@@ -12,6 +12,7 @@ from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity
 from qtool.verification.parity import Parity
 from qtool.verification.portability import Portability
+from qtool.verification.size_check import SizeCheck, size_row
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Verification(Result):
         portability: behaviour on other CPUs; None for runtimes whose arithmetic is not known.
         missing_runtime: a sentence if the target's runtime is supported here but not installed.
         notes: further measurements, in sentences, such as the speed.
+        other_sizes: the file at other sizes of its dynamic dimensions; empty where only the batch
+            is dynamic.
     """
 
     JSON_PROPERTIES: ClassVar = ("passed",)
@@ -39,15 +42,20 @@ class Verification(Result):
     portability: Portability | None = None
     missing_runtime: str = ""
     notes: tuple[str, ...] = ()
+    other_sizes: tuple[SizeCheck, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether parity holds, and integer kernels are exact to the last bit."""
-        return self.parity.passed and (self.exactness is None or self.exactness.passed)
+        """Whether parity holds, at other sizes too, and integer kernels are exact to the last
+        bit."""
+        exact = self.exactness is None or self.exactness.passed
+        return exact and self.parity.passed and not any(c.wrong for c in self.other_sizes)
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """Return (label, figures) for a summary."""
         rows = [self.fidelity.row(), self.coverage.row(), ("verified", self._verified())]
+        if self.other_sizes:
+            rows.append(size_row(self.other_sizes))
         other = None if self.portability is None else self.portability.row()
         return tuple(rows if other is None else [*rows, other])
 
@@ -75,6 +83,7 @@ class Verification(Result):
         measured = [self.coverage, exactness, self.parity, self.fidelity, self.portability]
         parts = [
             *(part for part in measured if part is not None),
+            *(f"at {check}" for check in self.other_sizes),
             self.missing_runtime,
             *self.notes,
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -26,14 +27,17 @@ from qtool.backends.onnxruntime.verification.planned_file import (
     measure_coverage,
     measure_portability,
 )
+from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
 from qtool.backends.runtimes import find_runtime, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.core.graph.other_sizes import varying_dimensions
 from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
 from qtool.verification.fake_quantized import FakeQuantized
 
+_ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21
 """The first whose QuantizeLinear has codes of 16 bits."""
 
@@ -158,10 +162,21 @@ class PlannedOnnx:
         used, missing = find_runtime(target(plan.target))
         outputs = None if exactness is None else self.file.run(inputs)
         coverage = measure_coverage(self.file, plan, used)
-        if exactness is None:
-            return Checked(parity, exactness, coverage, outputs, missing=missing)
-        other = measure_portability(self.simulation, self.file, self.sample)
-        return Checked(parity, exactness, coverage, outputs, other)
+        sizes = compare_sizes(self.simulation, self.file, batch, used)
+        names = varying_dimensions(self.simulation.graph)
+        checked = Checked(
+            parity,
+            exactness,
+            coverage,
+            outputs,
+            missing=missing,
+            remarks=(_ONE_SIZE.format(", ".join(names)),) if names and not sizes else (),
+            other_sizes=sizes,
+        )
+        if exactness is not None:
+            other = measure_portability(self.simulation, self.file, self.sample)
+            checked = replace(checked, portability=other, missing="")
+        return checked
 
     @property
     def place(self) -> str:

@@ -172,7 +172,7 @@ class FloatGraph:
         first = next((i for i in self.inputs if i.shape), None)
         if first is not None and not any(map(_has_dynamic_batch, self.inputs)):
             only = f"the file takes only {first.shape[0]} as the first size of '{first.name}'"
-            return (f"{only}: the captured graph computes with that number",)
+            return (f"{only}: the captured graph computes with that number", *self.size_conditions)
         fewest, most = self.batch_size_range()
         batch_size: tuple[str, ...] = ()
         if most is not None:

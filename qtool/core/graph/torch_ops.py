@@ -21,6 +21,16 @@ _lib = torch.library.Library("qtool", "DEF")
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _MAX_POOL: Mapping[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_ADAPTIVE_AVERAGE: Mapping[int, Any] = {
+    1: F.adaptive_avg_pool1d,
+    2: F.adaptive_avg_pool2d,
+    3: F.adaptive_avg_pool3d,
+}
+_ADAPTIVE_MAX: Mapping[int, Any] = {
+    1: F.adaptive_max_pool1d,
+    2: F.adaptive_max_pool2d,
+    3: F.adaptive_max_pool3d,
+}
 _AVERAGE_POOL: Mapping[int, Any] = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
@@ -184,6 +194,29 @@ def average_pool(
         return F.avg_pool2d(x.unsqueeze(-2), *wide).squeeze(-2)
     pooled: Tensor = _AVERAGE_POOL[rank](x, kernel, stride, padding, ceil_mode, counted, divisor)
     return pooled
+
+
+@operator()
+def adaptive_average_pool(x: Tensor, sizes: list[int]) -> Tensor:
+    """Means over windows that depend on the sizes of x [N, C, ...], as torch's adaptive pools.
+
+    Args:
+        x: of 1, 2 or 3 spatial dimensions.
+        sizes: number of windows along each of them; 0 leaves a dimension as it is.
+    """
+    pooled: Tensor = _ADAPTIVE_AVERAGE[len(sizes)](x, _windows(x, sizes))
+    return pooled
+
+
+@operator()
+def adaptive_max_pool(x: Tensor, sizes: list[int]) -> Tensor:
+    """The largest values in windows that depend on the sizes of x; see `adaptive_average_pool`."""
+    pooled: Tensor = _ADAPTIVE_MAX[len(sizes)](x, _windows(x, sizes))
+    return pooled
+
+
+def _windows(x: Tensor, sizes: Sequence[int]) -> list[int]:
+    return [count or size for count, size in zip(sizes, x.shape[2:], strict=True)]
 
 
 @operator()

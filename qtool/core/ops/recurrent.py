@@ -27,6 +27,9 @@ def _recurrent(
 ) -> Any:
     w, r, b = weights
     count, hidden = len(w), r.shape[2]
+    if any(isinstance(size, torch.SymInt) for size in x.shape):  # torch would run each step
+        y = x.new_empty([x.shape[0], count, x.shape[1], hidden])
+        return (y, *(x.new_empty([count, x.shape[1], hidden]) for _ in state))
     order = [GATES[kind].index(gate) for gate in range(len(GATES[kind]))]
 
     def as_torch(t: Tensor) -> Tensor:

@@ -37,15 +37,15 @@ def _pads(
     strides, dilations = _strides_and_dilations(call, rank)
     begins, ends = [], []
     for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
-        if s != 1 and not isinstance(size, int):
-            raise call.unsupported("auto_pad of a dynamic size")
         covered = d * (k - 1) + 1 if dilated else k
-        total = covered - 1 if s == 1 else (-(-size // s) - 1) * s + covered - size
+        if not isinstance(size, int) and covered < s:
+            raise call.unsupported("auto_pad of a dynamic size with strides over the window")
+        total = covered - 1 if s == 1 else covered - s + -size % s
         if total < 0 and not dilated and d != 1:
             raise call.unsupported(
                 "strides longer than a dilated window, for which the runtime crops"
             )
-        total = max(0, total)
+        total = max(0, total) if isinstance(total, int) else total  # a window covers its stride
         less, more = total // 2, total - total // 2
         begins.append(less if kind == "SAME_UPPER" else more)
         ends.append(more if kind == "SAME_UPPER" else less)
@@ -57,15 +57,26 @@ def _strides_and_dilations(call: NodeCall, rank: int) -> tuple[list[int], list[i
     return strides, dilations
 
 
-def pad_sides(x: torch.Tensor, begins: Sequence[int], ends: Sequence[int], fill: float) -> Any:
+def _equal_pads(begins: Sequence[Any], ends: Sequence[Any]) -> bool:
+    """Return whether both ends have the same pads, for all sizes."""
+    return all(isinstance(width, int) for width in (*begins, *ends)) and begins == ends
+
+
+def pad_sides(
+    x: torch.Tensor,
+    begins: Sequence[int],
+    ends: Sequence[int],
+    fill: float | None = None,
+    mode: str = "constant",
+) -> Any:
     pairs = zip(reversed(begins), reversed(ends), strict=True)
-    return F.pad(x, [w for pair in pairs for w in pair], value=fill)
+    return F.pad(x, [w for pair in pairs for w in pair], mode, fill)
 
 
 def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
     rank = weight.dim() - 2
     begins, ends = _pads(call, x, weight.shape[2:])
-    if begins != ends:
+    if not _equal_pads(begins, ends):
         x, begins = pad_sides(x, begins, ends, 0.0), [0] * rank
     strides, dilations = _strides_and_dilations(call, rank)
     return _CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
@@ -109,6 +120,12 @@ def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     strides, dilations = _strides_and_dilations(call, len(kernel))
     begins, ends = _pads(call, x, kernel, dilated=False)  # as in the runtime
     covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if not all(isinstance(width, int) for width in (*begins, *ends)):
+        if call.get("ceil_mode", 0) or any(d != 1 for d in dilations):
+            raise call.unsupported("auto_pad of a dynamic size with ceil_mode or dilations")
+        # the border again: a window that reaches over it contains it
+        x = pad_sides(x, begins, ends, mode="replicate")
+        return _MAX_POOL[len(kernel)](x, kernel, strides)
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
     ceil = bool(call.get("ceil_mode", 0))
@@ -127,7 +144,7 @@ def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     counts, ceil = bool(call.get("count_include_pad", 0)), bool(call.get("ceil_mode", 0))
     if any(d != 1 for d in dilations) or (ceil and any(begins + ends)):
         raise call.unsupported("dilations, or pads with ceil_mode")
-    if begins != ends:
+    if not _equal_pads(begins, ends):
         if not counts:
             raise call.unsupported("pads that differ at the two ends and do not count")
         x, begins = pad_sides(x, begins, ends, 0.0), [0] * len(kernel)

@@ -7,7 +7,7 @@ its fixed ones fixed. Nodes that depend only on constants are folded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,23 @@ import torch
 from onnx import helper
 
 from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part
+from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.core.graph.unique_names import unique
+from qtool.core.log import log_warning
 from qtool.core.paths import is_file
+from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
 from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.runtime_values import run_file
+from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
+from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
+from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 
@@ -95,15 +100,17 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     Args:
         model: the loaded file.
         example: one batch, by position or by the names of the file's inputs.
-        dynamic: as for `capture_module`; by default the dynamic dimensions of the file. If tracing
-            fails with these: those with at least 2 in the example, then none.
+        dynamic: as for `capture_module`; by default the dynamic dimensions of the file, to which
+            `AddedSizes` adds others. Of these, as few as possible are fixed where tracing fails or
+            the graph is not right at other sizes, the first ones last; each is logged and is in
+            `size_conditions`.
 
     Raises:
         CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool computes an
             operator differently (names it), or torch.export cannot trace the model.
     """
     batch = Batch(_in_order(model, example))
-    wanted = _open_dimensions(model, batch) if dynamic is None else dynamic
+    wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         _check_input(name, kind, tensor, wanted)
     if model.external.arrays:
@@ -113,12 +120,79 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         model.external.release()
     else:
         _check_against_runtime(model, batch)
-    candidates = [wanted]
-    if dynamic is None and any(wanted.values()):
-        fewer: tuple[Dynamic, ...] = (_without_small_dimensions(model, batch, wanted), {})
-        candidates += [sizes for sizes in fewer if sizes != wanted]
-    while (graph := _capture_first(model, batch, candidates)) is None:
+    candidates = (
+        [wanted, *fewer_dimensions(batch.args, wanted)] if is_default(dynamic) else [wanted]
+    )
+    graph, reason = _capture_first(model, batch, candidates)
+    graph.size_conditions = (*_lost(graph, wanted, reason), *graph.size_conditions)
+    if model.external.arrays:
+        return graph
+    return fix_dimensions(graph, partial(_outputs, model, graph), partial(_renamed, model, batch))
+
+
+def _outputs(model: OnnxModule, graph: G.FloatGraph, batch: Batch) -> list[torch.Tensor]:
+    """Return the outputs of the file in ONNX Runtime, which knows nothing of how qtool reads it."""
+    pairs = zip(graph.inputs, graph.tensors_of(batch), strict=True)
+    outputs = run_file(model.model, {i.name: t.detach().cpu().numpy() for i, t in pairs})
+    return [tensor_of(outputs[name]) for name in model.outputs]
+
+
+def _capture_first(
+    model: OnnxModule, batch: Batch, candidates: Sequence[Dynamic]
+) -> tuple[G.FloatGraph, str]:
+    """Capture with the first of these sets of dynamic dimensions that can be traced.
+
+    Returns:
+        The graph, and why it has not the dimensions of the first candidate; "" if it has.
+    """
+    errors: list[CaptureError] = []
+    reason = ""
+    while True:
+        for sizes in candidates:
+            graph = _traced(model, batch, sizes, errors)
+            reason = reason or "".join(_untraced(model, error) for error in errors[:1])
+            if graph is not None:
+                return graph, reason
+        if model.untraced <= model.fallback:
+            raise errors[-1]
         model.fallback |= model.untraced
+
+
+def _traced(
+    model: OnnxModule, batch: Batch, sizes: Dynamic, errors: list[CaptureError]
+) -> G.FloatGraph | None:
+    try:
+        return _renamed(model, batch, sizes)
+    except CaptureError as error:
+        errors.append(error)
+        return None
+
+
+def _untraced(model: OnnxModule, error: CaptureError) -> str:
+    """Return why a set of dynamic dimensions could not be traced; names the operator if known."""
+    nodes = sorted(model.untraced - model.fallback)
+    if nodes:
+        node = model.nodes[nodes[0]]
+        return f"{node.label} ({node.key}) is not traced with a dynamic size"
+    fixed = isinstance(error.__cause__, FixedSizeError)
+    return "the operators compute with that number" if fixed else str(error).partition(";")[0]
+
+
+def _lost(graph: G.FloatGraph, wanted: Dynamic, reason: str) -> Iterator[str]:
+    """Yield a sentence for each wanted dimension that the graph has fixed, and log it."""
+    for spec in graph.inputs:
+        for axis, name in wanted.get(spec.name, {}).items():
+            if isinstance(spec.shape[axis], int):
+                why = reason or "the operators compute with that number"
+                sentence = fixed_sentence(spec.name, axis, name, spec.shape[axis], why)
+                log_warning(sentence)
+                yield sentence
+
+
+def _renamed(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
+    """Capture, and give the graph the names of the file."""
+    names = {old: new for new, old in model.arguments.items()}
+    graph = _capture(model, batch, {names.get(n, n): axes for n, axes in dynamic.items()})
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
     _name_nodes(graph, model)
@@ -133,25 +207,6 @@ def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
     compare_with_runtime(model, arrays, expected, model.observe(batch.args))
 
 
-def _capture_first(
-    model: OnnxModule, batch: Batch, candidates: Sequence[Dynamic]
-) -> G.FloatGraph | None:
-    """Capture with the first of these sets of dynamic dimensions that can be traced.
-
-    Returns None if a retry with further nodes in the fallback may work.
-    """
-    names = {old: new for new, old in model.arguments.items()}
-    sizes, *others = candidates
-    try:
-        return _capture(model, batch, {names.get(n, n): axes for n, axes in sizes.items()})
-    except CaptureError:
-        if not others and not model.untraced <= model.fallback:
-            return None
-        if not others:
-            raise
-    return _capture_first(model, batch, others)
-
-
 def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     """Call `capture_module`; errors have the names of the file."""
     try:
@@ -159,6 +214,17 @@ def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     except CaptureError as error:
         text = _STEP_IN_MESSAGE.sub(lambda m: model.nodes[int(m[1])].label, str(error))
         raise CaptureError(text) from error
+
+
+def _wanted_dimensions(model: OnnxModule, batch: Batch, dynamic: Dynamic | None) -> Dynamic:
+    """Return the given dimensions; by default those of the file, with additions."""
+    if dynamic is not None and not is_default(dynamic):
+        return dynamic
+    added = dynamic or {}
+    check_inputs(added, model.inputs)
+    for name, tensor in zip(model.inputs, batch.args, strict=True):
+        check_axes(name, [axis for axis in added.get(name, {}) if axis], tensor)
+    return {n: {**dims, **added.get(n, {})} for n, dims in _open_dimensions(model, batch).items()}
 
 
 def _open_dimensions(model: OnnxModule, batch: Batch) -> Dynamic:
@@ -221,14 +287,6 @@ def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
             kind = type(value).__name__
             raise CaptureError(f"input '{name}' is a {kind} in the batch, not a tensor")
     return tuple(values[n] for n in model.inputs)
-
-
-def _without_small_dimensions(model: OnnxModule, batch: Batch, wanted: Dynamic) -> Dynamic:
-    """Return the dynamic dimensions of size 2 or more; torch.export specializes 0 and 1."""
-    return {
-        name: {axis: dim for axis, dim in wanted.get(name, {}).items() if tensor.shape[axis] > 1}
-        for name, tensor in zip(model.inputs, batch.args, strict=True)
-    }
 
 
 def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:

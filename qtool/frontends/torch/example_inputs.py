@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter
 from typing import Any
@@ -35,6 +35,34 @@ def check_dynamic(dynamic: Any) -> None:
         )
 
 
+def check_inputs(dynamic: Mapping[str, Mapping[int, str]] | None, inputs: Collection[str]) -> None:
+    """Check that `dynamic` names inputs.
+
+    Raises:
+        CaptureError: one is no input.
+    """
+    unknown = sorted(n for n in dynamic or () if n.partition(".")[0] not in inputs)
+    if unknown:
+        raise CaptureError(
+            f"dynamic names '{unknown[0]}', which is not an input; the inputs are "
+            f"{', '.join(inputs)}"
+        )
+
+
+def check_axes(name: str, axes: Iterable[int], example: torch.Tensor) -> None:
+    """Check that the example of an input has these dimensions, of sizes that torch.export takes.
+
+    Raises:
+        CaptureError: it has not.
+    """
+    for axis in axes:
+        if not 0 <= axis < example.dim() or example.shape[axis] < 2:
+            raise CaptureError(
+                f"dimension {axis} of input '{name}' is dynamic, so it needs a size of at "
+                f"least 2 in the example, which has the shape {list(example.shape)}"
+            )
+
+
 def _is_named(dimensions: Any) -> bool:
     return isinstance(dimensions, Mapping) and all(
         type(axis) is int and isinstance(name, str) and name and not name.isdecimal()
@@ -55,6 +83,11 @@ def sizes_of(name: str, dynamic: Mapping[str, Mapping[int, str]]) -> Mapping[int
     return next((dynamic[p] for p in (name, *prefixes) if p in dynamic), {})
 
 
+def is_default(dynamic: Mapping[str, Mapping[int, str]] | None) -> bool:
+    """Return whether the default dimensions are dynamic: without `dynamic`, or with additions."""
+    return dynamic is None or isinstance(dynamic, AddedSizes)
+
+
 def double_single_sample(
     model: nn.Module, example: Batch, dynamic: Mapping[str, Mapping[int, str]] | None
 ) -> Batch:
@@ -66,7 +99,7 @@ def double_single_sample(
     chosen = {
         id(leaf)
         for path, leaf in leaves
-        if dynamic is None or 0 in sizes_of(".".join(map(key_text, path)), dynamic)
+        if is_default(dynamic) or 0 in sizes_of(".".join(map(key_text, path)), dynamic or {})
     }
 
     def double(x: Any) -> Any:
@@ -127,3 +160,8 @@ class SuggestedSizes(dict[str, Mapping[int, str]]):
         """Return the sizes without a dimension."""
         rest = {k: v for k, v in self[name].items() if k != axis}
         return SuggestedSizes({**self, name: rest})
+
+
+class AddedSizes(dict[str, Mapping[int, str]]):
+    """Input -> {dimension: name} of dimensions that are dynamic besides the default ones: dimension
+    0 of every input, where the model allows it, and those of an ONNX file."""

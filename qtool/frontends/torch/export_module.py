@@ -26,7 +26,10 @@ from qtool.core.graph.float_tolerance import (
 from qtool.core.graph.process_lock import relaxed_gc, silence_logging
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (
+    check_axes,
+    check_inputs,
     double_single_sample,
+    is_default,
     name_keyword_inputs,
     sizes_of,
     unshare_inputs,
@@ -53,7 +56,7 @@ def capture_module(
         model: the user's module, which stays unchanged.
         example: one batch of inputs.
         dynamic: input name -> {dimension: name} of dimensions that vary at run time; by default
-            dimension 0 ("batch") of every tensor input.
+            dimension 0 ("batch") of every tensor input, to which `AddedSizes` adds others.
         has_weights: False for a model without weight values; the graph is then not compared with
             the model.
 
@@ -202,28 +205,18 @@ def _refuse_meta(model: nn.Module) -> None:
 
 def _dynamic_spec(model: nn.Module, example: Batch, dynamic: DynamicShapes | None) -> Any:
     named = example.arguments_of(model)
-    if dynamic is not None:
-        unknown = sorted(n for n in dynamic if n.partition(".")[0] not in named)
-        if unknown:
-            raise CaptureError(
-                f"dynamic names '{unknown[0]}', which is not an input; the inputs are "
-                f"{', '.join(named)}"
-            )
+    check_inputs(dynamic, named)
 
     def spec(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return None
+        default = {0: Dim.AUTO} if leaf.dim() and is_default(dynamic) else {}
         if dynamic is None:
-            return {0: Dim.AUTO} if leaf.dim() else None
+            return default or None
         name = ".".join(map(key_text, path))
         wanted = sizes_of(name, dynamic)
-        for axis in wanted:
-            if not 0 <= axis < leaf.dim() or leaf.shape[axis] < 2:
-                raise CaptureError(
-                    f"dimension {axis} of input '{name}' is dynamic, so it needs a size of at "
-                    f"least 2 in the example, which has the shape {list(leaf.shape)}"
-                )
-        return dict.fromkeys(wanted, Dim.DYNAMIC) or None
+        check_axes(name, wanted, leaf)
+        return {**default, **dict.fromkeys(wanted, Dim.DYNAMIC)} or None
 
     leaves, tree = pytree.tree_flatten_with_path(dict(named))
     return _nested(tree, iter([spec(path, leaf) for path, leaf in leaves]))

@@ -25,6 +25,7 @@ from qtool.core.graph.unique_names import all_unique
 from qtool.core.paths import is_file
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.attribute_names import with_valid_names
+from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
 from qtool.frontends.torch.size_expressions import check_size_expressions
@@ -112,7 +113,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         raise CaptureError("the program has no example inputs; export it again with torch.export")
     dims = _dimension_names(program)
     try:
-        with silence_logging(), defer_signals():
+        with silence_logging(), defer_signals(), fast_shapes():
             program = with_valid_names(program)
             module = program.module(check_guards=False)
             if not make_functional(module):

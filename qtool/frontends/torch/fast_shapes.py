@@ -1,8 +1,8 @@
-"""Infers the shapes of normalizations and activations in one step while torch.export traces.
+"""Infers the shapes of some operators in one step while torch.export traces.
 
 torch infers the shape of a normalization with symbolic sizes through a dozen elementary operators,
 each with its own guards: half of the time of tracing a deep network. But the result has the shape
-of the input.
+of the input. Of a recurrent layer torch runs each step, which fixes the number of steps.
 """
 
 from __future__ import annotations
@@ -39,6 +39,32 @@ _RULES: Mapping[Any, Callable[..., Any]] = {
 }
 
 
+def _recurrent(x: torch.Tensor, state: Any, weights: Any, *options: Any) -> Any:
+    """Return all states, and the last ones. The result is `aten.lstm.input`'s (a list of two
+    states) or `aten.gru.input`'s."""
+    states = state if isinstance(state, list | tuple) else [state]
+    both = bool(options[4])  # bias, layers, dropout, training, bidirectional, batch first
+    y = x.new_empty([*x.shape[:2], (2 if both else 1) * states[0].shape[2]])
+    return (y, *map(torch.empty_like, states))
+
+
+_RECURRENT = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+_COMPOSED = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+
+
+@contextmanager
+def _recurrent_in_one_step() -> Iterator[None]:
+    """Replace the Python kernels of recurrent layers, which torch uses for symbolic sizes."""
+    with ExitStack() as stack:
+        for op in _RECURRENT:
+            kernels, cache = getattr(op, "py_kernels", None), getattr(op, "_dispatch_cache", None)
+            if kernels is not None and cache is not None:
+                stack.callback(cache.clear)
+                stack.enter_context(mock.patch.dict(kernels, dict.fromkeys(_COMPOSED, _recurrent)))
+                cache.clear()
+        yield
+
+
 @contextmanager
 def fast_shapes() -> Iterator[None]:
     """Infer the results of some operators in one step while the context is open.
@@ -51,6 +77,7 @@ def fast_shapes() -> Iterator[None]:
     quick = {op: partial(rule, table[op]) for op, rule in _RULES.items() if op in table}
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(table, quick))
+        stack.enter_context(_recurrent_in_one_step())
         config = torch._dynamo.config
         if hasattr(config, "fake_tensor_cache_enabled"):  # a lookup takes as long as computing
             stack.enter_context(config.patch(fake_tensor_cache_enabled=False))

@@ -21,9 +21,9 @@ from torch.utils._sympy.printers import PythonPrinter
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
+from qtool.core.graph.other_sizes import MIN_SIZE, resize
 from qtool.core.graph.process_lock import silence_logging
 
-MIN_SIZE = 2  # torch.export specializes a size of 1
 MAX_RUNS = 6  # maximum number of calls of the model
 MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
 
@@ -92,14 +92,7 @@ def _holds(guard: Any, graph: G.FloatGraph, sizes: Mapping[str, int]) -> bool:
 
 def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping[str, int]) -> bool:
     """Return whether the model runs at these sizes with other results than the graph."""
-    tensors = []
-    for spec, t in zip(graph.inputs, graph.tensors_of(batch), strict=True):
-        for axis, name in enumerate(spec.shape):
-            if isinstance(name, str) and sizes[name] != t.shape[axis]:
-                indices = torch.arange(sizes[name], device=t.device) % t.shape[axis]
-                t = t.index_select(axis, indices)
-        tensors.append(t)
-    batch = graph.call_of(tensors)
+    batch = resize(graph, batch, sizes)
     try:
         expected = [x for x in run_model(model, batch) if isinstance(x, torch.Tensor)]
     except (Exception, SystemExit):  # noqa: BLE001  # the model does not support these sizes

@@ -106,7 +106,11 @@ def float32_data(node: fx.Node) -> str | None:
 
 
 def zero_fill(node: fx.Node) -> str | None:
-    """Require padding with zeros."""
+    """Require padding with zeros, of widths that are numbers."""
+    widths = node.args[1]
+    assert isinstance(widths, list | tuple)
+    if not all(isinstance(width, int) for width in widths):
+        return "its widths are computed when the model runs"
     if G.argument(node, 2, "value", 0):
         return "it pads with a value other than zero"
     return float32(node)

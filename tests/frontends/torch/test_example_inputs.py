@@ -15,7 +15,7 @@ import qtool
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
-from qtool.frontends.torch.example_inputs import sizes_of
+from qtool.frontends.torch.example_inputs import AddedSizes, sizes_of
 from qtool.frontends.torch.export_module import capture_module
 from tests.backends.onnx.export.networks import run
 
@@ -187,3 +187,21 @@ def test_other_arguments_than_at_capture_are_refused() -> None:
 def test_sizes_of_nested_inputs(name: str, expected: dict[int, str]) -> None:
     dynamic = {"ids": {0: "batch"}, "past.encoder": {2: "encoded"}, "past.decoder": {2: "past"}}
     assert sizes_of(name, dynamic) == expected
+
+
+def test_added_dimensions_keep_the_batch_dynamic() -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.mean(2) + y
+
+    example = {"x": torch.randn(1, 3, 8), "y": torch.randn(1, 3)}
+    graph = qtool.capture_model(Two().eval(), example, AddedSizes({"x": {2: "length"}})).graph
+    assert [i.shape for i in graph.inputs] == [("batch", 3, "length"), ("batch", 3)]
+
+
+def test_a_batch_that_the_model_fixes_is_no_error_with_added_dimensions() -> None:
+    model = ByNumber(lambda y: y * float(y.shape[0])).eval()
+    added = AddedSizes({"x": {1: "time"}})
+    quantized = qtool.quantize(model, [{"x": torch.randn(8, 6, 4)}], dynamic=added)
+    assert quantized.graph.inputs[0].shape == (8, "time", 4)
+    assert any("takes only 8" in note for note in quantized.notes)

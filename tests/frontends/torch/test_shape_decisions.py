@@ -23,18 +23,20 @@ def _wide(x: Tensor) -> int:
     return x.shape[1]
 
 
-DECIDED: dict[str, tuple[Make, str]] = {
+FIXED: dict[str, tuple[Make, str]] = {
     "half": (lambda x: x[:, int(_wide(x) / 2) :], "math.trunc(time / 2) == 4"),
     "scaled": (
         lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))),
         "math.trunc(0.5*float(time)) == 4",
     ),
-    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "(time % 2) == 0"),
-    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "time > 5"),
     "a loop": (
         lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1),
         "(time // 4) == 2",
     ),
+}
+DECIDED: dict[str, tuple[Make, str]] = {
+    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "(time % 2) == 0"),
+    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "time > 5"),
 }
 FREE: dict[str, Make] = {
     "half": lambda x: x[:, _wide(x) // 2 :],
@@ -44,6 +46,17 @@ FREE: dict[str, Make] = {
     "another branch, the same values": lambda x: x + 1 if _wide(x) > 5 else 1 + x,
     "pairs, which other sizes have not": lambda x: x.reshape(x.shape[0], -1, 24),
 }
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_size_that_decides_alone_is_fixed(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    function, condition = FIXED[name]
+    graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
+    assert graph.inputs[0].shape == ("batch", 8, 12)
+    (sentence,) = graph.size_conditions
+    assert sentence.startswith("dimension 1 (time) of input 'x' is fixed to 8: at time 4 ")
+    assert f"it is correct only for {condition}: the model branches on that" in sentence
+    assert f"warning: {sentence}" in caplog.messages
 
 
 @pytest.mark.parametrize("name", DECIDED)
@@ -63,7 +76,7 @@ def test_what_is_free_is_not_spoken_of(name: str) -> None:
 def test_it_is_a_note_of_the_model() -> None:
     layer = nn.Linear(12, 4)
     x = torch.randn(SHAPE)
-    model = Function(lambda x, layer: layer(DECIDED["half"][0](x)), layer).eval()
+    model = Function(lambda x, layer: layer(FIXED["half"][0](x)), layer).eval()
     assert any("only for" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
     swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
     made = qtool.quantize(swapped, [x.transpose(0, 1)])

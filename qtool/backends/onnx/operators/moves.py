@@ -16,16 +16,22 @@ from qtool.core.graph import torch_ops
 aten = torch.ops.aten
 
 
-def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
+def _as_tensor(sizes: Sequence[Any]) -> Any:
+    """Return sizes, numbers or computed ones, as an int64 tensor of rank 1."""
     if all(isinstance(s, int) for s in sizes):
-        return op.Reshape(x, op.Constant(value_ints=list(sizes)))
+        return op.Constant(value_ints=list(sizes))
     one = op.Constant(value_ints=[1])
     parts = [
         op.Constant(value_ints=[s]) if isinstance(s, int) else op.Reshape(s, one) for s in sizes
     ]
+    return op.Concat(*parts, axis=0)
+
+
+def _reshape(x: Any, sizes: Sequence[Any]) -> Any:
     # a computed size may be 0, which would copy the size of the input
-    empty = {} if -1 in sizes else {"allowzero": 1}
-    return op.Reshape(x, op.Concat(*parts, axis=0), **empty)
+    computed = not all(isinstance(s, int) for s in sizes)
+    empty = {"allowzero": 1} if computed and -1 not in sizes else {}
+    return op.Reshape(x, _as_tensor(sizes), **empty)
 
 
 def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
@@ -34,7 +40,7 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
 
     def write(
         x: Any,
-        sizes: Sequence[int] | None,
+        sizes: Sequence[Any] | None,
         align: bool = False,
         factors: Sequence[float] | None = None,
     ) -> Any:
@@ -43,7 +49,7 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
         scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
         if scales is not None:
             return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *scales]), **options)
-        new_sizes = op.Concat(op.Shape(x, end=2), op.Constant(value_ints=list(sizes or ())), axis=0)
+        new_sizes = op.Concat(op.Shape(x, end=2), _as_tensor(sizes or ()), axis=0)
         return op.Resize(x, None, None, new_sizes, **options)
 
     return write
@@ -93,15 +99,16 @@ def _squeeze(x: Any, dims: Sequence[int]) -> Any:
     return op.Squeeze(x, op.Constant(value_ints=axes)) if axes else op.Identity(x)
 
 
-def _pad(x: Any, widths: Sequence[int], fill: Any) -> Any:
+def _pad(x: Any, widths: Sequence[Any], fill: Any) -> Any:
     rank = len(x.shape)
-    begins, ends = [0] * rank, [0] * rank
+    begins: list[Any] = [0] * rank
+    ends: list[Any] = [0] * rank
     for i in range(len(widths) // 2):  # ATen: from the last dimension, (begin, end) by (begin, end)
         begins[rank - 1 - i], ends[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
-    return op.Pad(x, op.Constant(value_ints=[*begins, *ends]), fill)
+    return op.Pad(x, _as_tensor([*begins, *ends]), fill)
 
 
-def _constant_pad(x: Any, widths: Sequence[int], value: float = 0.0) -> Any:
+def _constant_pad(x: Any, widths: Sequence[Any], value: float = 0.0) -> Any:
     return _pad(x, widths, op.CastLike(op.Constant(value_float=float(value)), x))
 
 

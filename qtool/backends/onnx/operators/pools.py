@@ -82,7 +82,37 @@ def _global_average_pool(x: Any) -> Any:
     return op.GlobalAveragePool(x)
 
 
+def _adaptive(reduce: str) -> Writer:
+    """Return the writer of an adaptive pool: the reduced slices of one dimension after the other,
+    at positions computed from its size."""
+
+    def write(x: Any, sizes: Sequence[int]) -> Any:
+        for axis, count in enumerate(sizes, start=2):
+            if count:
+                x = _along(x, axis, count, getattr(op, reduce))
+        return x
+
+    return write
+
+
+def _along(x: Any, axis: int, count: int, reduce: Writer) -> Any:
+    axes = op.Constant(value_ints=[axis])
+    if count == 1:
+        return reduce(x, axes, keepdims=1)
+    size, windows = op.Shape(x, start=axis, end=axis + 1), []
+    for i in range(count):  # floor(i * size / count) to ceil((i + 1) * size / count)
+        begin = op.Mul(size, op.Constant(value_ints=[i]))
+        end = op.Add(
+            op.Mul(size, op.Constant(value_ints=[i + 1])), op.Constant(value_ints=[count - 1])
+        )
+        ends = (op.Div(each, op.Constant(value_ints=[count])) for each in (begin, end))
+        windows.append(reduce(op.Slice(x, *ends, axes), axes, keepdims=1))
+    return op.Concat(*windows, axis=axis)
+
+
 WRITERS: dict[Any, Writer] = {
+    torch_ops.adaptive_average_pool: _adaptive("ReduceMean"),
+    torch_ops.adaptive_max_pool: _adaptive("ReduceMax"),
     torch_ops.global_average_pool: _global_average_pool,
     torch_ops.average_pool: _average_pool,
     torch_ops.max_pool: _max_pool,

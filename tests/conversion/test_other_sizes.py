@@ -1,0 +1,156 @@
+"""Files at other sizes than those of the calibration, against the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import qtool
+from qtool.backends.onnx.operators import WRITERS
+from qtool.backends.onnx.operators.schemas import op
+from qtool.backends.onnxruntime.verification import size_parity
+from qtool.core.graph import torch_ops
+from qtool.core.sqnr import sqnr
+
+IMAGE, TIME = {2: "height", 3: "width"}, {1: "time"}
+
+
+class Net(nn.Module):
+    """A body behind two convolutions, which divide height and width by four."""
+
+    def __init__(self, body: Callable[[Net, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = body
+        self.stem, self.down = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.head, self.linear = nn.Conv2d(8, 4, 1), nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = self.stem(x).relu()
+        return self.body(self, half, self.down(half).relu())
+
+
+BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
+    "average": lambda m, _, d: m.linear(F.adaptive_avg_pool2d(d, (2, 2)).flatten(1)),
+    "unequal": lambda m, _, d: m.head(F.adaptive_avg_pool2d(d, (3, 5))),
+    "rows": lambda m, _, d: m.head(F.adaptive_avg_pool2d(d, (1, None))),
+    "max": lambda m, _, d: m.head(F.adaptive_max_pool2d(d, (2, 3))),
+    "fpn": lambda m, h, d: m.head(F.interpolate(d, size=h.shape[2:]) + h),
+    "unet": lambda m, h, d: m.head(F.interpolate(d, size=h.shape[2:], mode="bilinear") + h),
+    "pad": lambda m, _, d: m.head(F.pad(d, (0, -d.shape[3] % 4, 0, -d.shape[2] % 4))),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_an_image_of_another_size(name: str, tmp_path: Path) -> None:
+    model = Net(BODIES[name]).eval()
+    declared = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
+    assert declared == ["batch", 3, "height", "width"]
+    for shape in ((3, 3, 64, 64), (1, 3, 40, 80), (2, 3, 24, 72)):
+        assert _sqnr(model, tmp_path / "m.onnx", shape) > 30
+
+
+@pytest.mark.parametrize("pool", [F.adaptive_avg_pool1d, F.adaptive_max_pool1d])
+def test_a_signal_of_another_length(pool: Callable[..., Tensor], tmp_path: Path) -> None:
+    model = Signal(pool).eval()
+    _export(model, torch.randn(16, 3, 64), {2: "length"}, tmp_path / "m.onnx")
+    assert _sqnr(model, tmp_path / "m.onnx", (2, 3, 100)) > 25
+
+
+class Signal(nn.Module):
+    def __init__(self, pool: Callable[..., Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.pool, self.conv, self.head = pool, nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(self.conv(x).relu(), 6))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_layer_with_more_steps(kind: type[nn.Module], tmp_path: Path) -> None:
+    model = Recurrent(kind).eval()
+    _export(model, torch.randn(16, 12, 8), TIME, tmp_path / "m.onnx")
+    for shape in ((3, 20, 8), (1, 5, 8)):
+        assert _sqnr(model, tmp_path / "m.onnx", shape) > 25
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = kind(8, 16, num_layers=2, batch_first=True, bidirectional=True)
+        self.linear = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.cell(x)[0])
+
+
+def _export(model: nn.Module, data: Tensor, dynamic: dict[int, str], path: Path) -> list[object]:
+    """Quantize, and return the declared sizes of the input."""
+    dims = {"x": {0: "batch", **dynamic}}
+    qtool.quantize(model, [data], accuracy="fast", dynamic=dims).export(path)
+    return list(_session(path).get_inputs()[0].shape)
+
+
+def _session(path: Path) -> ort.InferenceSession:
+    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def _sqnr(model: nn.Module, path: Path, shape: tuple[int, ...]) -> float:
+    x = 0.75 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    (actual,) = _session(path).run(None, {"x": x.numpy()})
+    with torch.no_grad():
+        expected = model(x).numpy()
+    assert actual.shape == expected.shape
+    decibels = sqnr(expected, actual)
+    return float("inf") if decibels is None else decibels
+
+
+def test_a_kernel_of_the_samples_sizes_is_fixed_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A writer that takes the sizes of the sample for constants."""
+
+    def constant_windows(x: Any, sizes: Any) -> Any:
+        return op.AveragePool(x, kernel_shape=[4, 6], strides=[4, 6])
+
+    monkeypatch.setitem(WRITERS, torch_ops.adaptive_average_pool, constant_windows)
+    model = Net(BODIES["average"]).eval()
+    declared = _export(model, torch.randn(16, 3, 32, 48), IMAGE, tmp_path / "m.onnx")
+    assert declared == ["batch", 3, 32, 48]
+    assert _sqnr(model, tmp_path / "m.onnx", (3, 3, 32, 48)) > 30
+    (first, *_) = [m for m in caplog.messages if "is fixed" in m]
+    assert first.startswith("warning: dimension 2 (height) of input 'x' is fixed to 32 in the file")
+
+
+def test_other_sizes_are_measured(tmp_path: Path) -> None:
+    model = Net(BODIES["average"]).eval()
+    dims = {"x": {0: "batch", **IMAGE}}
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    result = quantized.export(tmp_path / "m.onnx")
+    assert [check.sizes for check in result.other_sizes] == [
+        *("height 16, width 36", "height 48, width 60"),
+    ]
+    assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
+    assert "other sizes" in str(result)
+    batch_only = qtool.quantize(model, [torch.randn(16, 3, 32, 48)]).export(tmp_path / "b.onnx")
+    assert batch_only.other_sizes == ()
+
+
+def test_a_file_that_was_run_at_one_size_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_parity, "at_other_sizes", lambda *_: [])
+    dims = {"x": {0: "batch", **IMAGE}}
+    model = Net(BODIES["pad"]).eval()
+    quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
+    notes = quantized.export(tmp_path / "m.onnx").notes
+    assert any("run at one size only" in note and "height, width" in note for note in notes)

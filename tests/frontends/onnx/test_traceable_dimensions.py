@@ -1,0 +1,128 @@
+"""Dynamic dimensions of ONNX files: what cannot be traced is fixed alone, and said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+import qtool
+from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
+from qtool.frontends.torch.example_inputs import AddedSizes
+
+WANTED = {"x": {0: "n", 2: "h", 3: "w"}, "y": {0: "n", 1: "h"}}
+SQUARE = (torch.zeros(4, 3, 8, 8), torch.zeros(4, 8))
+
+
+def _names(sets: list[dict[str, dict[int, str]]]) -> list[str]:
+    return ["".join(sorted({n for axes in each.values() for n in axes.values()})) for each in sets]
+
+
+def test_as_few_dimensions_as_possible_are_left_out_and_the_batch_last() -> None:
+    sets = list(fewer_dimensions(SQUARE, WANTED))
+    assert _names(sets) == ["nw", "hn", "n", "hw", ""]
+    assert sets[0] == {"x": {0: "n", 3: "w"}, "y": {0: "n"}}
+
+
+def test_sizes_of_one_are_left_out_but_a_single_sample_is_doubled() -> None:
+    row = (torch.zeros(1, 3, 1, 8), torch.zeros(1, 8))
+    first = next(fewer_dimensions(row, WANTED))
+    assert first == {"x": {0: "n", 3: "w"}, "y": {0: "n", 1: "h"}}
+    state = (torch.zeros(4, 3, 8, 8), torch.zeros(1, 8))
+    assert next(fewer_dimensions(state, WANTED))["y"] == {1: "h"}
+
+
+def test_many_dimensions_make_few_sets() -> None:
+    wanted = {"x": {axis: f"d{axis}" for axis in range(8)}}
+    assert len(list(fewer_dimensions((torch.zeros([2] * 8),), wanted))) == 7 + 3
+
+
+def _same_pool(path: Path) -> None:
+    """A pool whose pads depend on the size and do not count, which torch has not."""
+    weight = np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node(
+            "AveragePool", ["a"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2],
+            auto_pad="SAME_UPPER",
+        ),
+    ]  # fmt: skip
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+def test_the_batch_stays_dynamic_and_the_fixed_dimensions_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _same_pool(tmp_path / "m.onnx")
+    model = qtool.load_model(tmp_path / "m.onnx")
+    quantized = qtool.quantize(model, [torch.randn(8, 3, 12, 12)] * 4)
+    assert quantized.graph.inputs[0].shape == ("n", 3, 12, 12)
+    sentences = [
+        f"dimension {axis} ({name}) of input 'x' is fixed to 12: "
+        "pool (AveragePool) is not traced with a dynamic size"
+        for axis, name in ((2, "h"), (3, "w"))
+    ]
+    assert set(sentences) <= set(quantized.notes)
+    assert {f"warning: {s}" for s in sentences} <= set(caplog.messages)
+
+
+def test_nothing_is_said_of_a_batch_that_the_file_fixes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _same_pool(tmp_path / "m.onnx")
+    proto = onnx.load(tmp_path / "m.onnx")
+    for dim, size in zip(
+        proto.graph.input[0].type.tensor_type.shape.dim, (2, 3, 8, 8), strict=True
+    ):
+        dim.dim_value = size
+    onnx.save(proto, tmp_path / "m.onnx")
+    captured = qtool.capture_model(qtool.load_model(tmp_path / "m.onnx"), torch.randn(2, 3, 8, 8))
+    assert captured.graph.size_conditions == ()
+    assert not [m for m in caplog.messages if "fixed" in m]
+
+
+def test_added_dimensions_keep_those_of_the_file(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 3)
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    model = qtool.load_model(tmp_path / "m.onnx")
+    captured = qtool.capture_model(model, torch.randn(4, 3, 8), AddedSizes({"x": {2: "length"}}))
+    assert captured.graph.inputs[0].shape == ("n", 3, "length")
+
+
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 2), (4, 3)])
+def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    weight = draw.normal(size=(4, 3, kernel, kernel)).astype(np.float32) / 5
+    windows = {"auto_pad": pad, "strides": [stride] * 2, "kernel_shape": [kernel] * 2}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], **windows),
+        helper.make_node("MaxPool", ["a"], ["y"], **windows),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w_"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    model = qtool.load_model(tmp_path / "m.onnx")
+    captured = qtool.capture_model(model, torch.randn(2, 3, 24, 25))
+    assert captured.graph.inputs[0].shape == ("n", 3, "h", "w_")
+    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    for height, width in ((24, 25), (26, 27), (31, 40)):
+        images = draw.normal(size=(1, 3, height, width)).astype(np.float32)
+        (expected,) = session.run(None, {"x": images})
+        actual = captured.graph.module(torch.from_numpy(images)).detach().numpy()
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
