@@ -26,6 +26,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
     options.labels,
     options.eval_,
     options.minimize,
+    source_options.stride,
     source_options.batch_size,
     click.option(
         "--threads",

@@ -190,6 +190,13 @@ data_or_random = apply(
 batch_size = click.option(
     "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
 )
+stride = _context_option(
+    "stride",
+    "--stride",
+    type=COUNT,
+    help="Read a .txt file as one text, in windows of --max-length tokens that begin this many "
+    "tokens apart; each token counts once. By default each line is a text.",
+)
 dynamic = click.option(
     "--dynamic",
     multiple=True,

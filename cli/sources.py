@@ -159,6 +159,7 @@ def load_data(
         transform=context_value("transform"),
         max_length=context_value("max_length"),
         padded=bool(context_value("padded")),
+        stride=context_value("stride"),
         unreadable=context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
         samples=None if whole else chosen_samples(),

@@ -12,7 +12,7 @@ from torch import nn
 from qtool.backends.table import check_quantized, open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch, batches, peek
+from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -119,7 +119,9 @@ def evaluate(
         return evaluate_files(
             captured.export_float(folder / "float.onnx"),
             Path(file),
-            by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
+            by_input_name(
+                captured.graph, progress(batches(whole_texts(data), data_module(captured)))
+            ),
             labels,
             function=function,
             where=where,
@@ -128,6 +130,7 @@ def evaluate(
             threads=threads,
             runtime=runtime,
             seconds=seconds,
+            contexts=getattr(data, "contexts", None),
         )
 
 
@@ -154,7 +157,7 @@ def measure_accuracy(
     graph = quantized.reference
     with scratch_folder() as folder:
         plain = write_float(graph, folder / "float.onnx", quantized.plan.target)
-        named = by_input_name(graph, progress(batches(data, graph.module)))
+        named = by_input_name(graph, progress(batches(whole_texts(data), graph.module)))
         return summarize(measure_outputs((plain, Path(file)), named), labels)
 
 

@@ -134,6 +134,7 @@ def evaluate_files(
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
+    contexts: Sequence[int] | None = None,
 ) -> Evaluation:
     """Run both files in their runtimes on the same batches.
 
@@ -147,6 +148,7 @@ def evaluate_files(
         timed: a batch to time; by default the first.
         threads, seconds: of each latency, which rank 0 measures.
         runtime: see `open_model`.
+        contexts: see `measure_outputs`.
 
     Raises:
         DataError: no data, data that does not fit, or labels or a function that cannot be used.
@@ -161,7 +163,7 @@ def evaluate_files(
     own = None
     if first is not None:
         stream = itertools.chain([first], stream)
-        own = measure_outputs(files, stream, runtime=runtime)
+        own = measure_outputs(files, stream, runtime=runtime, contexts=contexts)
     share = None if labels is None else np.asarray(labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:

@@ -49,18 +49,24 @@ class LanguageModel:
         present: Array = arrays[self.mask][:, -ids.shape[1] :] != 0
         return present
 
-    def predicted(self, arrays: Sequence[Array]) -> Array:
-        """Return bool [samples, tokens - 1]: positions whose next token is known."""
+    def predicted(self, arrays: Sequence[Array], context: int = 0) -> Array:
+        """Return bool [samples, tokens - 1]: positions whose next token is known.
+
+        Args:
+            arrays: inputs of a batch.
+            context: number of first tokens that are no targets, only read by later ones.
+        """
         mask = self.token_mask(arrays)
         predicted: Array = mask[:, :-1] & mask[:, 1:]
+        predicted[:, : max(context - 1, 0)] = False
         return predicted
 
-    def losses(self, arrays: Sequence[Array], logits: Array) -> Array:
+    def losses(self, arrays: Sequence[Array], logits: Array, context: int = 0) -> Array:
         """Return the cross-entropy of each known next token in nats, float64 [samples, tokens - 1].
 
-        0 where the next token is padding, or unknown.
+        0 where the next token is padding, or not counted, see `predicted`.
         """
-        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays)
+        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays, context)
         losses = np.zeros(predicted.shape)
         for i, row in enumerate(logits[:, :-1]):  # a sample at a time, since a vocabulary is large
             scores = row.astype(np.float64)

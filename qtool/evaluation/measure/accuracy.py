@@ -134,6 +134,7 @@ def measure_outputs(
     runtime: str = NATIVE,
     store: Store | None = None,
     progress: Progress = lambda x: x,
+    contexts: Sequence[int] | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch, with default session options; padded positions are ignored.
 
@@ -142,6 +143,8 @@ def measure_outputs(
         runtime: see `open_model`.
         store: for intermediate results, from which an interrupted run resumes if the data is the
             same.
+        progress: wraps the iterable of batches.
+        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
@@ -157,7 +160,8 @@ def measure_outputs(
             continue
         reader = reader or OutputReader(sessions[0], arrays)
         outputs = [reader.padding.strip(arrays, run(s, arrays)) for s in sessions]
-        statistics.add(reader.read(arrays, outputs), arrays)
+        context = 0 if contexts is None else contexts[index]
+        statistics.add(reader.read(arrays, outputs, context), arrays)
         if time.monotonic() - saved > SAVE_EVERY:
             statistics.save()
             saved = time.monotonic()

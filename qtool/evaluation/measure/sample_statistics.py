@@ -125,18 +125,21 @@ class OutputReader:
         self.language_model = find_language_model(model, arrays)
         self.per_token = LOGITS in model.get_outputs()[0].name
 
-    def read(self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]]) -> SampleStatistics:
+    def read(
+        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int = 0
+    ) -> SampleStatistics:
         """Return the statistics of a batch.
 
         Args:
             arrays: inputs of the batch.
             outputs: per file, zero at padded positions (see `Padding.strip`).
+            context: see `LanguageModel.predicted`.
         """
         first = outputs[0][0]
         size = len(first) if first.ndim else 1
         classes = [_top_classes(own[0], size) for own in outputs]
         signal, noise, not_finite = self._errors(outputs, size)
-        scores, tokens, equal, loss = self._tokens(arrays, outputs, size)
+        scores, tokens, equal, loss = self._tokens(arrays, outputs, size, context)
         n_classes = first.shape[1] if classes[0].shape[1] else 0
         return SampleStatistics(
             np.stack(classes),
@@ -167,15 +170,16 @@ class OutputReader:
         return signal, noise, not_finite
 
     def _tokens(
-        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int
+        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int, context: int
     ) -> tuple[str, Array, Array, Array]:
         """Return what is scored, the number of tokens, of equal ones, and the loss per sample."""
         zeros = np.zeros((len(outputs), size))
         model = self.language_model
         if model is not None:
-            compared, logits = model.predicted(arrays), [o[model.logits] for o in outputs]
+            compared = model.predicted(arrays, context)
+            logits = [o[model.logits] for o in outputs]
             best = [x[:, :-1].argmax(-1) for x in logits]
-            loss = np.stack([model.losses(arrays, x).sum(1) for x in logits])
+            loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
             return NEXT_TOKENS, *_agreement(compared, best), loss
         first = outputs[0][0]
         if not (self.per_token and first.ndim == 3 and first.dtype.kind == "f"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
+from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -75,6 +76,12 @@ class Rows:
     def __iter__(self) -> Iterator[Any]:
         return self.every(0, 1)
 
+    def whole_texts(self) -> Rows:
+        """Return the samples with an empty KV cache, see `qtool.core.data.whole_texts`."""
+        if not isinstance(self.collate, CachedPrefixCollator | PartCollator):
+            return self
+        return replace(self, collate=replace(self.collate, cached=0))
+
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from `first` on; others are not read."""
         for batch in self.batches[first::step]:
@@ -116,6 +123,7 @@ def load_data(
     unreadable: float = 0.0,
     without: tuple[str, ...] = (),
     samples: int | None = None,
+    stride: int | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -138,6 +146,8 @@ def load_data(
         without: names of arrays that are not inputs.
         samples: number of samples to use: of files and folders evenly spaced ones, of a function's
             batches the first ones. By default all.
+        stride: read a .txt file as one text, in windows of `max_length` tokens that begin `stride`
+            tokens apart. By default each line is a text.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -146,7 +156,7 @@ def load_data(
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
     options: dict[str, Any] = {"transform": transform, "max_length": max_length}
-    options |= {"padded": padded, "unreadable": unreadable}
+    options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
     if (named or arrays) and (unused := [name for name, value in options.items() if value]):
         raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
     if named:
@@ -156,9 +166,11 @@ def load_data(
         files = ArrayFiles(path, batch_size, without, samples)
         files.files()
         return files
+    folder_path = None if folder is None else Path(folder)
+    if stride is not None:
+        return sliding_windows(path, stride, folder_path, model, max_length)
     rows = read_rows(path)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
-    folder_path = None if folder is None else Path(folder)
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
     part = model if isinstance(model, EncoderPart | DecoderPart) else None
