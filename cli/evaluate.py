@@ -24,6 +24,7 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
     source_options.weights,
     source_options.data,
     options.labels,
+    source_options.classes,
     options.eval_,
     options.minimize,
     source_options.stride,

@@ -27,6 +27,7 @@ from qtool.evaluation.options import ReportOptions
     ),
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
+    source_options.classes,
     options.eval_,
     options.minimize,
     source_options.batch_size,

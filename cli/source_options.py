@@ -190,6 +190,14 @@ data_or_random = apply(
 batch_size = click.option(
     "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
 )
+classes = _context_option(
+    "classes",
+    "--classes",
+    metavar="NAME,...|FILE",
+    help="Names of the classes in the order of the model's outputs, for labels that are names of "
+    "folders, or a file with one per line; by default classes.txt in the folder, else those of "
+    "MODEL, else alphabetical order.",
+)
 stride = _context_option(
     "stride",
     "--stride",

@@ -19,6 +19,7 @@ from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
+from qtool.frontends.data.class_order import check_names, chosen_classes
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
@@ -42,14 +43,16 @@ class Rows:
     Attributes:
         batches: rows of each batch.
         collate: rows -> model inputs.
-        classes: class name -> number, from the model's configuration.
+        classes: class name -> number, as the user chose or from the model's configuration.
         unreadable: errors of samples that were skipped.
+        chosen: whether the user chose `classes`.
     """
 
     batches: Sequence[Sequence[Row]]
     collate: Collator
     classes: Mapping[str, int] | None = None
     unreadable: tuple[str, ...] = ()
+    chosen: bool = False
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -96,7 +99,10 @@ class Rows:
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
-        """Class numbers, int64 [samples]; None without labels."""
+        """Class numbers, int64 [samples]; None without labels. DataError for a name that is none of
+        the chosen classes."""
+        if self.chosen:
+            check_names([row.label for row in self.rows], self.classes or {})
         return class_numbers(self.rows, self.classes or {})
 
     @property
@@ -124,6 +130,7 @@ def load_data(
     without: tuple[str, ...] = (),
     samples: int | None = None,
     stride: int | None = None,
+    classes: str | Sequence[str] | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -148,6 +155,9 @@ def load_data(
             batches the first ones. By default all.
         stride: read a .txt file as one text, in windows of `max_length` tokens that begin `stride`
             tokens apart. By default each line is a text.
+        classes: names of the classes in the order of the model's outputs, where labels are names
+            (of folders, or in a file): a list, names separated by commas, or a file with one per
+            line. By default classes.txt in the folder, else as for `class_numbers`.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -182,12 +192,14 @@ def load_data(
     if isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None:
         batch_size = 1  # its kernel takes several samples only for a prompt or a single token
     readable = [row for at, row in enumerate(rows) if at not in errors]
+    order = chosen_classes(path, classes)
     lengths: list[tuple[int, ...]] = [()] * len(readable)
     if isinstance(plain, ProcessorCollator):
         lengths = plain.lengths(readable)
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
     batches = _equal_length_batches(readable, lengths, batch_size)
-    return Rows(batches, collate, _classes(model), tuple(errors.values()))
+    numbers = _classes(model) if order is None else order
+    return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
 CHECKED_TEXTS = 64
