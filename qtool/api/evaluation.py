@@ -22,6 +22,7 @@ from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.model_inputs import data_inputs, random_inputs
+from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -81,6 +82,7 @@ def evaluate(
     runtime: str = NATIVE,
     seconds: float = 2.0,
     dynamic: DynamicSizes | None = None,
+    other_model: bool = False,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
     """Compare a quantized file with its float model: accuracy, size, latency, integer share.
@@ -102,19 +104,22 @@ def evaluate(
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread.
         dynamic: see `capture_model`.
+        other_model: accept a float model with other weights than the file was made from.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         FileError: not an ONNX file, or it cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from a model with other weights.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     open_file(file)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
+    if not other_model:
+        check_same_model(file, captured, model)
     with scratch_folder() as folder:
         return evaluate_files(
             captured.export_float(folder / "float.onnx"),
