@@ -32,6 +32,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.verification.fidelity import OutputSqnr
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Evaluation(Result):
             is that of `latency_ms` and `speedup`.
         warnings: sentences on results that are hardly meant.
         runtime: where the files ran, with its version; "" for that of their format.
+        outputs: SQNR of each of several outputs, in the order of the model.
     """
 
     samples: int
@@ -89,6 +91,7 @@ class Evaluation(Result):
     timings: tuple[Timing, ...] = ()
     warnings: tuple[str, ...] = ()
     runtime: str = ""
+    outputs: tuple[OutputSqnr, ...] = ()
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
@@ -97,7 +100,7 @@ class Evaluation(Result):
         rows = [
             size_row(own.size_bytes, self.float_.size_bytes),
             *speed_rows(self.timings),
-            sqnr_row(self.sqnr_db, samples),
+            sqnr_row(self.sqnr_db, samples, self.outputs),
             *metric_rows(self.metrics),
             *([] if agreement is None else [agreement]),
             integer_row(own.integer_mac_share, own.integer_weight_mac_share),
@@ -213,4 +216,5 @@ def _evaluation(
         accuracy.tokens,
         tuple(timings),
         tuple(warnings),
+        outputs=outcome.outputs,
     )

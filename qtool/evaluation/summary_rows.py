@@ -11,6 +11,7 @@ from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.evaluation.metrics import Metric
+from qtool.verification.fidelity import OutputSqnr, outputs_text
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
@@ -27,9 +28,17 @@ def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
     return "size", text
 
 
-def sqnr_row(sqnr_db: float | None, samples: int) -> Row:
-    """Return the SQNR of the outputs."""
+def sqnr_row(sqnr_db: float | None, samples: int, outputs: Sequence[OutputSqnr] = ()) -> Row:
+    """Return the SQNR of the outputs.
+
+    Args:
+        sqnr_db: of all outputs together.
+        samples: number of samples.
+        outputs: of each of several outputs, which are shown then.
+    """
     text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
+    if outputs:
+        text = outputs_text(outputs)
     return "SQNR", f"{text} ({formats.quantity(samples, 'sample')})"
 
 

@@ -124,7 +124,7 @@ class Fidelity(JsonRecord):
     def _shown(self) -> str:
         same = sorted(self.equal_shares, key=lambda each: each[1])
         shares = [f"{formats.percent(share)} of {name} equal" for name, share in same[:_SHOWN]]
-        return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
+        return ", ".join([outputs_text(self.outputs), *shares] if self.outputs else shares)
 
     def row(self) -> tuple[str, str]:
         """Return (label, figures) for a summary: the SQNR on held-out samples if there are any."""
@@ -132,7 +132,7 @@ class Fidelity(JsonRecord):
         outputs = self.holdout if holdout else self.outputs
         where = formats.quantity(samples, f"{'held-out' if holdout else 'calibration'} sample")
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
-        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
+        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else outputs_text(main)
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
             shown += f", KV cache {decibels_text(min(caches))}"
@@ -176,7 +176,7 @@ class Fidelity(JsonRecord):
         lines = [f"{measure} the float model ({where}): {self._shown()}"]
         if self.holdout:
             samples = formats.quantity(self.holdout_samples, "held-out calibration sample")
-            lines.append(f"estimated SQNR on new data ({samples}): {_shown(self.holdout)}")
+            lines.append(f"estimated SQNR on new data ({samples}): {outputs_text(self.holdout)}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
@@ -238,12 +238,12 @@ def holdout_sqnr(
     )
 
 
-def _shown(outputs: Outputs) -> str:
-    """Describe the worst outputs."""
-    ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
-    each = [f"{n} {decibels_text(db)}" for n, db in ordered]
-    more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
-    return f"{', '.join(each[:_SHOWN])}{more}"
+def outputs_text(outputs: Sequence[OutputSqnr]) -> str:
+    """Return the SQNR of each output in the order of the model, of many those of the worst."""
+    ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])[:_SHOWN]
+    each = [f"{n} {decibels_text(db)}" for n, db in outputs if OutputSqnr(n, db) in ordered]
+    more = f" and {len(outputs) - len(each)} more" if len(outputs) > len(each) else ""
+    return f"{', '.join(each)}{more}"
 
 
 def decibels_text(value: float | None) -> str:

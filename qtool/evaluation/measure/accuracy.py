@@ -44,6 +44,7 @@ from qtool.evaluation.metrics import (
     share_interval,
 )
 from qtool.evaluation.model_inputs import Feeder
+from qtool.verification.fidelity import OutputSqnr
 
 WORST = 12
 SAVE_EVERY = 5.0
@@ -92,11 +93,13 @@ class ModelAccuracy:
         sqnr_db: of all outputs, of the logits for a language model; None if there is no error,
             -200 if this model alone gives NaN or Inf.
         worst: the samples with the largest relative errors.
+        outputs: SQNR of each output, in the order of the model; () for a single one.
     """
 
     agreement: Interval | None
     sqnr_db: float | None
     worst: tuple[WorstSample, ...]
+    outputs: tuple[OutputSqnr, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -324,10 +327,13 @@ def agreement_with_reference(
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
-    noise, signal = measured.noise[model], measured.signal
+    noise, signal = measured.noises[model].sum(0), measured.signals.sum(0)
     worst = () if model == 0 else _worst(measured, model, labels)
     agreement = agreement_with_reference(measured, model)
-    return ModelAccuracy(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
+    named = zip(measured.outputs, signal, noise, strict=True)
+    outputs = tuple(OutputSqnr(name, decibels(float(s), float(n))) for name, s, n in named)
+    total = decibels(float(signal.sum()), float(noise.sum()))
+    return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else ())
 
 
 def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.evaluation.measure.accuracy import measure_outputs, summarize
+from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 
@@ -227,3 +229,32 @@ def test_nan_is_never_taken_for_no_error(tmp_path):
     assert "NaN or Inf on 3 of 3 samples" in result.warnings[0]
     with pytest.raises(DataError, match="the float model outputs NaN or Inf on all 3 samples"):
         summarize(measure_outputs(files[::-1], [torch.eye(3)]), None)
+
+
+def test_each_of_several_outputs_has_its_own_error_in_the_order_of_the_model(tmp_path):
+    weight = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    files = []
+    for index, noise in enumerate((0.0, 0.01)):
+        model = Heads(weight * (1 + noise), weight * (1 + 3 * noise)).eval()
+        captured = qtool.capture_model(model, torch.zeros(4, 6))
+        files.append(captured.export_float(tmp_path / f"{index}.onnx"))
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    result = summarize(measure_outputs(files, x.split(4)), None).models[1]
+    names = [name for name, _ in result.outputs]
+    assert names == [o.name for o in session(files[0]).get_outputs()] == ["boxes", "areas"]
+    assert [db for _, db in result.outputs] == pytest.approx(
+        [-20 * np.log10(0.01), -20 * np.log10(0.03)], abs=0.01
+    )
+    assert sqnr_row(result.sqnr_db, 8, result.outputs) == (
+        "SQNR",
+        "boxes 40.0 dB, areas 30.5 dB (8 samples)",
+    )
+
+
+class Heads(torch.nn.Module):
+    def __init__(self, boxes, areas):
+        super().__init__()
+        self.first, self.second = torch.nn.Parameter(boxes), torch.nn.Parameter(areas)
+
+    def forward(self, x):
+        return {"boxes": x @ self.first, "areas": x @ self.second}
