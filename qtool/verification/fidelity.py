@@ -16,6 +16,7 @@ import torch
 from qtool.core import formats
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels, sqnr
+from qtool.verification.output_agreement import OutputAgreement, output_agreements
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
@@ -23,6 +24,7 @@ _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask)
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
 _CACHE = "present"  # how the outputs of a KV cache begin
+_CLEAR_DB = 30.0  # SQNR from which other classes are the float model's own close calls
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -78,6 +80,7 @@ class Fidelity(JsonRecord):
             few others are so much larger that they alone decide the SQNR.
         equal_shares: share of equal values of the integer and boolean outputs.
         heavy_tails: tensors after an exponential whose range a few samples decide.
+        agreements: what changes for a user of the outputs, on the same samples as `outputs`.
     """
 
     JSON_PROPERTIES: ClassVar = ("worst", "warning")
@@ -93,6 +96,7 @@ class Fidelity(JsonRecord):
     collapsed: tuple[OutputShare, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
     heavy_tails: tuple[str, ...] = ()
+    agreements: tuple[OutputAgreement, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -101,11 +105,19 @@ class Fidelity(JsonRecord):
 
     @property
     def warning(self) -> str | None:
-        """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data."""
-        both = (*self.outputs, *self.holdout)
-        low = list(dict.fromkeys(name for name, db in both if db is not None and db < MIN_SQNR_DB))
-        other = [name for name, share in self.equal_shares if share < _MIN_EQUAL]
-        if not low and not other:
+        """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data.
+
+        Not if it does what the float model does, see `OutputAgreement.is_good`; also above, if it
+        is hardly of use. A KV cache is judged by the outputs that read it.
+        """
+        good = {each.output for each in self.agreements if each.is_good}
+        poor = self._poor()
+        both = [(n, db) for n, db in (*self.outputs, *self.holdout) if not n.startswith(_CACHE)]
+        low = [n for n, db in both if db is not None and db < MIN_SQNR_DB and n not in good]
+        low = list(dict.fromkeys(low))
+        shares = [(n, s) for n, s in self.equal_shares if not n.startswith(_CACHE)]
+        other = [name for name, share in shares if share < _MIN_EQUAL]
+        if not low and not other and not poor:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
         why = f"; most sensitive layers: {layers}" if layers else ""
@@ -115,11 +127,28 @@ class Fidelity(JsonRecord):
             [f"the float model gives only NaN or Inf in {_outputs(broken)}"] if broken else []
         )
         problems += [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
+        problems += [f"output '{each.output}' is hardly of use ({each})" for each in poor]
         if other:
             problems.append(
                 f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
             )
         return f"warning: {' and '.join(problems)}{why}"
+
+    def _poor(self) -> list[OutputAgreement]:
+        """Return the outputs that are hardly of use."""
+        errors = dict(self.outputs)
+        limits = ((each, MIN_SQNR_DB if each.is_guess else _CLEAR_DB) for each in self.agreements)
+        return [
+            each
+            for each, limit in limits
+            if each.is_poor and (db := errors.get(each.output)) is not None and db < limit
+        ]
+
+    def _agreements(self) -> str:
+        """Return what the outputs agree in, of several with their names."""
+        some = self.agreements[:_SHOWN]
+        several = len(self.outputs) > 1
+        return ", ".join(f"{each.output}: {each}" if several else str(each) for each in some)
 
     def _shown(self) -> str:
         same = sorted(self.equal_shares, key=lambda each: each[1])
@@ -137,8 +166,12 @@ class Fidelity(JsonRecord):
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
             shown += f", KV cache {decibels_text(min(caches))}"
         same = sorted(self.equal_shares, key=lambda each: each[1])
+        same = [each for each in same if not each.output.startswith(_CACHE)]
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
-        return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"
+        text = f"{', '.join(filter(None, [shown, *equal]))} ({where})"
+        if agreements := self._agreements():
+            text += f"; {agreements} ({formats.quantity(self.samples, 'calibration sample')})"
+        return "SQNR", text
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the user on weak points of the outputs."""
@@ -210,7 +243,16 @@ def compare_outputs(
         tuple(not_finite),
         collapsed=tuple(collapsed),
         equal_shares=tuple(equal),
+        agreements=output_agreements(*_without_caches(names, real, quantized)),
     )
+
+
+def _without_caches(
+    names: Sequence[str], real: Arrays, quantized: Arrays
+) -> tuple[Sequence[str], Arrays, Arrays]:
+    """Return names and values of the outputs that are no KV cache."""
+    kept = [i for i, name in enumerate(names) if not name.startswith(_CACHE)]
+    return [names[i] for i in kept], [real[i] for i in kept], [quantized[i] for i in kept]
 
 
 def _mode_share(x: np.ndarray[Any, Any]) -> float:
