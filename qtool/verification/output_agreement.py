@@ -45,9 +45,11 @@ YARDSTICKS = {
     ORDER: Yardstick("rank correlation {value:.4f}", 0.99, 0.9),
 }
 
-GOOD_KL = 0.1
-"""Mean divergence of tokens in nats up to which other best tokens are close calls: perplexity grows
-by a tenth at most."""
+GOOD_KL, POOR_KL = 0.2, 0.5
+"""Mean divergence of tokens in nats. Language models with 4-bit weights are judged by it: up to the
+first, which nearest rounding of a small one keeps, other best tokens are close calls (perplexity
+grows by a few percent); above the second, where 2-bit weights are without training, texts fall
+apart."""
 ENOUGH = 16  # compared samples, tokens or values, to judge an output by them
 _DECIDING = 2**22  # values that decide on the kind of an output
 _CHUNK = 256  # rows
@@ -86,8 +88,9 @@ class OutputAgreement(NamedTuple):
     @property
     def is_poor(self) -> bool:
         """Whether this output is hardly of use."""
+        far = self.kl is None or self.kl > POOR_KL
         known = self.count >= ENOUGH and not self.is_good
-        return known and self.value < YARDSTICKS[self.kind].poor
+        return known and far and self.value < YARDSTICKS[self.kind].poor
 
     def __str__(self) -> str:
         text = YARDSTICKS[self.kind].text.format(
