@@ -75,6 +75,7 @@ class Evaluation(Result):
         warnings: sentences on results that are hardly meant.
         runtime: where the files ran, with its version; "" for that of their format.
         outputs: SQNR of each of several outputs, in the order of the model.
+        kl: see `ModelAccuracy`.
     """
 
     samples: int
@@ -92,11 +93,12 @@ class Evaluation(Result):
     warnings: tuple[str, ...] = ()
     runtime: str = ""
     outputs: tuple[OutputSqnr, ...] = ()
+    kl: float | None = None
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
         own, samples = self.int8, self.samples
-        agreement = agreement_row(self.agreement, self.scores, samples, self.tokens)
+        agreement = agreement_row(self.agreement, self.scores, samples, self.tokens, self.kl)
         rows = [
             size_row(own.size_bytes, self.float_.size_bytes),
             *speed_rows(self.timings),
@@ -217,4 +219,5 @@ def _evaluation(
         tuple(timings),
         tuple(warnings),
         outputs=outcome.outputs,
+        kl=outcome.kl,
     )

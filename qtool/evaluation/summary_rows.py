@@ -51,26 +51,32 @@ def metric_rows(metrics: Sequence[Metric], model: int = 1, name: str = FLOAT) ->
         yield metric.name, f"{own}, {name} {reference} ({metric.change(metric.drops[model])}{ends})"
 
 
-def agreement_row(share: float | None, scores: str, samples: int, tokens: int) -> Row | None:
+def agreement_row(
+    share: float | None, scores: str, samples: int, tokens: int, kl: float | None = None
+) -> Row | None:
     """Return on how many samples or tokens a model predicts the reference's class; None without.
 
     Args:
         share: of the samples or tokens, 0 to 1.
         scores, tokens: see `Accuracy`.
         samples: number of samples.
+        kl: see `ModelAccuracy`.
     """
     if share is None:
         return None
     what = AGREEMENTS[scores].removesuffix(" agreement").replace("next-", "next ")
     whole, unit = (tokens, "tokens") if tokens else (samples, "samples")
-    return "agreement", f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
+    text = f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
+    return "agreement", text if kl is None else f"{text}, KL divergence {kl:.2g}"
 
 
 def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
     """Return metrics, then agreement with the reference."""
     outcome = accuracy.models[model].agreement
     share = None if outcome is None else outcome.value
-    agreement = agreement_row(share, accuracy.scores, accuracy.samples, accuracy.tokens)
+    agreement = agreement_row(
+        share, accuracy.scores, accuracy.samples, accuracy.tokens, accuracy.models[model].kl
+    )
     rows = list(metric_rows(accuracy.metrics, model, name))
     return rows if agreement is None else [*rows, agreement]
 

@@ -78,7 +78,8 @@ class Fidelity(JsonRecord):
         near_zero_divisions: divisions whose divisor quantization may take through zero.
         collapsed: outputs with this share of values in one value that differ in the float model: a
             few others are so much larger that they alone decide the SQNR.
-        equal_shares: share of equal values of the integer and boolean outputs.
+        equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
+            whose codes differ by one everywhere and mean the same.
         heavy_tails: tensors after an exponential whose range a few samples decide.
         agreements: what changes for a user of the outputs, on the same samples as `outputs`.
     """
@@ -115,8 +116,7 @@ class Fidelity(JsonRecord):
         both = [(n, db) for n, db in (*self.outputs, *self.holdout) if not n.startswith(_CACHE)]
         low = [n for n, db in both if db is not None and db < MIN_SQNR_DB and n not in good]
         low = list(dict.fromkeys(low))
-        shares = [(n, s) for n, s in self.equal_shares if not n.startswith(_CACHE)]
-        other = [name for name, share in shares if share < _MIN_EQUAL]
+        other = [name for name, share in self.equal_shares if share < _MIN_EQUAL]
         if not low and not other and not poor:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
@@ -166,7 +166,6 @@ class Fidelity(JsonRecord):
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
             shown += f", KV cache {decibels_text(min(caches))}"
         same = sorted(self.equal_shares, key=lambda each: each[1])
-        same = [each for each in same if not each.output.startswith(_CACHE)]
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
         text = f"{', '.join(filter(None, [shown, *equal]))} ({where})"
         if agreements := self._agreements():
@@ -227,7 +226,8 @@ def compare_outputs(
     """
     outputs, not_finite, collapsed, equal = [], [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
-        if a.dtype.kind in "iub" and a.size and a.shape == b.shape:
+        is_cache = name.startswith(_CACHE)
+        if a.dtype.kind in "iub" and a.size and a.shape == b.shape and not is_cache:
             equal.append(OutputShare(name, float((a == b).mean())))
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue

@@ -65,7 +65,7 @@ class OutputAgreement(NamedTuple):
         output: its name.
         kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE or ORDER.
         value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
-        count: compared samples, tokens, pixels, values or vectors.
+        compared: number of samples, tokens, pixels, values or vectors.
         threshold: of THRESHOLD: 0.5, or 0 for logits.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         is_guess: whether only the shape says that these are scores of classes.
@@ -74,7 +74,7 @@ class OutputAgreement(NamedTuple):
     output: str
     kind: str
     value: float
-    count: int
+    compared: int
     threshold: float = 0.0
     kl: float | None = None
     is_guess: bool = False
@@ -83,13 +83,13 @@ class OutputAgreement(NamedTuple):
     def is_good(self) -> bool:
         """Whether a low SQNR of this output costs the task nothing."""
         close = self.kl is not None and self.kl <= GOOD_KL
-        return self.count >= ENOUGH and (close or self.value >= YARDSTICKS[self.kind].good)
+        return self.compared >= ENOUGH and (close or self.value >= YARDSTICKS[self.kind].good)
 
     @property
     def is_poor(self) -> bool:
         """Whether this output is hardly of use."""
         far = self.kl is None or self.kl > POOR_KL
-        known = self.count >= ENOUGH and not self.is_good
+        known = self.compared >= ENOUGH and not self.is_good
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ def _divergence(a: Array, b: Array) -> float:
         some = (x[start : start + _CHUNK].astype(np.float64) for x in (a, b))
         with np.errstate(invalid="ignore", over="ignore"):
             p, q = (_log_probabilities(x, is_share) for x in some)
-            each = (np.exp(p) * (p - q)).sum(-1)
+            each = np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(-1)
         total += float(np.where(np.isfinite(each), each, np.inf).sum())
     return total / len(a)
 

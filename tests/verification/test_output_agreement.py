@@ -104,7 +104,7 @@ def test_values_by_hand() -> None:
     a, b = np.array([[0.9, 0.6, 0.1, 0.2]]), np.array([[0.8, 0.4, 0.3, 0.1]])
     mask = output_agreement("mask", a, b)
     assert mask is not None
-    assert (mask.value, mask.threshold, mask.count) == (pytest.approx(2 / 3), 0.5, 4)
+    assert (mask.value, mask.threshold, mask.compared) == (pytest.approx(2 / 3), 0.5, 4)
 
 
 def test_padding_does_not_count() -> None:
@@ -112,7 +112,7 @@ def test_padding_does_not_count() -> None:
     real[:, 4:] = other[:, 4:] = 0
     agreement = output_agreement("logits", real, other)
     assert agreement is not None
-    assert agreement.count == 8
+    assert agreement.compared == 8
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,15 @@ class ModelAccuracy:
             -200 if this model alone gives NaN or Inf.
         worst: the samples with the largest relative errors.
         outputs: SQNR of each output, in the order of the model; () for a single one.
+        kl: mean Kullback-Leibler divergence of the next tokens of a language model from the
+            reference, in nats; None of other models.
     """
 
     agreement: Interval | None
     sqnr_db: float | None
     worst: tuple[WorstSample, ...]
     outputs: tuple[OutputSqnr, ...] = ()
+    kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -333,7 +336,9 @@ def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> Mo
     named = zip(measured.outputs, signal, noise, strict=True)
     outputs = tuple(OutputSqnr(name, decibels(float(s), float(n))) for name, s, n in named)
     total = decibels(float(signal.sum()), float(noise.sum()))
-    return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else ())
+    tokens = measured.tokens.sum() if measured.scores == NEXT_TOKENS else 0
+    kl = float(measured.divergence[model].sum() / tokens) if tokens else None
+    return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else (), kl)
 
 
 def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:

@@ -37,6 +37,8 @@ class SampleStatistics:
         tokens: [n] number of compared tokens; 0 without scores per token.
         equal: [files, n] number of tokens with the best class of the first file.
         loss: [files, n] sum of the cross-entropy of next tokens, in nats.
+        divergence: [files, n] sum over these tokens of the Kullback-Leibler divergence from the
+            first file, in nats.
         n_classes: number of classes of the first output; 0 without class scores.
         scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
         outputs: names of the outputs in `signals`, in the order of the model.
@@ -50,6 +52,7 @@ class SampleStatistics:
     tokens: Array
     equal: Array
     loss: Array
+    divergence: Array
     n_classes: int = 0
     scores: str = ""
     outputs: tuple[str, ...] = ()
@@ -61,12 +64,14 @@ class SampleStatistics:
     @property
     def signal(self) -> Array:
         """[n] sum of squares over all outputs."""
-        return self.signals.sum(-1)
+        total: Array = self.signals.sum(-1)
+        return total
 
     @property
     def noise(self) -> Array:
         """[files, n] sum of squared differences over all outputs."""
-        return self.noises.sum(-1)
+        total: Array = self.noises.sum(-1)
+        return total
 
     def arrays(self) -> dict[str, Array]:
         """Return everything as arrays, for `from_arrays`."""
@@ -88,7 +93,7 @@ class SampleStatistics:
     @classmethod
     def joined(cls, parts: Sequence[SampleStatistics]) -> SampleStatistics:
         """Return the statistics of consecutive samples as one."""
-        arrays = {
+        arrays: dict[str, Any] = {
             name: np.concatenate([getattr(p, name) for p in parts], axis)
             for name, axis in _AXES.items()
         }
@@ -113,6 +118,7 @@ _AXES = {
     "tokens": 0,
     "equal": 1,
     "loss": 1,
+    "divergence": 1,
 }
 """Array -> its axis of samples."""
 
@@ -149,7 +155,7 @@ class OutputReader:
         classes = [_top_classes(own[0], size) for own in outputs]
         compared = self._compared(outputs[0])
         signals, noises, not_finite = _errors(outputs, compared, size)
-        scores, tokens, equal, loss = self._tokens(arrays, outputs, size, context)
+        scores, tokens, equal, loss, divergence = self._tokens(arrays, outputs, size, context)
         n_classes = first.shape[1] if classes[0].shape[1] else 0
         return SampleStatistics(
             np.stack(classes),
@@ -160,6 +166,7 @@ class OutputReader:
             tokens,
             equal,
             loss,
+            divergence,
             n_classes,
             CLASSES if n_classes else scores,
             tuple(self.names[i] for i in compared),
@@ -178,8 +185,9 @@ class OutputReader:
 
     def _tokens(
         self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int, context: int
-    ) -> tuple[str, Array, Array, Array]:
-        """Return what is scored, the number of tokens, of equal ones, and the loss per sample."""
+    ) -> tuple[str, Array, Array, Array, Array]:
+        """Return what is scored, and per sample the number of tokens, of equal ones, their loss and
+        their divergence."""
         zeros = np.zeros((len(outputs), size))
         model = self.language_model
         if model is not None:
@@ -187,12 +195,15 @@ class OutputReader:
             logits = [o[model.logits] for o in outputs]
             best = [x[:, :-1].argmax(-1) for x in logits]
             loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
-            return NEXT_TOKENS, *_agreement(compared, best), loss
+            first, *others = logits
+            apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
+            divergence = np.stack([np.zeros(size), *apart])
+            return NEXT_TOKENS, *_agreement(compared, best), loss, divergence
         first = outputs[0][0]
         if not (self.per_token and first.ndim == 3 and first.dtype.kind == "f"):
-            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros
+            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros, zeros
         best = [own[0].argmax(-1) for own in outputs]
-        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros
+        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros, zeros
 
     def _kept(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
         """Return bool [samples, tokens]: False at padded positions."""

@@ -153,12 +153,17 @@ def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
     assert (metric.name, metric.higher_is_better, metric.percent) == ("perplexity", False, False)
     hits = 0
     loss = np.zeros(2)
+    divergence = 0.0
     for batch in data:
         logits = [
             torch.from_numpy(run(session(f), [t.numpy() for t in batch.values()])[0]) for f in files
         ]
         mask = batch["attention_mask"][:, 1:] == 1
         hits += int(((logits[0].argmax(-1) == logits[1].argmax(-1))[:, :-1] & mask).sum())
+        reference, other = (each[:, :-1][mask].log_softmax(-1) for each in logits)
+        divergence += float(
+            torch.nn.functional.kl_div(other, reference, log_target=True, reduction="sum")
+        )
         for i, each in enumerate(logits):
             entropy = torch.nn.functional.cross_entropy(
                 each[:, :-1][mask], batch["input_ids"][:, 1:][mask], reduction="sum"
@@ -168,6 +173,8 @@ def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
     assert metric.values == pytest.approx(np.exp(loss / result.tokens), rel=1e-5)
     assert metric.drops[1] == pytest.approx(metric.values[1] - metric.values[0])
     assert metric.intervals[1].low < metric.drops[1] < metric.intervals[1].high
+    assert result.models[1].kl == pytest.approx(divergence / result.tokens, rel=1e-4)
+    assert result.models[0].kl == 0
     assert result.agreement_name == "next-token agreement"
     assert result.models[1].agreement.value == pytest.approx(hits / result.tokens)
     assert {s.predicted for s in result.models[1].worst} == {None}
