@@ -206,6 +206,8 @@ class Fidelity(JsonRecord):
         measure = "SQNR against" if self.outputs else "agreement with"
         where = formats.quantity(self.samples, "sample")
         lines = [f"{measure} the float model ({where}): {self._shown()}"]
+        if agreements := self._agreements():
+            lines.append(f"agreement with the float model ({where}): {agreements}")
         if self.holdout:
             samples = formats.quantity(self.holdout_samples, "held-out calibration sample")
             lines.append(f"estimated SQNR on new data ({samples}): {outputs_text(self.holdout)}")

@@ -93,8 +93,9 @@ class OutputAgreement(NamedTuple):
         return known and far and self.value < YARDSTICKS[self.kind].poor
 
     def __str__(self) -> str:
+        value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
         text = YARDSTICKS[self.kind].text.format(
-            share=formats.share(self.value), value=self.value, threshold=self.threshold
+            share=formats.share(self.value), value=value, threshold=self.threshold
         )
         return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
 
