@@ -20,10 +20,10 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights task attention cache logits tokenizer calibration reference block "
-    "memory",
+    "Model": "model weights task attention cache logits tokenizer calibration reference "
+    "other_model block memory",
     "Data": "data shape samples sample calibration_data eval_data labels transform processor "
-    "max_length pad_to_max_length max_unreadable batch_size dynamic",
+    "max_length pad_to_max_length stride classes max_unreadable batch_size dynamic",
     "Precision": "target mode accuracy recover observer recipe choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",

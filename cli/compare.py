@@ -21,6 +21,7 @@ from qtool.cli.command import Command
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,
+    source_options.classes,
     options.eval_,
     options.minimize,
     source_options.batch_size,

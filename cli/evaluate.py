@@ -22,10 +22,13 @@ def _one_count(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @source_options.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
     source_options.weights,
+    options.other_model,
     source_options.data,
     options.labels,
+    source_options.classes,
     options.eval_,
     options.minimize,
+    source_options.stride,
     source_options.batch_size,
     click.option(
         "--threads",
@@ -54,6 +57,7 @@ def command(
     seconds: float,
     dynamic: tuple[str, ...],
     history: Path | None,
+    other_model: bool,
     as_json: bool,
 ) -> None:
     """Compare INT8_FILE with its float model: accuracy, size, latency, integer share of the MACs.
@@ -88,6 +92,7 @@ def command(
         runtime=runtime,
         seconds=seconds,
         dynamic=sources.dynamic_of(dynamic, batches),
+        other_model=other_model,
         progress=output.progress("evaluating", output.length_of(share)),
     )
     if history is not None:

@@ -135,6 +135,11 @@ output = click.option(
 calibration_output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."
 )
+other_model = click.option(
+    "--other-model",
+    is_flag=True,
+    help="Accept a float model with other weights than the file was made from.",
+)
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 cpu = click.option(
     "--cpu",

@@ -24,6 +24,7 @@ from qtool.core import formats
     source_options.weights,
     source_options.data_or_none,
     options.labels,
+    source_options.classes,
     click.option(
         "--eval-data",
         help="Measure accuracy on this data, in a form of --data; with --labels alone on --data.",

@@ -20,6 +20,7 @@ from qtool.evaluation.options import ReportOptions
     source_options.data,
     options.report_folder(True, "Folder for the report."),
     click.option("--model", help="Float model of FILE, in a form of MODEL or as a file."),
+    options.other_model,
     click.option(
         "--calibration",
         type=source_options.Path_,
@@ -27,6 +28,7 @@ from qtool.evaluation.options import ReportOptions
     ),
     click.option("--calibration-data", help="With MODEL: calibration data; by default --data."),
     options.labels,
+    source_options.classes,
     options.eval_,
     options.minimize,
     source_options.batch_size,
@@ -69,6 +71,7 @@ def command(
     calibration: Path | None,
     calibration_data: str | None,
     dynamic: tuple[str, ...],
+    other_model: bool,
     fail_on: str | None,
     as_json: bool,
     **values: Any,
@@ -102,6 +105,7 @@ def command(
             sources.load_data(calibration_data, size, whole=True) if calibration_data else None
         ),
         dynamic=sources.dynamic_of(dynamic, batches),
+        other_model=other_model,
         bars=output.progress,
         **{name: values[name] for name in ("target", "observer", "recipe", "mode", "accuracy")},
     )

@@ -190,6 +190,21 @@ data_or_random = apply(
 batch_size = click.option(
     "--batch-size", default=32, show_default=True, type=COUNT, help="Batch size for data files."
 )
+classes = _context_option(
+    "classes",
+    "--classes",
+    metavar="NAME,...|FILE",
+    help="Names of the classes in the order of the model's outputs, for labels that are names of "
+    "folders, or a file with one per line; by default classes.txt in the folder, else those of "
+    "MODEL, else alphabetical order.",
+)
+stride = _context_option(
+    "stride",
+    "--stride",
+    type=COUNT,
+    help="Read a .txt file as one text, in windows of --max-length tokens that begin this many "
+    "tokens apart; each token counts once. By default each line is a text.",
+)
 dynamic = click.option(
     "--dynamic",
     multiple=True,

@@ -159,6 +159,8 @@ def load_data(
         transform=context_value("transform"),
         max_length=context_value("max_length"),
         padded=bool(context_value("padded")),
+        stride=context_value("stride"),
+        classes=context_value("classes"),
         unreadable=context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
         samples=None if whole else chosen_samples(),
@@ -296,7 +298,16 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     from qtool.core.data.subset import FirstSamples
 
     if key is None:
-        return getattr(batches, "labels", None)
+        own = getattr(batches, "labels", None)
+        if own is None and context_value("classes"):
+            raise click.BadParameter(
+                f"{data} has no class names, of folders or in a file", param_hint="--classes"
+            )
+        return own
+    if context_value("classes"):
+        raise click.BadParameter(
+            "is for labels that are names; those of --labels are numbers", param_hint="--classes"
+        )
     labels = find_labels(key, Path(data))
     if isinstance(batches, FirstSamples):
         return labels[: batches.samples]

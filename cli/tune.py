@@ -28,6 +28,7 @@ CHOICES = ("static", "dynamic", "int8-weights")
         metavar="KEY|FILE",
         help="Class numbers of --eval-data: name of an array in its .npz, or a file.",
     ),
+    source_options.classes,
     options.eval_,
     options.minimize,
     options.output,

@@ -16,6 +16,7 @@ import torch
 
 import qtool
 from qtool.backends.onnx.export import write_float
+from qtool.core.data import whole_texts
 from qtool.evaluation.measure.accuracy import built_in_metrics, measure_outputs
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
@@ -37,13 +38,14 @@ def batches(name: str, model: Any) -> Any:
 
 
 def perplexity(path: str | Path, data: Any, reference: str | Path | None = None) -> float:
-    """exp of the mean cross entropy of the tokens that follow those in the cache.
+    """exp of the mean cross entropy of the tokens of each text after its first.
 
     Args:
         reference: the float file, where a token of `path` depends on later ones, as it does by the
             ranges of a dynamically quantized file: what the outputs are is known from it.
     """
-    flat = [[batch["input_ids"], batch["attention_mask"], *_cache(batch)] for batch in data]
+    whole = whole_texts(data)
+    flat = [[batch["input_ids"], batch["attention_mask"], *_cache(batch)] for batch in whole]
     measured = measure_outputs([Path(reference or path), Path(path)], flat)
     (metric,) = built_in_metrics(measured, labels=None)
     return metric.values[1]

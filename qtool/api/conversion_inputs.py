@@ -19,6 +19,7 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
+from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.graph.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
@@ -42,6 +43,8 @@ def capture_data(
     Args:
         model, data, dynamic, samples: as for `quantize`.
     """
+    if isinstance(model, nn.Module):
+        check_weights(model)  # first: a decoder's cache in the data comes from them
     if data is not None:
         first, data = _peek_first_batch(data, model, samples)
         captured = capture_model(model, first, dynamic)

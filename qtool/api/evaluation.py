@@ -13,7 +13,7 @@ from torch import nn
 from qtool.backends.table import check_quantized, open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch, batches, peek
+from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -24,6 +24,7 @@ from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
 from qtool.evaluation.model_inputs import data_inputs, random_inputs
+from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -84,6 +85,7 @@ def evaluate(
     runtime: str = NATIVE,
     seconds: float = 2.0,
     dynamic: DynamicSizes | None = None,
+    other_model: bool = False,
     progress: Progress = lambda x: x,
 ) -> Evaluation:
     """Compare a quantized file with its float model: accuracy, size, latency, integer share.
@@ -105,25 +107,30 @@ def evaluate(
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread.
         dynamic: see `capture_model`.
+        other_model: accept a float model with other weights than the file was made from.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         FileError: not an ONNX file, or it cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from a model with other weights.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     opened = open_file(file)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
+    if not other_model:
+        check_same_model(file, captured, model)
     with scratch_folder() as folder:
         baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
         evaluation = evaluate_files(
             baseline.reference,
             Path(file),
-            by_input_name(captured.graph, progress(batches(data, data_module(captured)))),
+            by_input_name(
+                captured.graph, progress(batches(whole_texts(data), data_module(captured)))
+            ),
             labels,
             function=function,
             where=where,
@@ -133,6 +140,7 @@ def evaluate(
             threads=threads,
             runtime=runtime,
             seconds=seconds,
+            contexts=getattr(data, "contexts", None),
         )
     size = captured.file_bytes or evaluation.float_.size_bytes
     return replace(evaluation, float_=replace(evaluation.float_, size_bytes=size))
@@ -161,7 +169,7 @@ def measure_accuracy(
     graph = quantized.reference
     with scratch_folder() as folder:
         plain = write_float(graph, folder / "float.onnx", quantized.plan.target)
-        named = by_input_name(graph, progress(batches(data, graph.module)))
+        named = by_input_name(graph, progress(batches(whole_texts(data), graph.module)))
         return summarize(measure_outputs((plain, Path(file)), named), labels)
 
 

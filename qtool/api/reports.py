@@ -22,6 +22,7 @@ from qtool.distributed import DataShard, current, within
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -100,6 +101,7 @@ def report(
     mode: str | None = None,
     accuracy: str | None = None,
     dynamic: DynamicSizes | None = None,
+    other_model: bool = False,
     bars: Bars = no_bars,
 ) -> Report:
     """Write a report on an int8 model to a folder: whether it is good enough to ship, and why.
@@ -117,20 +119,21 @@ def report(
         calibration_data: for a float model: the data to calibrate on; by default `data`.
         target, observer, recipe, mode, accuracy: for a float model, as for `quantize`.
         dynamic: see `capture_model`.
+        other_model: for a file: accept a float model with other weights than it was made from.
         bars: makes a progress bar from a title and a length.
 
     Raises:
         QtoolError: see `quantize` and `QuantizedModel.export` for a float model.
         DataError: unusable data, labels or evaluation function.
         FileError: not a model file, or the folder cannot be written.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from a model with other weights.
     """
     place, ranks = Path(folder), current()
     options = _titled(options, place)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
-        return _report_file(Path(source), model, data, place, options, dynamic, bars)
+        return _report_file(Path(source), model, data, place, options, dynamic, other_model, bars)
     if isinstance(source, QuantizedModel):
         return source.report(data, place, options, bars=bars)
     own = calibration is None and calibration_data is None
@@ -176,6 +179,7 @@ def _report_file(
     folder: Path,
     options: ReportOptions,
     dynamic: DynamicSizes | None,
+    other_model: bool,
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
@@ -189,6 +193,8 @@ def _report_file(
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
         reference = capture_model(model, sample, dynamic)
+        if not other_model:
+            check_same_model(file, reference, model)
     from qtool.evaluation.report.page.write import (  # loads the plotting library
         History,
         write_report,

@@ -21,7 +21,7 @@ from qtool.backends.table import format_of, open_file
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
-from qtool.core.data import Batch, batches, peek
+from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
@@ -148,7 +148,7 @@ def tune(
     with scratch_folder() as folder:
         suffix = suffixes_of(kind)[0]
         baseline = Baseline(captured, folder, target, suffix)
-        named = _NamedBatches(captured.graph, eval_data)
+        named = _NamedBatches(captured.graph, whole_texts(eval_data))
         judge = Judge(
             baseline.timed, named, numbers, function, where, lower_is_better, goals.confidence
         )

@@ -19,8 +19,15 @@ from qtool.core.types import Array, Dynamic
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
 from qtool.verification.fake_quantized import FakeQuantized
+from qtool.verification.fidelity import without_caches
 from qtool.verification.heavy_tails import heavy_tails
 from qtool.verification.near_zero_divisions import near_zero_divisions
+from qtool.verification.output_agreement import (
+    OutputAgreement,
+    OutputShare,
+    equal_shares,
+    output_agreements,
+)
 from qtool.verification.output_errors import (
     CALIBRATION,
     ESTIMATE,
@@ -30,6 +37,7 @@ from qtool.verification.output_errors import (
 )
 from qtool.verification.strip_padding import Padding
 
+COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme
 
 
@@ -113,12 +121,16 @@ def measure_estimate(
     """
     run = _simulated(model) if file is None else file.run
     padding, names = Padding.of_graph(model.graph), model.graph.outputs
-    parts, reasons, clipped = [], list[Array](), []
+    parts, reasons, clipped, left = [], list[Array](), [], COMPARED
+    compared = list[tuple[Sequence[Array], Sequence[Array]]]()
     for batch in samples.batches:
         inputs = batch.arrays()
         real = model.run_float(batch)
         expected, actual = (padding.strip(inputs, outputs) for outputs in (real, run(inputs)))
         parts.append(OutputErrors.of(names, expected, actual, batch.size))
+        left -= sum(a.size for a in expected)
+        if left >= 0 or not compared:
+            compared.append((expected, actual))
         reasons.append(_extremes(inputs, parts[-1].signal.shape[1]))
         clipped.append(_beyond_range(model, inputs, real))
     if not parts:
@@ -126,12 +138,37 @@ def measure_estimate(
     errors = OutputErrors.joined(parts)
     found = estimate_outputs(errors, samples.kind, samples.origins, _reasons(model.graph, reasons))
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
+    agreements, equal = _agreement(names, compared)
     return replace(
         found,
+        agreements=agreements,
+        equal_shares=equal,
         place="" if file is None else file.place,
         batch=max(b.size for b in samples.batches) if dynamic else 0,
         clipped=_share(clipped),
     )
+
+
+def _agreement(
+    names: Sequence[str], batches: Sequence[tuple[Sequence[Array], Sequence[Array]]]
+) -> tuple[tuple[OutputAgreement, ...], tuple[OutputShare, ...]]:
+    """Return what several batches agree in, of outputs with the same shape but for the samples."""
+    sides = []
+    for side in (0, 1):
+        columns = list(zip(*(batch[side] for batch in batches), strict=True))
+        sides.append(list(map(_joined, columns)))
+    read = without_caches(names, sides[0], sides[1])
+    return output_agreements(*read), equal_shares(*read)
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Return the output of several batches: texts of other lengths as one, else the first."""
+    first = arrays[0]
+    if first.ndim and len({a.shape[1:] for a in arrays}) == 1:
+        return np.concatenate(arrays)
+    if first.ndim == 3 and len({a.shape[2:] for a in arrays}) == 1:
+        return np.concatenate([a.reshape(1, -1, a.shape[2]) for a in arrays], 1)
+    return first
 
 
 def _simulated(model: FakeQuantized) -> Callable[[Sequence[Array]], Sequence[Array]]:

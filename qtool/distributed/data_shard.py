@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from qtool.core.data.batches import Batch
+from qtool.core.data.batches import Batch, whole_texts
 from qtool.core.errors import DataError
 from qtool.distributed.ranks import Ranks
 
@@ -37,6 +37,16 @@ class DataShard:
             batches: Iterator[Any] = self.data.every(self.rank, self.size)
             return batches
         return itertools.islice(iter(self.data), self.rank, None, self.size)
+
+    def whole_texts(self) -> DataShard:
+        """Return the shard of the whole texts, see `qtool.core.data.whole_texts`."""
+        return replace(self, data=whole_texts(self.data))
+
+    @property
+    def contexts(self) -> Sequence[int] | None:
+        """Those of `SlidingWindows` for the batches of this rank; None for other data."""
+        every: Sequence[int] | None = getattr(self.data, "contexts", None)
+        return None if every is None else every[self.rank :: self.size]
 
     def __len__(self) -> int:
         """Number of batches; TypeError if the data has no length."""

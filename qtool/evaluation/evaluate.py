@@ -34,6 +34,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.verification.fidelity import OutputSqnr
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Evaluation(Result):
         runtime: where the files ran, with its version; "" for that of their format.
         baseline: the float file of the latency, see `Baseline.name`.
         timed_in: where the latency was measured, if it has to be said, see `runtime_of`.
+        outputs: SQNR of each of several outputs, in the order of the model.
+        kl: see `ModelAccuracy`.
     """
 
     samples: int
@@ -97,17 +100,19 @@ class Evaluation(Result):
     runtime: str = ""
     baseline: str = FLOAT
     timed_in: str = ""
+    outputs: tuple[OutputSqnr, ...] = ()
+    kl: float | None = None
 
     def summary(self, title: str = "quantized") -> Summary:
         """Return the figures of the quantized model next to those of the float model."""
         own, samples = self.int8, self.samples
         timed_in = f", {self.timed_in}" if self.timed_in else ""
         speeds = speed_rows(self.timings, name=self.baseline)
-        agreement = agreement_row(self.agreement, self.scores, samples, self.tokens)
+        agreement = agreement_row(self.agreement, self.scores, samples, self.tokens, self.kl)
         rows = [
             size_row(own.size_bytes, self.float_.size_bytes),
             *((label, f"{text}{timed_in}") for label, text in speeds),
-            sqnr_row(self.sqnr_db, samples),
+            sqnr_row(self.sqnr_db, samples, self.outputs),
             *metric_rows(self.metrics),
             *([] if agreement is None else [agreement]),
             integer_row(own.integer_mac_share, own.integer_weight_mac_share, own.unknown_operators),
@@ -148,6 +153,7 @@ def evaluate_files(
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
+    contexts: Sequence[int] | None = None,
 ) -> Evaluation:
     """Run both files in their runtimes on the same batches.
 
@@ -162,6 +168,7 @@ def evaluate_files(
         baseline: with the float file to time; by default `float_file` is timed.
         threads, seconds: of each latency, which rank 0 measures.
         runtime: see `open_model`.
+        contexts: see `measure_outputs`.
 
     Raises:
         DataError: no data, data that does not fit, or labels or a function that cannot be used.
@@ -176,7 +183,7 @@ def evaluate_files(
     own = None
     if first is not None:
         stream = itertools.chain([first], stream)
-        own = measure_outputs(files, stream, runtime=runtime)
+        own = measure_outputs(files, stream, runtime=runtime, contexts=contexts)
     share = None if labels is None else np.asarray(labels)
     numbers, measured = gather_labels(ranks, own, share), gather_statistics(ranks, own)
     if measured is None:
@@ -232,4 +239,6 @@ def _evaluation(
         accuracy.tokens,
         tuple(timings),
         tuple(warnings),
+        outputs=outcome.outputs,
+        kl=outcome.kl,
     )

@@ -49,25 +49,52 @@ class LanguageModel:
         present: Array = arrays[self.mask][:, -ids.shape[1] :] != 0
         return present
 
-    def predicted(self, arrays: Sequence[Array]) -> Array:
-        """Return bool [samples, tokens - 1]: positions whose next token is known."""
+    def predicted(self, arrays: Sequence[Array], context: int = 0) -> Array:
+        """Return bool [samples, tokens - 1]: positions whose next token is known.
+
+        Args:
+            arrays: inputs of a batch.
+            context: number of first tokens that are no targets, only read by later ones.
+        """
         mask = self.token_mask(arrays)
         predicted: Array = mask[:, :-1] & mask[:, 1:]
+        predicted[:, : max(context - 1, 0)] = False
         return predicted
 
-    def losses(self, arrays: Sequence[Array], logits: Array) -> Array:
+    def losses(self, arrays: Sequence[Array], logits: Array, context: int = 0) -> Array:
         """Return the cross-entropy of each known next token in nats, float64 [samples, tokens - 1].
 
-        0 where the next token is padding, or unknown.
+        0 where the next token is padding, or not counted, see `predicted`.
         """
-        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays)
+        targets, predicted = arrays[self.ids][:, 1:], self.predicted(arrays, context)
         losses = np.zeros(predicted.shape)
         for i, row in enumerate(logits[:, :-1]):  # a sample at a time, since a vocabulary is large
-            scores = row.astype(np.float64)
-            scores -= scores.max(-1, keepdims=True)
-            chosen = np.take_along_axis(scores, targets[i][:, None].astype(np.int64), -1)[:, 0]
-            losses[i] = np.log(np.exp(scores).sum(-1)) - chosen
+            chosen = targets[i][:, None].astype(np.int64)
+            losses[i] = -np.take_along_axis(_log_softmax(row), chosen, -1)[:, 0]
         return np.where(predicted, losses, 0.0)
+
+    def divergences(
+        self, arrays: Sequence[Array], reference: Array, logits: Array, context: int = 0
+    ) -> Array:
+        """Return the Kullback-Leibler divergence of the distribution of each counted next token
+        from that of the reference in nats, float64 [samples, tokens - 1]; 0 elsewhere."""
+        predicted = self.predicted(arrays, context)
+        divergences = np.zeros(predicted.shape)
+        for i, (row, other) in enumerate(zip(reference[:, :-1], logits[:, :-1], strict=True)):
+            own = _log_softmax(row)
+            share = np.exp(own)
+            with np.errstate(invalid="ignore"):
+                terms = share * (own - _log_softmax(other))
+            divergences[i] = np.where(share > 0, terms, 0.0).sum(-1)
+        return np.where(predicted, divergences, 0.0)
+
+
+def _log_softmax(logits: Array) -> Array:
+    """Return the logarithms of probabilities, float64, of logits [tokens, vocabulary]."""
+    scores = logits.astype(np.float64)
+    scores -= scores.max(-1, keepdims=True)
+    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
+    return scores
 
 
 def find_language_model(model: Any, arrays: Sequence[Array]) -> LanguageModel | None:

@@ -24,6 +24,8 @@ from qtool.evaluation.model_inputs import Feeder
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
+PERPLEXITY = "perplexity"
+"""Name of the metric of a causal language model."""
 DEFAULT_DROP = 0.01
 """Largest loss without a goal: of a share one point, of another metric 1 % of the reference."""
 
@@ -255,7 +257,7 @@ def perplexity_metric(loss: Array, tokens: Array, confidence: float = CONFIDENCE
         for row in loss
     ]
     drops = tuple(value - values[0] for value in values)
-    return Metric("perplexity", False, False, "built in", tuple(values), drops, tuple(intervals))
+    return Metric(PERPLEXITY, False, False, "built in", tuple(values), drops, tuple(intervals))
 
 
 def user_metrics(

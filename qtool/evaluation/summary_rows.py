@@ -12,6 +12,7 @@ from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.evaluation.metrics import Metric
 from qtool.verification.coverage import unknown_work
+from qtool.verification.fidelity import OutputSqnr, outputs_text
 
 
 def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
@@ -38,9 +39,17 @@ def growth_warning(size: int, reference: int, name: str = FLOAT) -> list[str]:
     return [f"warning: the file grew: {size_row(size, reference, name)[1]}"]
 
 
-def sqnr_row(sqnr_db: float | None, samples: int) -> Row:
-    """Return the SQNR of the outputs."""
+def sqnr_row(sqnr_db: float | None, samples: int, outputs: Sequence[OutputSqnr] = ()) -> Row:
+    """Return the SQNR of the outputs.
+
+    Args:
+        sqnr_db: of all outputs together.
+        samples: number of samples.
+        outputs: of each of several outputs, which are shown then.
+    """
     text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
+    if outputs:
+        text = outputs_text(outputs)
     return "SQNR", f"{text} ({formats.quantity(samples, 'sample')})"
 
 
@@ -53,26 +62,32 @@ def metric_rows(metrics: Sequence[Metric], model: int = 1, name: str = FLOAT) ->
         yield metric.name, f"{own}, {name} {reference} ({metric.change(metric.drops[model])}{ends})"
 
 
-def agreement_row(share: float | None, scores: str, samples: int, tokens: int) -> Row | None:
+def agreement_row(
+    share: float | None, scores: str, samples: int, tokens: int, kl: float | None = None
+) -> Row | None:
     """Return on how many samples or tokens a model predicts the reference's class; None without.
 
     Args:
         share: of the samples or tokens, 0 to 1.
         scores, tokens: see `Accuracy`.
         samples: number of samples.
+        kl: see `ModelAccuracy`.
     """
     if share is None:
         return None
     what = AGREEMENTS[scores].removesuffix(" agreement").replace("next-", "next ")
     whole, unit = (tokens, "tokens") if tokens else (samples, "samples")
-    return "agreement", f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
+    text = f"same {what} on {formats.part(round(share * whole), whole)} {unit}"
+    return "agreement", text if kl is None else f"{text}, KL divergence {kl:.2g}"
 
 
 def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
     """Return metrics, then agreement with the reference."""
     outcome = accuracy.models[model].agreement
     share = None if outcome is None else outcome.value
-    agreement = agreement_row(share, accuracy.scores, accuracy.samples, accuracy.tokens)
+    agreement = agreement_row(
+        share, accuracy.scores, accuracy.samples, accuracy.tokens, accuracy.models[model].kl
+    )
     rows = list(metric_rows(accuracy.metrics, model, name))
     return rows if agreement is None else [*rows, agreement]
 

@@ -21,12 +21,13 @@ from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError, describe
 from qtool.core.graph import FloatGraph
-from qtool.core.graph.batch_norms import batch_norms
+from qtool.core.graph.batch_norms import are_untrained, batch_norms
 from qtool.core.graph.fingerprint import fingerprint
-from qtool.core.graph.finite_outputs import check_outputs
+from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.graph.process_lock import exclusive
+from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.types import ObserverSpec
@@ -181,12 +182,15 @@ def capture_model(
 
     Raises:
         CaptureError: the model cannot be captured; names the place and a remedy.
+        DataError: its weights hold NaN or Inf.
     """
     if isinstance(model, Captured):
         model.check_unchanged()
         return model
     _check_torch_defaults()
     check_dynamic(dynamic)
+    if isinstance(model, nn.Module | ExportedProgram):
+        check_weights(model)
     with track_task("capturing the model"):
         return _capture(model, example, dynamic)
 
@@ -210,11 +214,21 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     else:
         raise CaptureError(_no_model(model))
     mark = fingerprint(graph.module)
-    normed = bool(batch_norms(graph.module))
-    unfolded = replace(graph, module=G.clone(graph.module)) if normed else None
+    norms = batch_norms(graph.module)
+    if are_untrained(graph.module, norms):
+        log_warning(
+            f"the statistics of {_all_of(len(norms))} are those of initialisation (mean 0, "
+            "variance 1): the network looks untrained; load its weights first "
+            f"({argument('--weights')})"
+        )
+    unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return Captured(graph, mark, outputs, unfolded, notes, *source)
+
+
+def _all_of(count: int) -> str:
+    return "the BatchNorm layer" if count == 1 else f"all {count} BatchNorm layers"
 
 
 def _no_model(value: object) -> str:

@@ -121,10 +121,11 @@ class Explainer:
             DataError: no such sample, its prediction did not change, or the model gives neither
                 [samples, classes] scores nor scores of next tokens.
         """
-        samples = changed = 0
+        samples = changed = tokens = changed_tokens = 0
         flips: list[Flip] = []
         for batch in track("finding changed predictions", data):
-            expected, differing = self._changes(batch)
+            expected, differing, count = self._changes(batch)
+            tokens, changed_tokens = tokens + count, changed_tokens + int(differing.sum())
             changed += int(differing.any(1).sum())
             for i in np.flatnonzero(differing.any(1)).tolist():
                 if (wanted is None or samples + i in wanted) and len(flips) < most:
@@ -138,13 +139,16 @@ class Explainer:
                 raise DataError(f"there is no sample {index}; the data has {samples}")
             if index not in explained and len(flips) < most:
                 raise DataError(f"the prediction for sample {index} did not change")
-        return Explanation(samples, changed, tuple(flips))
+        if self.language_model is None:
+            return Explanation(samples, changed, tuple(flips))
+        return Explanation(samples, changed, tuple(flips), tokens, changed_tokens)
 
-    def _changes(self, batch: Batch) -> tuple[Array, Array]:
+    def _changes(self, batch: Batch) -> tuple[Array, Array, int]:
         """Return the float model's scores, and which predictions the quantized model changed.
 
         Returns:
-            float [samples, places, classes], bool [samples, places]. The places are the tokens of
+            float [samples, places, classes]; bool [samples, places], and how many are no padding.
+            The places are the tokens of
             a language model, and a single one otherwise.
         """
         quantized = self.executor.run(self._bind(batch), self.executor.points)
@@ -154,10 +158,11 @@ class Explainer:
                 _check_scores(scores)
         expected, actual = (t.reshape(len(t), -1, t.shape[-1]).numpy() for t in both)
         differing = expected.argmax(2) != actual.argmax(2)
+        kept = np.ones_like(differing)
         if self.language_model is not None:
             arrays = [t.numpy() for t in self.captured.graph.tensors_of(batch)]
-            differing &= self.language_model.token_mask(arrays)
-        return expected, differing
+            kept = self.language_model.token_mask(arrays)
+        return expected, differing & kept, int(kept.sum())
 
     def _expected(self, batch: Batch) -> torch.Tensor:
         """Return the scores of the float model."""

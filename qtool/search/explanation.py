@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from qtool.core.formats import part, percent, table
+from qtool.core.formats import part, percent, quantity, table
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary, group_names
 from qtool.frontends.data.sample_names import SampleNames
@@ -84,8 +84,10 @@ class Explanation(JsonRecord):
 
     Attributes:
         samples: number of samples.
-        changed: number of changed predictions.
+        changed: number of samples with a changed prediction.
         flips: the explained ones.
+        tokens: number of predictions of a language model, one after each token; 0 for classes.
+        changed_tokens: number of those that changed.
     """
 
     JSON_PROPERTIES: ClassVar = ("layers",)
@@ -93,6 +95,8 @@ class Explanation(JsonRecord):
     samples: int
     changed: int
     flips: tuple[Flip, ...]
+    tokens: int = 0
+    changed_tokens: int = 0
 
     @property
     def layers(self) -> tuple[LayerFlips, ...]:
@@ -116,6 +120,12 @@ class Explanation(JsonRecord):
     def summary(self, title: str = "quantized") -> Summary:
         """Return the result in a few lines."""
         text = f"{self.changed} of {self.samples:,} predictions changed"
+        if self.tokens:
+            share = percent(self.changed_tokens / self.tokens)
+            text = (
+                f"{self.changed_tokens:,} of {self.tokens:,} next tokens changed ({share}), in "
+                f"{self.changed:,} of {quantity(self.samples, 'text')}"
+            )
         if not self.flips:
             return Summary(title, text, ())
         fixed = part(sum(f.fixed for f in self.flips), len(self.flips))

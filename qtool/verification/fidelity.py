@@ -15,6 +15,12 @@ import numpy as np
 from qtool.core import formats
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
+from qtool.verification.output_agreement import (
+    OutputAgreement,
+    OutputShare,
+    equal_shares,
+    output_agreements,
+)
 from qtool.verification.output_errors import Estimate
 
 MIN_SQNR_DB = 20.0
@@ -24,6 +30,7 @@ _COLLAPSED = 0.9  # share of an output's values in one value to print a note abo
 _COUNTED = 100_000  # values
 _CLIPPED = 0.001  # share of values beyond their ranges to print a note above
 _CACHE = "present"  # how the outputs of a KV cache begin
+_CLEAR_DB = 30.0  # SQNR from which other classes are the float model's own close calls
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
 Arrays = Sequence[np.ndarray[Any, Any]]
@@ -51,13 +58,6 @@ class NarrowInput(NamedTuple):
     codes: int
 
 
-class OutputShare(NamedTuple):
-    """A share, 0 to 1, of the values of one output."""
-
-    output: str
-    share: float
-
-
 Outputs = tuple[OutputSqnr, ...]
 
 
@@ -76,8 +76,10 @@ class Fidelity(JsonRecord):
         near_zero_divisions: divisions whose divisor quantization may take through zero.
         collapsed: outputs with this share of values in one value that differ in the float model: a
             few others are so much larger that they alone decide the SQNR.
-        equal_shares: share of equal values of the integer and boolean outputs.
+        equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
+            whose codes differ by one everywhere and mean the same.
         heavy_tails: tensors after an exponential whose range a few samples decide.
+        agreements: what changes for a user of the outputs, on the same samples as `outputs`.
     """
 
     JSON_PROPERTIES: ClassVar = ("worst", "warning")
@@ -92,6 +94,7 @@ class Fidelity(JsonRecord):
     collapsed: tuple[OutputShare, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
     heavy_tails: tuple[str, ...] = ()
+    agreements: tuple[OutputAgreement, ...] = ()
 
     @property
     def worst(self) -> float:
@@ -106,10 +109,17 @@ class Fidelity(JsonRecord):
 
     @property
     def warning(self) -> str | None:
-        """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data."""
-        low = [name for name, db in self._figures() if db is not None and db < MIN_SQNR_DB]
-        other = [name for name, share in self.equal_shares if share < _MIN_EQUAL]
-        if not low and not other:
+        """One line if an output is below `MIN_SQNR_DB`, or is estimated to be on new data.
+
+        Not if it does what the float model does, see `OutputAgreement.is_good`; also above, if it
+        is hardly of use. A KV cache is judged by the outputs that read it.
+        """
+        good = {each.output for each in self._agreed if each.is_good}
+        poor = self._poor()
+        figures = [(n, db) for n, db in self._figures() if not n.startswith(_CACHE)]
+        low = [n for n, db in figures if db is not None and db < MIN_SQNR_DB and n not in good]
+        other = [name for name, share in self._equal if share < _MIN_EQUAL]
+        if not low and not other and not poor:
             return None
         layers = ", ".join(f"{name} ({db:.1f} dB alone)" for name, db in self.costliest)
         why = f"; most sensitive layers: {layers}" if layers else ""
@@ -119,42 +129,75 @@ class Fidelity(JsonRecord):
             [f"the float model gives only NaN or Inf in {_outputs(broken)}"] if broken else []
         )
         problems += [f"{_outputs(low)} below {MIN_SQNR_DB:g} dB SQNR"] if low else []
+        problems += [f"output '{each.output}' is hardly of use ({each})" for each in poor]
         if other:
             problems.append(
                 f"less than {100 * _MIN_EQUAL:g} % of {_outputs(other)} as in the float model"
             )
         return f"warning: {' and '.join(problems)}{why}"
 
+    def _poor(self) -> list[OutputAgreement]:
+        """Return the outputs that are hardly of use."""
+        errors = dict(self._figures())
+        limits = ((each, MIN_SQNR_DB if each.is_guess else _CLEAR_DB) for each in self._agreed)
+        return [
+            each
+            for each, limit in limits
+            if each.is_poor and (db := errors.get(each.output)) is not None and db < limit
+        ]
+
+    def _agreements(self) -> str:
+        """Return what the outputs agree in, of several with their names."""
+        some = self._agreed[:_SHOWN]
+        several = len(self.outputs) > 1
+        return ", ".join(f"{each.output}: {each}" if several else str(each) for each in some)
+
+    @property
+    def _agreed(self) -> tuple[OutputAgreement, ...]:
+        """The agreements that are shown and judged: on new data where it was measured."""
+        return self.agreements if self.estimate is None else self.estimate.agreements
+
+    @property
+    def _equal(self) -> tuple[OutputShare, ...]:
+        """The shares of equal values that are shown and judged."""
+        return self.equal_shares if self.estimate is None else self.estimate.equal_shares
+
     def _shown(self) -> str:
         same = sorted(self.equal_shares, key=lambda each: each[1])
         shares = [f"{formats.percent(share)} of {name} equal" for name, share in same[:_SHOWN]]
-        return ", ".join([_shown(self.outputs), *shares] if self.outputs else shares)
+        return ", ".join([outputs_text(self.outputs), *shares] if self.outputs else shares)
 
     def row(self) -> tuple[str, str]:
         """Return (label, figures) for a summary: the errors to be expected on new data."""
-        if self.estimate is not None and self.estimate.outputs:
+        if self.estimate is not None:
             return "SQNR", self._estimated(self.estimate)
         outputs = self.outputs
         where = formats.quantity(self.samples, "calibration sample")
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
-        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else _shown(tuple(main))
+        shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else outputs_text(main)
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
             shown += f", KV cache {decibels_text(min(caches))}"
         same = sorted(self.equal_shares, key=lambda each: each[1])
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
-        return "SQNR", f"{', '.join(filter(None, [shown, *equal]))} ({where})"
+        text = f"{', '.join(filter(None, [shown, *equal]))} ({where})"
+        if agreements := self._agreements():
+            text += f"; {agreements} ({formats.quantity(self.samples, 'calibration sample')})"
+        return "SQNR", text
 
     def _estimated(self, estimate: Estimate) -> str:
         outputs = estimate.outputs
         main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
-        shown = estimate.text(main)
+        shown = estimate.text(main) if main else ""
         caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
         if caches:
             shown += f", KV cache {decibels_text(min(caches))}"
-        same = sorted(self.equal_shares, key=lambda each: each[1])
+        same = sorted(estimate.equal_shares, key=lambda each: each[1])
         equal = [f"{formats.share(each.share)} of {each.output} equal" for each in same[:_SHOWN]]
-        return ", ".join([shown, *equal])
+        if equal:
+            shown = f"{', '.join(filter(None, [shown, *equal]))} ({estimate.source})"
+        agreements = self._agreements()
+        return f"{shown}; {agreements}" if agreements else shown
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences for the user on weak points of the outputs."""
@@ -199,9 +242,9 @@ class Fidelity(JsonRecord):
         where = formats.quantity(self.samples, "sample")
         lines = [f"{measure} the float model ({where}): {self._shown()}"]
         if self.estimate is not None:
-            lines.append(
-                f"SQNR to be expected on new data: {self.estimate.text(self.estimate.outputs)}"
-            )
+            lines.append(f"to be expected on new data: {self._estimated(self.estimate)}")
+        elif agreements := self._agreements():
+            lines.append(f"agreement with the float model ({where}): {agreements}")
         lines += [f"note: {note}" for note in self._notes()]
         return "\n".join(lines if self.warning is None else [*lines, self.warning])
 
@@ -217,10 +260,8 @@ def compare_outputs(
         real: outputs of the float model.
         quantized: outputs of the quantized model.
     """
-    outputs, not_finite, collapsed, equal = [], [], [], []
+    outputs, not_finite, collapsed = [], [], []
     for name, a, b in zip(names, real, quantized, strict=True):
-        if a.dtype.kind in "iub" and a.size and a.shape == b.shape:
-            equal.append(OutputShare(name, float((a == b).mean())))
         if a.dtype.kind != "f" or not a.size or a.shape != b.shape:  # values decide some sizes
             continue
         if not np.isfinite(a).all():
@@ -229,13 +270,23 @@ def compare_outputs(
         share = _mode_share(b)
         if share > _COLLAPSED and share - _mode_share(a) > _COLLAPSED / 2:
             collapsed.append(OutputShare(name, share))
+    read = without_caches(names, real, quantized)
     return Fidelity(
         samples,
         tuple(outputs),
         tuple(not_finite),
         collapsed=tuple(collapsed),
-        equal_shares=tuple(equal),
+        equal_shares=equal_shares(*read),
+        agreements=output_agreements(*read),
     )
+
+
+def without_caches(
+    names: Sequence[str], real: Arrays, quantized: Arrays
+) -> tuple[Sequence[str], Arrays, Arrays]:
+    """Return names and values of the outputs that are no KV cache."""
+    kept = [i for i, name in enumerate(names) if not name.startswith(_CACHE)]
+    return [names[i] for i in kept], [real[i] for i in kept], [quantized[i] for i in kept]
 
 
 def _mode_share(x: np.ndarray[Any, Any]) -> float:
@@ -244,12 +295,12 @@ def _mode_share(x: np.ndarray[Any, Any]) -> float:
     return float(np.unique(some, return_counts=True)[1].max()) / some.size
 
 
-def _shown(outputs: Outputs) -> str:
-    """Describe the worst outputs."""
-    ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])
-    each = [f"{n} {decibels_text(db)}" for n, db in ordered]
-    more = f" and {len(each) - _SHOWN} more" if len(each) > _SHOWN else ""
-    return f"{', '.join(each[:_SHOWN])}{more}"
+def outputs_text(outputs: Sequence[OutputSqnr]) -> str:
+    """Return the SQNR of each output in the order of the model, of many those of the worst."""
+    ordered = sorted(outputs, key=lambda o: float("inf") if o[1] is None else o[1])[:_SHOWN]
+    each = [f"{n} {decibels_text(db)}" for n, db in outputs if OutputSqnr(n, db) in ordered]
+    more = f" and {len(outputs) - len(each)} more" if len(outputs) > len(each) else ""
+    return f"{', '.join(each)}{more}"
 
 
 def decibels_text(value: float | None) -> str:

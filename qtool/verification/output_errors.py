@@ -18,6 +18,7 @@ from qtool.core import formats
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
+from qtool.verification.output_agreement import OutputAgreement, OutputShare
 
 CONFIDENCE = 0.95
 ESTIMATE, CALIBRATION = "estimate", "calibration"
@@ -135,6 +136,8 @@ class Estimate(JsonRecord):
             otherwise.
         costly: the samples that decide the pooled error, if few do.
         clipped: share of the values of inputs and outputs beyond their ranges, 0 to 1.
+        agreements: what changes for a user, of each output that has a yardstick.
+        equal_shares: share of equal values of the integer and boolean outputs.
     """
 
     JSON_PROPERTIES: ClassVar = ("median_db", "interval_db", "pooled_db", "worst_db")
@@ -146,6 +149,8 @@ class Estimate(JsonRecord):
     batch: int = 0
     costly: tuple[CostlySample, ...] = ()
     clipped: float = 0.0
+    agreements: tuple[OutputAgreement, ...] = ()
+    equal_shares: tuple[OutputShare, ...] = ()
 
     @property
     def lowest(self) -> OutputEstimate | None:

@@ -11,7 +11,7 @@ import torch
 
 import qtool
 from qtool.backends.onnx import storage
-from qtool.core.errors import DataError, FileError
+from qtool.core.errors import DataError, FileError, VerificationError
 from tests.evaluation.spoiled import Chain, captured, chain, images
 
 DATA = list(images(32).split(16))
@@ -64,6 +64,24 @@ def test_evaluate_whatever_the_model_is(file):
         assert (found.samples, found.agreement) == (32, known.agreement)
         assert found.float_.accuracy == known.float_.accuracy
         assert found.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
+
+
+def test_a_float_model_with_other_weights_is_refused(file, tmp_path):
+    other = module()
+    with torch.no_grad():
+        next(other.parameters())[0] += 1e-3
+    message = "int8.onnx was made from a model with other weights .* with 'other_model'"
+    with pytest.raises(VerificationError, match=message):
+        qtool.evaluate(file, other, DATA, seconds=0)
+    with pytest.raises(VerificationError, match=message):
+        qtool.report(file, DATA, tmp_path / "r", QUICK, model=other)
+    assert qtool.evaluate(file, other, DATA, seconds=0, other_model=True).samples == 32
+
+
+def test_an_onnx_file_of_the_float_model_is_no_other_model(file, tmp_path):
+    captured().export_float(tmp_path / "float.onnx")
+    model = qtool.load_model(tmp_path / "float.onnx")
+    assert qtool.evaluate(file, model, DATA, seconds=0).sqnr_db > 20
 
 
 def test_evaluate_takes_batches_with_labels_and_by_name(file):

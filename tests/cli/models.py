@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -132,3 +133,14 @@ def tells_at_length() -> nn.Module:
 def first_class(model: Any) -> float:
     """A metric: how often a model of digits says 0."""
     return float((model(torch.zeros(4, 1, 16, 16)).argmax(1) == 0).float().mean())
+
+
+def colours() -> nn.Module:
+    """Scores of red, green and blue: the mean of each channel."""
+    layer = nn.Conv2d(3, 3, 1, bias=False)
+    layer.weight.data = torch.eye(3)[:, :, None, None]
+    return nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+
+
+def pixels(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255

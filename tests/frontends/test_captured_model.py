@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -32,3 +33,18 @@ def test_weights_that_changed_since_are_refused(change: str) -> None:
     ):
         with pytest.raises(CaptureError, match="changed since it was captured; capture it again"):
             use()
+
+
+def test_batch_norms_as_initialised_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    layers = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(2, 2, 8, 8)
+    message = "the statistics of all 2 BatchNorm layers are those of initialisation"
+    with caplog.at_level(logging.WARNING, "qtool"):
+        qtool.capture_model(model, x)
+    assert len([m for m in caplog.messages if message in m]) == 1
+    caplog.clear()
+    model[3].running_mean[2] = 0.1  # one of them has seen data
+    with caplog.at_level(logging.WARNING, "qtool"):
+        qtool.capture_model(model, x)
+        qtool.capture_model(nn.Conv2d(2, 3, 3).eval(), x)
+    assert not caplog.messages

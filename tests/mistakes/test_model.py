@@ -98,11 +98,11 @@ REFUSED: Cases = {
     ),
     "NaN weights": (
         lambda: quantize(D, _with_weight(torch.nan)),
-        "batch 0: output 'output' of the float ... the data is what it was trained on",
+        "the weights of the model hold NaN: ... its training diverged: take another one",
     ),
     "Inf weights": (
         lambda: quantize(D, _with_weight(torch.inf)),
-        "batch 0: output 'output' of the float ... the data is what it was trained on",
+        "the weights of the model hold Inf: ... its training diverged: take another one",
     ),
     "weights on the meta device": (
         lambda: quantize(D, image_net().to("meta")),

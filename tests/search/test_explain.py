@@ -12,6 +12,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.search.explanation import Flip
+from tests.evaluation.language_models import DYNAMIC, Tagger, texts
 from tests.search.nets import ladder
 
 
@@ -101,3 +102,23 @@ def test_a_flip_names_sample_and_classes_and_says_how_far_layers_go() -> None:
         "keeping a, b, c in float does not fix it in the runtime (a alone goes 60 % of the way, "
         "b alone goes all the way, c alone does not help)"
     )
+
+
+def test_a_text_counts_by_its_changed_tokens(tmp_path: Path) -> None:
+    model, data, file = Tagger(causal=True).eval(), texts((4, 3)), tmp_path / "int4.onnx"
+    quantized = qtool.quantize(
+        model, data, mode="weight-only-int4", accuracy="fast", dynamic=DYNAMIC
+    )
+    quantized.export(file)
+    explanation = qtool.explain(file, model, data, most=1, dynamic=DYNAMIC)
+    tokens = changed = 0
+    for batch in data:
+        (logits,) = run(session(file), [t.numpy() for t in batch.values()])
+        with torch.no_grad():
+            same = model(**batch)["logits"].argmax(2) == torch.from_numpy(logits).argmax(2)
+        tokens += int(batch["attention_mask"].sum())
+        changed += int((~same & (batch["attention_mask"] == 1)).sum())
+    assert (explanation.tokens, explanation.changed_tokens) == (tokens, changed) == (57, changed)
+    assert 0 < explanation.changed <= 7
+    assert f"{changed} of 57 next tokens changed" in str(explanation.summary())
+    assert f"in {explanation.changed} of 7 texts" in str(explanation.summary())

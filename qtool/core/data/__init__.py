@@ -1,5 +1,13 @@
 """Calibration and evaluation data: batches of any iterable, arrays on disk."""
 
-from qtool.core.data.batches import MASK, Batch, batches, peek, to_batch, to_tensor
+from qtool.core.data.batches import (
+    MASK,
+    Batch,
+    batches,
+    peek,
+    to_batch,
+    to_tensor,
+    whole_texts,
+)
 
-__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor"]
+__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]

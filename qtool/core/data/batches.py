@@ -22,7 +22,7 @@ from qtool.core.log import log_note
 MASK = "attention_mask"
 """The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
 
-__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor"]
+__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:
@@ -110,6 +110,17 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     if first is None or iter(data) is not data:
         return first, data
     return first, itertools.chain([first], stream)
+
+
+def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
+    """Return the same samples in the form that accuracy is measured on.
+
+    Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
+    losses are not known; data that can also give whole texts and an empty cache has a method
+    `whole_texts`. Other data is returned as it is.
+    """
+    whole: Iterable[Any] = data.whole_texts() if hasattr(data, "whole_texts") else data
+    return whole
 
 
 def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:

@@ -1,4 +1,5 @@
-"""Checks that a float model's outputs are finite, and finds the module that made them otherwise."""
+"""Checks that a float model's weights and outputs are finite, and finds the module that made them
+otherwise."""
 
 from __future__ import annotations
 
@@ -6,12 +7,42 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
 
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import name_of
+
+_COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_weights(model: nn.Module | ExportedProgram) -> None:
+    """Check the parameters and the BatchNorm statistics of a float model.
+
+    Other constants may be infinite, as masks are. Weights without values are passed over, and those
+    of types in which torch does not compute.
+
+    Raises:
+        DataError: one holds NaN or Inf; names the first, and how many do.
+    """
+    statistics = ((n, t) for n, t in model.named_buffers() if ".running_" in f".{n}")
+    named = (*model.named_parameters(), *statistics)
+    broken = [(n, what) for n, t in named if _has_values(t) and (what := _not_finite(t))]
+    if broken:
+        name, what = broken[0]
+        more = f" (and {len(broken) - 1} others)" if len(broken) > 1 else ""
+        raise DataError(
+            f"the weights of the model hold {what}: '{name}'{more}; the checkpoint is damaged or "
+            "its training diverged: take another one"
+        )
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    known = tensor.dtype in _COMPUTED and tensor.layout == torch.strided
+    return known and not tensor.is_meta and not is_lazy(tensor)
 
 
 def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index: int) -> None:

@@ -44,6 +44,7 @@ from qtool.evaluation.metrics import (
     share_interval,
 )
 from qtool.evaluation.model_inputs import Feeder
+from qtool.verification.fidelity import OutputSqnr
 
 WORST = 12
 SAVE_EVERY = 5.0
@@ -92,11 +93,16 @@ class ModelAccuracy:
         sqnr_db: of all outputs, of the logits for a language model; None if there is no error,
             -200 if this model alone gives NaN or Inf.
         worst: the samples with the largest relative errors.
+        outputs: SQNR of each output, in the order of the model; () for a single one.
+        kl: mean Kullback-Leibler divergence of the next tokens of a language model from the
+            reference, in nats; None of other models.
     """
 
     agreement: Interval | None
     sqnr_db: float | None
     worst: tuple[WorstSample, ...]
+    outputs: tuple[OutputSqnr, ...] = ()
+    kl: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,7 @@ def measure_outputs(
     runtime: str = NATIVE,
     store: Store | None = None,
     progress: Progress = lambda x: x,
+    contexts: Sequence[int] | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch, with default session options; padded positions are ignored.
 
@@ -142,6 +149,8 @@ def measure_outputs(
         runtime: see `open_model`.
         store: for intermediate results, from which an interrupted run resumes if the data is the
             same.
+        progress: wraps the iterable of batches.
+        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
@@ -157,7 +166,8 @@ def measure_outputs(
             continue
         reader = reader or OutputReader(sessions[0], arrays)
         outputs = [reader.padding.strip(arrays, run(s, arrays)) for s in sessions]
-        statistics.add(reader.read(arrays, outputs), arrays)
+        context = 0 if contexts is None else contexts[index]
+        statistics.add(reader.read(arrays, outputs, context), arrays)
         if time.monotonic() - saved > SAVE_EVERY:
             statistics.save()
             saved = time.monotonic()
@@ -320,10 +330,15 @@ def agreement_with_reference(
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
-    noise, signal = measured.noise[model], measured.signal
+    noise, signal = measured.noises[model].sum(0), measured.signals.sum(0)
     worst = () if model == 0 else _worst(measured, model, labels)
     agreement = agreement_with_reference(measured, model)
-    return ModelAccuracy(agreement, decibels(float(signal.sum()), float(noise.sum())), worst)
+    named = zip(measured.outputs, signal, noise, strict=True)
+    outputs = tuple(OutputSqnr(name, decibels(float(s), float(n))) for name, s, n in named)
+    total = decibels(float(signal.sum()), float(noise.sum()))
+    tokens = measured.tokens.sum() if measured.scores == NEXT_TOKENS else 0
+    kl = float(measured.divergence[model].sum() / tokens) if tokens else None
+    return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else (), kl)
 
 
 def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:

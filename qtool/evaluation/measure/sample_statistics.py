@@ -6,7 +6,7 @@ Outputs are not kept: a few numbers per sample suffice for metrics, agreement an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,33 +28,50 @@ class SampleStatistics:
 
     Attributes:
         classes: [files, n, 0 to 5] best classes; none if the first output is not class scores.
-        signal: [n] sum of squares of the float outputs of the first file; of the logits alone for
-            a language model. 0 where the first file gives NaN or Inf.
-        noise: [files, n] sum of squared differences from the first file; Inf where a later file
-            alone gives NaN or Inf.
+        signals: [n, outputs] sum of squares of the float outputs of the first file; of the logits
+            alone for a language model. 0 where the first file gives NaN or Inf.
+        noises: [files, n, outputs] sum of squared differences from the first file; Inf where a
+            later file alone gives NaN or Inf.
         sizes: of the batches.
         not_finite: [files, n] number of outputs that are NaN or Inf.
         tokens: [n] number of compared tokens; 0 without scores per token.
         equal: [files, n] number of tokens with the best class of the first file.
         loss: [files, n] sum of the cross-entropy of next tokens, in nats.
+        divergence: [files, n] sum over these tokens of the Kullback-Leibler divergence from the
+            first file, in nats.
         n_classes: number of classes of the first output; 0 without class scores.
         scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
+        outputs: names of the outputs in `signals`, in the order of the model.
     """
 
     classes: Array
-    signal: Array
-    noise: Array
+    signals: Array
+    noises: Array
     sizes: tuple[int, ...]
     not_finite: Array
     tokens: Array
     equal: Array
     loss: Array
+    divergence: Array
     n_classes: int = 0
     scores: str = ""
+    outputs: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
-        return len(self.signal)
+        return len(self.signals)
+
+    @property
+    def signal(self) -> Array:
+        """[n] sum of squares over all outputs."""
+        total: Array = self.signals.sum(-1)
+        return total
+
+    @property
+    def noise(self) -> Array:
+        """[files, n] sum of squared differences over all outputs."""
+        total: Array = self.noises.sum(-1)
+        return total
 
     def arrays(self) -> dict[str, Array]:
         """Return everything as arrays, for `from_arrays`."""
@@ -70,41 +87,38 @@ class SampleStatistics:
         stored = {f.name: arrays[f.name] for f in fields(cls)}
         sizes = tuple(int(s) for s in stored.pop("sizes"))
         count, scores = int(stored.pop("n_classes")), str(stored.pop("scores"))
-        return cls(**stored, sizes=sizes, n_classes=count, scores=scores)
+        outputs = tuple(str(name) for name in stored.pop("outputs"))
+        return cls(**stored, sizes=sizes, n_classes=count, scores=scores, outputs=outputs)
 
     @classmethod
     def joined(cls, parts: Sequence[SampleStatistics]) -> SampleStatistics:
         """Return the statistics of consecutive samples as one."""
-        arrays = {
+        arrays: dict[str, Any] = {
             name: np.concatenate([getattr(p, name) for p in parts], axis)
             for name, axis in _AXES.items()
         }
         sizes = tuple(size for p in parts for size in p.sizes)
-        return cls(**arrays, sizes=sizes, n_classes=parts[0].n_classes, scores=parts[0].scores)
+        return replace(parts[0], **arrays, sizes=sizes)
 
     def by_batch(self) -> list[SampleStatistics]:
         """Return the statistics of each batch."""
         ends = np.cumsum(self.sizes)[:-1]
         columns = [np.split(getattr(self, name), ends, axis) for name, axis in _AXES.items()]
         return [
-            SampleStatistics(
-                **dict(zip(_AXES, arrays, strict=True)),
-                sizes=(size,),
-                n_classes=self.n_classes,
-                scores=self.scores,
-            )
+            replace(self, **dict(zip(_AXES, arrays, strict=True)), sizes=(size,))
             for size, *arrays in zip(self.sizes, *columns, strict=True)
         ]
 
 
 _AXES = {
     "classes": 1,
-    "signal": 0,
-    "noise": 1,
+    "signals": 0,
+    "noises": 1,
     "not_finite": 1,
     "tokens": 0,
     "equal": 1,
     "loss": 1,
+    "divergence": 1,
 }
 """Array -> its axis of samples."""
 
@@ -123,65 +137,73 @@ class OutputReader:
         """
         self.padding = Padding.of_session(model)
         self.language_model = find_language_model(model, arrays)
-        self.per_token = LOGITS in model.get_outputs()[0].name
+        self.names = [o.name for o in model.get_outputs()]
+        self.per_token = LOGITS in self.names[0]
 
-    def read(self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]]) -> SampleStatistics:
+    def read(
+        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int = 0
+    ) -> SampleStatistics:
         """Return the statistics of a batch.
 
         Args:
             arrays: inputs of the batch.
             outputs: per file, zero at padded positions (see `Padding.strip`).
+            context: see `LanguageModel.predicted`.
         """
         first = outputs[0][0]
         size = len(first) if first.ndim else 1
         classes = [_top_classes(own[0], size) for own in outputs]
-        signal, noise, not_finite = self._errors(outputs, size)
-        scores, tokens, equal, loss = self._tokens(arrays, outputs, size)
+        compared = self._compared(outputs[0])
+        signals, noises, not_finite = _errors(outputs, compared, size)
+        scores, tokens, equal, loss, divergence = self._tokens(arrays, outputs, size, context)
         n_classes = first.shape[1] if classes[0].shape[1] else 0
         return SampleStatistics(
             np.stack(classes),
-            signal,
-            noise,
+            signals,
+            noises,
             (size,),
             not_finite,
             tokens,
             equal,
             loss,
+            divergence,
             n_classes,
             CLASSES if n_classes else scores,
+            tuple(self.names[i] for i in compared),
         )
 
-    def _errors(self, outputs: Sequence[Sequence[Array]], size: int) -> tuple[Array, Array, Array]:
-        """Return signal, noise and the number of NaN and Inf."""
-        chosen = self.language_model
-        indices = _compared(outputs[0]) if chosen is None else [chosen.logits]
-        read = [[own[i] for i in indices] for own in outputs]
-        rows = [[_rows(a, size) for a in own] for own in read]
-        not_finite = np.stack([sum((~np.isfinite(a)).sum(1) for a in own) for own in rows])
-        with np.errstate(invalid="ignore", over="ignore"):
-            signal = sum((np.square(a).sum(1) for a in rows[0]), np.zeros(size))
-            noise = np.stack([_noise(rows[0], own, size) for own in rows])
-        noise[~np.isfinite(noise)] = np.inf
-        unknown = not_finite[0] > 0
-        signal[unknown], noise[:, unknown] = 0.0, 0.0
-        return signal, noise, not_finite
+    def _compared(self, outputs: Sequence[Array]) -> list[int]:
+        """Return the indices of the outputs to compare: the float ones, whose errors have a size.
+
+        The difference of two class numbers, for instance, says nothing. Of a language model these
+        are the logits alone; of a model without float outputs all.
+        """
+        if self.language_model is not None:
+            return [self.language_model.logits]
+        real = [i for i, output in enumerate(outputs) if output.dtype.kind == "f"]
+        return real or list(range(len(outputs)))
 
     def _tokens(
-        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int
-    ) -> tuple[str, Array, Array, Array]:
-        """Return what is scored, the number of tokens, of equal ones, and the loss per sample."""
+        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int, context: int
+    ) -> tuple[str, Array, Array, Array, Array]:
+        """Return what is scored, and per sample the number of tokens, of equal ones, their loss and
+        their divergence."""
         zeros = np.zeros((len(outputs), size))
         model = self.language_model
         if model is not None:
-            compared, logits = model.predicted(arrays), [o[model.logits] for o in outputs]
+            compared = model.predicted(arrays, context)
+            logits = [o[model.logits] for o in outputs]
             best = [x[:, :-1].argmax(-1) for x in logits]
-            loss = np.stack([model.losses(arrays, x).sum(1) for x in logits])
-            return NEXT_TOKENS, *_agreement(compared, best), loss
+            loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
+            first, *others = logits
+            apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
+            divergence = np.stack([np.zeros(size), *apart])
+            return NEXT_TOKENS, *_agreement(compared, best), loss, divergence
         first = outputs[0][0]
         if not (self.per_token and first.ndim == 3 and first.dtype.kind == "f"):
-            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros
+            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros, zeros
         best = [own[0].argmax(-1) for own in outputs]
-        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros
+        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros, zeros
 
     def _kept(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
         """Return bool [samples, tokens]: False at padded positions."""
@@ -211,18 +233,24 @@ def _agreement(compared: Array, best: Iterable[Array]) -> tuple[Array, Array]:
     return compared.sum(1), equal
 
 
-def _noise(reference: Sequence[Array], rows: Sequence[Array], size: int) -> Array:
+def _errors(
+    outputs: Sequence[Sequence[Array]], indices: Sequence[int], size: int
+) -> tuple[Array, Array, Array]:
+    """Return signals and noises of the chosen outputs, and the number of NaN and Inf."""
+    rows = [[_rows(own[i], size) for i in indices] for own in outputs]
+    not_finite = np.stack([sum((~np.isfinite(a)).sum(1) for a in own) for own in rows])
+    with np.errstate(invalid="ignore", over="ignore"):
+        signals = np.stack([np.square(a).sum(1) for a in rows[0]], 1)
+        noises = np.stack([_noise(rows[0], own) for own in rows])
+    noises[~np.isfinite(noises)] = np.inf
+    unknown = not_finite[0] > 0
+    signals[unknown], noises[:, unknown] = 0.0, 0.0
+    return signals, noises, not_finite
+
+
+def _noise(reference: Sequence[Array], rows: Sequence[Array]) -> Array:
     pairs = zip(reference, rows, strict=True)
-    return sum((np.square(a - b).sum(1) for a, b in pairs), np.zeros(size))
-
-
-def _compared(outputs: Sequence[Array]) -> list[int]:
-    """Return the indices of the float outputs, whose errors have a size; of all if there is none.
-
-    The difference of two class numbers, for instance, says nothing.
-    """
-    real = [i for i, output in enumerate(outputs) if output.dtype.kind == "f"]
-    return real or list(range(len(outputs)))
+    return np.stack([np.square(a - b).sum(1) for a, b in pairs], 1)
 
 
 def _rows(array: Array, size: int) -> Array:

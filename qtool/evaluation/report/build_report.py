@@ -14,7 +14,7 @@ import numpy as np
 from qtool.backends.model_file import ModelFile
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_batch, to_tensor
+from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError, KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
@@ -74,6 +74,7 @@ def build_report(
     files = [s.file for s in subjects]
     check_same_inputs(files)
     check_options(data, options)
+    data = whole_texts(data)
     opened = [open_file(f) for f in files]
     store = Store(folder, _digest(opened, options))
     first = _FirstSamples(options.samples)

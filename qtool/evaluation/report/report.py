@@ -176,7 +176,7 @@ class Report(Result):
         return [
             size_row(model.size_bytes, reference.size_bytes, name),
             *((label, f"{text}{place}") for label, text in speeds),
-            sqnr_row(measured.models[1].sqnr_db, measured.samples),
+            sqnr_row(measured.models[1].sqnr_db, measured.samples, measured.models[1].outputs),
             *accuracy_rows(measured, 1, name),
             self._integer_row(model),
             *([] if exact is None else exact.rows()[:1]),

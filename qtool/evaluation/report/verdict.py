@@ -11,7 +11,7 @@ from qtool.core.formats import percent, quantity
 from qtool.core.option_names import MODES
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.metrics import Metric, default_drop
+from qtool.evaluation.metrics import PERPLEXITY, Metric, default_drop
 from qtool.evaluation.options import Goals
 from qtool.verification import Exactness
 from qtool.verification.coverage import unknown_work
@@ -20,6 +20,8 @@ GOOD_AGREEMENT, FAIR_AGREEMENT = 0.99, 0.97
 COVERAGE = 0.99
 SIZE_MODES = tuple(mode for mode in MODES if mode.startswith("weight-only"))
 """Modes that make a file smaller, and no operator faster by itself."""
+PERPLEXITY_GROWTH = {"weight-only-int4": 0.05, "weight-only-int2": 0.25}
+"""Largest growth of perplexity without a goal, as a share, of modes that trade it for size."""
 
 
 class Level(str, Enum):
@@ -127,7 +129,7 @@ def make_verdict(
         purpose: what the file promises.
         unknown_operators: its operators whose work is not known.
     """
-    checks = [_accuracy(accuracy, model, goals)]
+    checks = [_accuracy(accuracy, model, goals, purpose)]
     if purpose.for_size:
         checks.append(_size(purpose))
     elsewhere = purpose.not_for_speed if goals.speedup is None else ""
@@ -164,9 +166,11 @@ def _size(purpose: Purpose) -> Check:
     return Check("size", Level.GOOD if small else Level.BAD, text)
 
 
-def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
+def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) -> Check:
     if accuracy.metrics:
-        return _metric(accuracy.metrics[0], model, accuracy.samples, goals)
+        metric = accuracy.metrics[0]
+        allowed = _allowed_drop(metric, purpose) if goals.drop is None else goals.drop
+        return _metric(metric, model, accuracy.samples, allowed, goals.drop is not None)
     agreement = accuracy.models[model].agreement
     if agreement is None:
         text = f"Accuracy was not measured: pass labels, or a function with {argument('--eval')}."
@@ -187,12 +191,17 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals) -> Check:
     return Check("accuracy", level, text)
 
 
-def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
+def _allowed_drop(metric: Metric, purpose: Purpose) -> float:
+    """Return the largest loss of a metric without a goal, in its unit."""
+    reference = metric.values[0]
+    if metric.name == PERPLEXITY and purpose.mode in PERPLEXITY_GROWTH:
+        return PERPLEXITY_GROWTH[purpose.mode] * reference
+    return default_drop(metric.percent, reference)
+
+
+def _metric(metric: Metric, model: int, samples: int, allowed: float, is_goal: bool) -> Check:
     drop, interval = metric.drops[model], metric.intervals[model]
     reference = metric.values[0]
-    allowed = goals.drop
-    if allowed is None:
-        allowed = default_drop(metric.percent, reference)
     values = f"{_value(metric, reference)} to {_value(metric, metric.values[model])}"
     ends = metric.change_interval(model)
     ends = ends and f" (95 % interval {ends})"
@@ -201,7 +210,7 @@ def _metric(metric: Metric, model: int, samples: int, goals: Goals) -> Check:
         text = f"{metric.name} is unchanged at {_value(metric, reference)}{ends}"
     if drop > allowed:
         limit = f" (allowed: {_difference(metric, allowed)})"
-        return Check("accuracy", Level.BAD, f"{text}{limit}.", goals.drop is not None)
+        return Check("accuracy", Level.BAD, f"{text}{limit}.", is_goal)
     if interval is not None and interval.high > allowed:
         limit = _difference(metric, allowed)
         text += f"; {quantity(samples, 'sample')} cannot rule out a loss above {limit}"

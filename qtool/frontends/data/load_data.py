@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -19,9 +19,11 @@ from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
+from qtool.frontends.data.class_order import check_names, chosen_classes
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
+from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -41,14 +43,16 @@ class Rows:
     Attributes:
         batches: rows of each batch.
         collate: rows -> model inputs.
-        classes: class name -> number, from the model's configuration.
+        classes: class name -> number, as the user chose or from the model's configuration.
         unreadable: errors of samples that were skipped.
+        chosen: whether the user chose `classes`.
     """
 
     batches: Sequence[Sequence[Row]]
     collate: Collator
     classes: Mapping[str, int] | None = None
     unreadable: tuple[str, ...] = ()
+    chosen: bool = False
 
     def __len__(self) -> int:
         """Number of batches."""
@@ -75,6 +79,12 @@ class Rows:
     def __iter__(self) -> Iterator[Any]:
         return self.every(0, 1)
 
+    def whole_texts(self) -> Rows:
+        """Return the samples with an empty KV cache, see `qtool.core.data.whole_texts`."""
+        if not isinstance(self.collate, CachedPrefixCollator | PartCollator):
+            return self
+        return replace(self, collate=replace(self.collate, cached=0))
+
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from `first` on; others are not read."""
         for batch in self.batches[first::step]:
@@ -89,7 +99,10 @@ class Rows:
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
-        """Class numbers, int64 [samples]; None without labels."""
+        """Class numbers, int64 [samples]; None without labels. DataError for a name that is none of
+        the chosen classes."""
+        if self.chosen:
+            check_names([row.label for row in self.rows], self.classes or {})
         return class_numbers(self.rows, self.classes or {})
 
     @property
@@ -116,6 +129,8 @@ def load_data(
     unreadable: float = 0.0,
     without: tuple[str, ...] = (),
     samples: int | None = None,
+    stride: int | None = None,
+    classes: str | Sequence[str] | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -138,6 +153,11 @@ def load_data(
         without: names of arrays that are not inputs.
         samples: number of samples to use: of files and folders evenly spaced ones, of a function's
             batches the first ones. By default all.
+        stride: read a .txt file as one text, in windows of `max_length` tokens that begin `stride`
+            tokens apart. By default each line is a text.
+        classes: names of the classes in the order of the model's outputs, where labels are names
+            (of folders, or in a file): a list, names separated by commas, or a file with one per
+            line. By default classes.txt in the folder, else as for `class_numbers`.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -146,7 +166,7 @@ def load_data(
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
     options: dict[str, Any] = {"transform": transform, "max_length": max_length}
-    options |= {"padded": padded, "unreadable": unreadable}
+    options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
     if (named or arrays) and (unused := [name for name, value in options.items() if value]):
         raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
     if named:
@@ -156,9 +176,11 @@ def load_data(
         files = ArrayFiles(path, batch_size, without, samples)
         files.files()
         return files
+    folder_path = None if folder is None else Path(folder)
+    if stride is not None:
+        return sliding_windows(path, stride, folder_path, model, max_length)
     rows = read_rows(path)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
-    folder_path = None if folder is None else Path(folder)
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
     part = model if isinstance(model, EncoderPart | DecoderPart) else None
@@ -170,12 +192,14 @@ def load_data(
     if isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None:
         batch_size = 1  # its kernel takes several samples only for a prompt or a single token
     readable = [row for at, row in enumerate(rows) if at not in errors]
+    order = chosen_classes(path, classes)
     lengths: list[tuple[int, ...]] = [()] * len(readable)
     if isinstance(plain, ProcessorCollator):
         lengths = plain.lengths(readable)
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
     batches = _equal_length_batches(readable, lengths, batch_size)
-    return Rows(batches, collate, _classes(model), tuple(errors.values()))
+    numbers = _classes(model) if order is None else order
+    return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
 CHECKED_TEXTS = 64

@@ -278,12 +278,13 @@ class DecoderWithCache(nn.Module):
     ) -> dict[str, Any]:
         """Return inputs for ids [batch, tokens], the first `past` tokens in the KV cache.
 
-        Without weights all tokens are new ones, and the cache is empty.
+        With `past` 0 and without weights all tokens are new ones, and the cache is empty.
         """
         if self.empty_cache is not None:
             pairs = self.blank_cache(len(ids), 0)
             return {"input_ids": ids, "attention_mask": mask, "past_key_values": pairs}
-        cache = self(ids[:, :past], mask[:, :past], ())["present"]
+        cache = self(ids[:, : max(past, 1)], mask[:, : max(past, 1)], ())["present"]
+        cache = [{kind: t[:, :, :past] for kind, t in pair.items()} for pair in cache]
         return {"input_ids": ids[:, past:], "attention_mask": mask, "past_key_values": cache}
 
     def blank_cache(self, batch: int, tokens: int) -> list[dict[str, torch.Tensor]]:
@@ -319,18 +320,25 @@ def int8_scales(largest: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class CachedPrefixCollator:
-    """Collates texts for a decoder: the first tokens of each are in the KV cache already."""
+    """Collates texts for a decoder: the first tokens of each are in the KV cache already.
+
+    Attributes:
+        collate: texts -> ids and mask.
+        model: the decoder.
+        cached: number of tokens in the cache; 0: whole texts, whose cache is empty.
+    """
 
     collate: Collator
     model: DecoderWithCache
+    cached: int = CACHED_TOKENS
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         batch = self.collate(rows)
         ids, mask = batch["input_ids"], batch["attention_mask"]
-        if (short := CACHED_TOKENS + 2 - ids.shape[1]) > 0:
+        if self.cached and (short := self.cached + 2 - ids.shape[1]) > 0:
             ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
             mask = nn.functional.pad(mask, (0, short), value=int(self.model.fused))
-        return self.model.with_cached_prefix(ids, mask, CACHED_TOKENS)
+        return self.model.with_cached_prefix(ids, mask, self.cached)
 
     @property
     def dynamic(self) -> Mapping[str, Mapping[int, str]]:

@@ -97,7 +97,11 @@ class EncoderPart(_Part):
         width]."""
         return {"cross": self._cross(encoded)}
 
-    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def batch(
+        self,
+        batch: Mapping[str, torch.Tensor],
+        cached: int = 0,  # noqa: ARG002  # of the decoder
+    ) -> dict[str, Any]:
         """Return the inputs of this part from a batch of the whole model."""
         return {name: t for name, t in batch.items() if not name.startswith("decoder_")}
 
@@ -147,22 +151,23 @@ class DecoderPart(_Part):
         return {"logits": result.logits, "present": _pairs(cache.self_attention_cache)}
 
     @torch.no_grad()
-    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """Return the inputs of this part, with the first tokens in the KV cache."""
+    def batch(
+        self, batch: Mapping[str, torch.Tensor], cached: int = CACHED_TOKENS
+    ) -> dict[str, Any]:
+        """Return the inputs of this part, with the first `cached` tokens in the KV cache."""
         encoder = EncoderPart(self.model).eval()
         cross, ids = encoder(**encoder.batch(batch))["cross"], batch["decoder_input_ids"]
-        ids = nn.functional.pad(
-            ids, (0, max(0, CACHED_TOKENS + 2 - ids.shape[1])), value=int(ids[0, 0])
-        )
+        short = max(0, cached + 2 - ids.shape[1]) if cached else 0
+        ids = nn.functional.pad(ids, (0, short), value=int(ids[0, 0]))
         masks = (
             {"encoder_attention_mask": batch["attention_mask"]} if "attention_mask" in batch else {}
         )
         keys = cross[0]["key"]
         empty = keys.new_zeros(len(keys), keys.shape[1], 0, keys.shape[3])
         start = [{"key": empty, "value": empty} for _ in cross]
-        past = self(ids[:, :CACHED_TOKENS], start, cross, **masks)["present"]
+        past = self(ids[:, :cached], start, cross, **masks)["present"] if cached else start
         return {
-            "input_ids": ids[:, CACHED_TOKENS:],
+            "input_ids": ids[:, cached:],
             "past_key_values": past,
             "cross": cross,
             **masks,
@@ -224,11 +229,14 @@ class MergedDecoder(DecoderPart, MergedPart):
         return {"logits": result["logits"], "present": present}
 
     @torch.no_grad()
-    def batch(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """Return the inputs of this part, with the first tokens and states in the KV cache."""
+    def batch(
+        self, batch: Mapping[str, torch.Tensor], cached: int = CACHED_TOKENS
+    ) -> dict[str, Any]:
+        """Return the inputs of this part, with the first `cached` tokens, and the first states, in
+        the KV cache."""
         encoder = StatesEncoder(self.model).eval()
         states = encoder(**encoder.batch(batch))["last_hidden_state"]
-        inputs = DecoderPart(self.model).eval().batch(batch)
+        inputs = DecoderPart(self.model).eval().batch(batch, cached)
         encoded = min(CACHED_TOKENS, states.shape[1] // 2)
         past = [
             {"decoder": own, "encoder": {kind: t[:, :, :encoded] for kind, t in cross.items()}}
@@ -314,13 +322,20 @@ _PARTS: Mapping[str, type[EncoderPart | DecoderPart]] = {
 
 @dataclass(frozen=True)
 class PartCollator:
-    """Collates batches of the whole model into the inputs of one part."""
+    """Collates batches of the whole model into the inputs of one part.
+
+    Attributes:
+        collate: samples -> inputs of the whole model.
+        part: takes its inputs from them.
+        cached: tokens of each text in the KV cache of a decoder; 0: whole texts.
+    """
 
     collate: Collator
     part: EncoderPart | DecoderPart
+    cached: int = CACHED_TOKENS
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return self.part.batch(self.collate(rows))
+        return self.part.batch(self.collate(rows), self.cached)
 
     @property
     def dynamic(self) -> Sizes:

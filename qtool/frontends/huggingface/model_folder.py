@@ -16,6 +16,7 @@ from torch import nn
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
+from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
@@ -108,6 +109,7 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         with silence_logging(logging.CRITICAL, "torch", "transformers"):
             model = _timm(path, config) if is_timm else _transformers(path, config, task)
             model.eval()
+            check_weights(model)
             if isinstance(model, DecoderWithCache) and attention == "fused":
                 model.fuse_attention()
             return model

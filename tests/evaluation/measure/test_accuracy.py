@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.evaluation.measure.accuracy import measure_outputs, summarize
+from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 
@@ -151,12 +153,17 @@ def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
     assert (metric.name, metric.higher_is_better, metric.percent) == ("perplexity", False, False)
     hits = 0
     loss = np.zeros(2)
+    divergence = 0.0
     for batch in data:
         logits = [
             torch.from_numpy(run(session(f), [t.numpy() for t in batch.values()])[0]) for f in files
         ]
         mask = batch["attention_mask"][:, 1:] == 1
         hits += int(((logits[0].argmax(-1) == logits[1].argmax(-1))[:, :-1] & mask).sum())
+        reference, other = (each[:, :-1][mask].log_softmax(-1) for each in logits)
+        divergence += float(
+            torch.nn.functional.kl_div(other, reference, log_target=True, reduction="sum")
+        )
         for i, each in enumerate(logits):
             entropy = torch.nn.functional.cross_entropy(
                 each[:, :-1][mask], batch["input_ids"][:, 1:][mask], reduction="sum"
@@ -166,6 +173,8 @@ def test_a_language_model_has_perplexity_and_agreement_of_next_tokens(tmp_path):
     assert metric.values == pytest.approx(np.exp(loss / result.tokens), rel=1e-5)
     assert metric.drops[1] == pytest.approx(metric.values[1] - metric.values[0])
     assert metric.intervals[1].low < metric.drops[1] < metric.intervals[1].high
+    assert result.models[1].kl == pytest.approx(divergence / result.tokens, rel=1e-4)
+    assert result.models[0].kl == 0
     assert result.agreement_name == "next-token agreement"
     assert result.models[1].agreement.value == pytest.approx(hits / result.tokens)
     assert {s.predicted for s in result.models[1].worst} == {None}
@@ -227,3 +236,32 @@ def test_nan_is_never_taken_for_no_error(tmp_path):
     assert "NaN or Inf on 3 of 3 samples" in result.warnings[0]
     with pytest.raises(DataError, match="the float model outputs NaN or Inf on all 3 samples"):
         summarize(measure_outputs(files[::-1], [torch.eye(3)]), None)
+
+
+def test_each_of_several_outputs_has_its_own_error_in_the_order_of_the_model(tmp_path):
+    weight = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    files = []
+    for index, noise in enumerate((0.0, 0.01)):
+        model = Heads(weight * (1 + noise), weight * (1 + 3 * noise)).eval()
+        captured = qtool.capture_model(model, torch.zeros(4, 6))
+        files.append(captured.export_float(tmp_path / f"{index}.onnx"))
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+    result = summarize(measure_outputs(files, x.split(4)), None).models[1]
+    names = [name for name, _ in result.outputs]
+    assert names == [o.name for o in session(files[0]).get_outputs()] == ["boxes", "areas"]
+    assert [db for _, db in result.outputs] == pytest.approx(
+        [-20 * np.log10(0.01), -20 * np.log10(0.03)], abs=0.01
+    )
+    assert sqnr_row(result.sqnr_db, 8, result.outputs) == (
+        "SQNR",
+        "boxes 40.0 dB, areas 30.5 dB (8 samples)",
+    )
+
+
+class Heads(torch.nn.Module):
+    def __init__(self, boxes, areas):
+        super().__init__()
+        self.first, self.second = torch.nn.Parameter(boxes), torch.nn.Parameter(areas)
+
+    def forward(self, x):
+        return {"boxes": x @ self.first, "areas": x @ self.second}

@@ -32,7 +32,10 @@ def measured(batch: int) -> SampleStatistics:
     place = 10.0 * batch + np.arange(n)
     classes = np.stack([place, -place])[:, :, None].astype(np.int32)
     pair = np.stack([0 * place, place])
-    return SampleStatistics(classes, place, pair, (n,), pair, place, pair, pair, 3, "classes")
+    signals, noises = place[:, None], pair[:, :, None]
+    return SampleStatistics(
+        classes, signals, noises, (n,), pair, place, pair, pair, pair, 3, "classes", ("output",)
+    )
 
 
 def joined(parts: list[SampleStatistics]) -> SampleStatistics | None:

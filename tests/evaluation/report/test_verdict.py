@@ -144,3 +144,27 @@ def test_equal_values_are_unchanged():
     text = verdict(accuracy(0.0)).text
     assert "top-1 is unchanged at 90.00 % (95 % interval -0.10 to +0.10 points)" in text
     assert verdict(latency=speed(1.9, 1.9, 1.9)).text.endswith("1 thread.")
+
+
+@pytest.mark.parametrize(
+    ("mode", "growth", "level"),
+    [
+        ("weight-only-int4", 0.026, "good"),  # the tutorial's file
+        ("weight-only-int4", 0.06, "bad"),
+        ("weight-only-int2", 0.2, "good"),
+        ("weight-only-int2", 0.7, "bad"),
+        ("weight-only", 0.026, "bad"),
+        ("static", 0.005, "good"),
+    ],
+)
+def test_language_models_of_few_bits_are_judged_as_such(mode, growth, level):
+    drop = 17.65 * growth
+    interval = Interval(drop, drop - 0.01, drop + 0.01)
+    metric = Metric(
+        "perplexity", False, False, "built in", (17.65, 17.65 + drop), (0.0, drop), (None, interval)
+    )
+    measured = Accuracy(100, (metric,), accuracy().models)
+    judged = verdict(measured, purpose=Purpose(mode=mode))
+    assert judged.level == level
+    strict = verdict(measured, purpose=Purpose(mode=mode), goals=Goals(drop=0.01))
+    assert (strict.level, strict.missed) == ("bad", True)

@@ -20,7 +20,7 @@ from qtool.api.conversion_inputs import example_batch
 from qtool.backends.onnx.export.float_file import write_float
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
-from qtool.core.errors import CaptureError
+from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.huggingface.genai_files import genai_config
@@ -235,3 +235,12 @@ def test_what_the_config_says_of_ends() -> None:
     found = genai_config(DecoderWithCache(llama()), "m.onnx")["model"]
     assert (found["bos_token_id"], found["eos_token_id"], found["pad_token_id"]) == (1, 95, 95)
     assert found["decoder"]["num_key_value_heads"] == 2
+
+
+def test_weights_with_nan_are_blamed_on_the_folder(tmp_path: Path) -> None:
+    model = llama()
+    model.model.layers[1].mlp.up_proj.weight.data[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "m")
+    message = r"the weights of the model hold NaN: 'model\.model\.layers\.1\.mlp\.up_proj\.weight'"
+    with pytest.raises(DataError, match=message):
+        load_model(tmp_path / "m", task=TASK)

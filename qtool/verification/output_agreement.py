@@ -1,0 +1,289 @@
+"""What quantization changes in the outputs for a user, without labels: a yardstick per output.
+
+SQNR counts every value alike. A recogniser at 17 dB may read the same texts, and one at 25 dB of
+scores that hardly differ may not. So each output is also compared by what it is used for, which
+its shape, its values and its name say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qtool.core import formats
+
+Array = np.ndarray[Any, Any]
+
+CLASS, TOKEN, PIXEL = "class", "token", "class of pixels"
+"""Best of the scores of a sample, of a position of a sequence, of a pixel."""
+THRESHOLD, COSINE, ORDER = "threshold", "cosine", "order"
+"""Values above a threshold (labels, masks); angle of vectors (embeddings); ranks of numbers."""
+
+
+class Yardstick(NamedTuple):
+    """How a kind of output is judged.
+
+    Attributes:
+        text: for a summary, with the value formatted.
+        good: agreement from which a low SQNR costs the task nothing.
+        poor: agreement below which the output is hardly of use.
+    """
+
+    text: str
+    good: float
+    poor: float
+
+
+YARDSTICKS = {
+    CLASS: Yardstick("same class {share}", 0.95, 0.8),
+    TOKEN: Yardstick("same token {share}", 0.95, 0.8),
+    PIXEL: Yardstick("same class of pixels {share}", 0.95, 0.8),
+    THRESHOLD: Yardstick("F1 of values above {threshold:g} {share}", 0.95, 0.8),
+    COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
+    ORDER: Yardstick("rank correlation {value:.4f}", 0.99, 0.9),
+}
+
+GOOD_KL, POOR_KL = 0.2, 0.5
+"""Mean divergence of tokens in nats. Language models with 4-bit weights are judged by it: up to the
+first, which nearest rounding of a small one keeps, other best tokens are close calls (perplexity
+grows by a few percent); above the second, where 2-bit weights are without training, texts fall
+apart."""
+ENOUGH = 16  # compared samples, tokens or values, to judge an output by them
+_DECIDING = 2**22  # values that decide on the kind of an output
+_CHUNK = 256  # rows
+_UNIT = 1e-3  # tolerance of a sum or a norm of 1
+_COHERENT = 0.7  # share of neighbouring pixels with the same class in a segmentation
+_VECTORS = ("embed", "pool", "hidden", "feature")  # in names of outputs that are no scores
+
+
+class OutputAgreement(NamedTuple):
+    """How far the quantized model does with one output what the float model does.
+
+    Attributes:
+        output: its name.
+        kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE or ORDER.
+        value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
+        compared: number of samples, tokens, pixels, values or vectors.
+        threshold: of THRESHOLD: 0.5, or 0 for logits.
+        kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
+        is_guess: whether only the shape says that these are scores of classes.
+    """
+
+    output: str
+    kind: str
+    value: float
+    compared: int
+    threshold: float = 0.0
+    kl: float | None = None
+    is_guess: bool = False
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a low SQNR of this output costs the task nothing."""
+        close = self.kl is not None and self.kl <= GOOD_KL
+        return self.compared >= ENOUGH and (close or self.value >= YARDSTICKS[self.kind].good)
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether this output is hardly of use."""
+        far = self.kl is None or self.kl > POOR_KL
+        known = self.compared >= ENOUGH and not self.is_good
+        return known and far and self.value < YARDSTICKS[self.kind].poor
+
+    def __str__(self) -> str:
+        value = min(self.value, 0.9999) if self.value < 1 else 1.0  # 1 only if it is
+        text = YARDSTICKS[self.kind].text.format(
+            share=formats.share(self.value), value=value, threshold=self.threshold
+        )
+        return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
+
+
+class OutputShare(NamedTuple):
+    """A share, 0 to 1, of the values of one output."""
+
+    output: str
+    share: float
+
+
+def equal_shares(
+    names: Sequence[str], real: Sequence[Array], quantized: Sequence[Array]
+) -> tuple[OutputShare, ...]:
+    """Return the share of equal values of each integer or boolean output."""
+    return tuple(
+        OutputShare(name, float((a == b).mean()))
+        for name, a, b in zip(names, real, quantized, strict=True)
+        if a.dtype.kind in "iub" and a.size and a.shape == b.shape
+    )
+
+
+def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreement | None:
+    """Return the agreement of one output; None where no yardstick fits or nothing can differ.
+
+    Args:
+        name: of the output.
+        real: output of the float model, [samples, ...].
+        quantized: output of the quantized model, of the same shape.
+    """
+    if real.dtype.kind != "f" or real.shape != quantized.shape or not real.ndim or not real.size:
+        return None
+    a = real.reshape(len(real), -1) if real.ndim == 1 else real
+    b = quantized.reshape(a.shape)
+    if not np.isfinite(a).all():
+        return None
+    axis, is_guess = _class_axis(name, a[: max(1, _DECIDING // a[0].size)])
+    if axis is not None and _varies(a, axis):
+        moved = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
+        return _same_best(name, *moved)._replace(is_guess=is_guess)
+    if (threshold := _threshold(a)) is not None:
+        return _overlap(name, a, b, threshold)
+    if a.ndim == 2 and a.shape[1] == 1:
+        return _same_order(name, a[:, 0], b[:, 0])
+    is_vector = a.ndim == 2 or (a.ndim == 3 and any(word in name for word in _VECTORS))
+    return _same_direction(name, a, b) if is_vector else None
+
+
+def output_agreements(
+    names: Sequence[str], real: Sequence[Array], quantized: Sequence[Array]
+) -> tuple[OutputAgreement, ...]:
+    """Return the agreement of each output that has a yardstick.
+
+    Args:
+        names: of the outputs.
+        real: outputs of the float model.
+        quantized: outputs of the quantized model.
+    """
+    each = map(output_agreement, names, real, quantized)
+    return tuple(agreement for agreement in each if agreement is not None)
+
+
+def _class_axis(name: str, a: Array) -> tuple[int | None, bool]:
+    """Return the axis of the classes in scores, None for other outputs; and whether only the shape
+    and the form of the values say that they are scores."""
+    if a.ndim not in (2, 3, 4):
+        return None, False
+    for axis in dict.fromkeys((a.ndim - 1, 1)):
+        if a.shape[axis] > 1 and (_sums_to_one(a, axis) or _sums_to_one(_exp(a), axis)):
+            return axis, False
+    axis = 1 if a.ndim == 4 else a.ndim - 1
+    if a.shape[axis] < 2:
+        return None, False
+    if "logits" in name:
+        return axis, False
+    if a.ndim == 2:
+        return (None if _is_vector(name, a) or _in_unit(a) else 1), True
+    areas = a.ndim == 4 and a.shape[1] != 3 and _is_map(a.argmax(1))
+    return (1 if areas else None), True
+
+
+def _exp(a: Array) -> Array:
+    """Return what log-probabilities are logarithms of; zeros for other values."""
+    return np.exp(a) if a.max() <= _UNIT else np.zeros_like(a)
+
+
+def _sums_to_one(a: Array, axis: int) -> bool:
+    sums, kept = a.sum(axis), a.any(axis)  # padded positions are zero
+    return bool(a.min() >= 0 and kept.any() and (np.abs(sums[kept] - 1) < _UNIT).all())
+
+
+def _varies(a: Array, axis: int) -> bool:
+    """Return whether the best class is not always the same: a constant has nothing to compare."""
+    best = a.argmax(axis)
+    return bool((best != best.flat[0]).any())
+
+
+def _is_vector(name: str, a: Array) -> bool:
+    """Return whether [samples, width] is an embedding, by its name or norm."""
+    norms = np.linalg.norm(a, axis=1)
+    return any(word in name for word in _VECTORS) or bool((np.abs(norms - 1) < _UNIT).all())
+
+
+def _in_unit(a: Array) -> bool:
+    return bool(a.min() >= 0 and a.max() <= 1)
+
+
+def _is_map(classes: Array) -> bool:
+    """Return whether classes [samples, height, width] form areas, as in a segmentation."""
+    if classes.shape[2] < 2:
+        return False
+    return float((classes[:, :, 1:] == classes[:, :, :-1]).mean()) >= _COHERENT
+
+
+def _threshold(a: Array) -> float | None:
+    """Return 0.5 for probabilities, 0 for the logits of a mask; None for other outputs."""
+    images = a.ndim == 4 and a.shape[1] == 3
+    if _in_unit(a) and not images:
+        threshold = 0.5
+    elif a.ndim == 4 and a.shape[1] == 1 and _is_map(a[:, 0] > 0):
+        threshold = 0.0
+    else:
+        return None
+    above = float((a > threshold).mean())
+    return threshold if 0 < above < 1 else None
+
+
+def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
+    """Return the share of equal best classes, [..., classes]; rows of zeros are padding."""
+    rows = a.any(-1)
+    equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
+    kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
+    kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
+    return OutputAgreement(name, kind, float(equal[rows].mean()), int(rows.sum()), kl=kl)
+
+
+def _divergence(a: Array, b: Array) -> float:
+    """Return the mean divergence of [rows, classes] scores in nats."""
+    is_share, total = _sums_to_one(a[:_CHUNK], -1), 0.0
+    for start in range(0, len(a), _CHUNK):  # a vocabulary is large
+        some = (x[start : start + _CHUNK].astype(np.float64) for x in (a, b))
+        with np.errstate(invalid="ignore", over="ignore"):
+            p, q = (_log_probabilities(x, is_share) for x in some)
+            each = np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(-1)
+        total += float(np.where(np.isfinite(each), each, np.inf).sum())
+    return total / len(a)
+
+
+def _log_probabilities(a: Array, is_share: bool) -> Array:
+    """Return the logarithms of probabilities, or of the softmax of logits."""
+    if is_share:
+        return np.log(np.maximum(a, np.finfo(np.float32).tiny))
+    shifted = a - a.max(-1, keepdims=True)
+    logs: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return logs
+
+
+def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:
+    """Return the F1 of the values above a threshold; the share of equal ones hides rare ones."""
+    above, other = a > threshold, b > threshold
+    f1 = 2 * float((above & other).sum()) / float(above.sum() + other.sum())
+    return OutputAgreement(name, THRESHOLD, f1, a.size, threshold)
+
+
+def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
+    """Return the mean cosine of vectors [..., width]; vectors of zeros are padding."""
+    rows = a.any(-1)
+    if not rows.any():
+        return None
+    x, y = a[rows].astype(np.float64), np.nan_to_num(b[rows].astype(np.float64))
+    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+    cosines = (x * y).sum(-1) / np.maximum(norms, np.finfo(np.float64).tiny)
+    return OutputAgreement(name, COSINE, float(cosines.mean()), len(x))
+
+
+def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
+    """Return Spearman's rank correlation of [samples] numbers; None if they are all equal."""
+    if len(np.unique(a)) < 3:
+        return None
+    x, y = (_ranks(np.nan_to_num(each)) for each in (a, b))
+    deviation = x.std() * y.std()
+    value = float(((x - x.mean()) * (y - y.mean())).mean() / deviation) if deviation else 0.0
+    return OutputAgreement(name, ORDER, value, len(a))
+
+
+def _ranks(a: Array) -> Array:
+    """Return ranks, equal values with their mean rank."""
+    _, places, counts = np.unique(a, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    means: Array = (ends - (counts - 1) / 2)[places]
+    return means

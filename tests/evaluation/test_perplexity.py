@@ -1,0 +1,128 @@
+"""Perplexity of texts: that of transformers, from an empty cache, in each command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import qtool
+from qtool.api.evaluation import by_input_name, measure_accuracy
+from qtool.core.data import batches, whole_texts
+from qtool.core.errors import DataError
+from qtool.evaluation.measure.accuracy import built_in_metrics, measure_outputs
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.load_model import load_model
+from qtool.search.judge import Judge
+from tests.frontends.conftest import TEXTS
+from tests.frontends.huggingface.test_causal_decoder import SIZES, TASK
+from tests.frontends.huggingface.test_model_folder import tokenizer
+
+library = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    torch.manual_seed(0)
+    library.LlamaForCausalLM(library.LlamaConfig(**SIZES)).save_pretrained(path)
+    tokenizer(library).save_pretrained(path)
+    (path / "texts.txt").write_text("\n".join([*TEXTS, "a dog"]))
+    return path
+
+
+def perplexity_of_transformers(folder: Path, texts: list[torch.Tensor]) -> float:
+    """exp of the token-weighted loss of transformers, of texts [1, tokens] each by itself."""
+    model = library.LlamaForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        losses = [float(model(input_ids=ids, labels=ids).loss) for ids in texts]
+    return float(np.exp(np.average(losses, weights=[ids.shape[1] - 1 for ids in texts])))
+
+
+def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path: Path) -> None:
+    words = library.AutoTokenizer.from_pretrained(folder)
+    texts = [words(text, return_tensors="pt")["input_ids"] for text in [*TEXTS, "a dog"]]
+    expected = perplexity_of_transformers(folder, texts)
+    model = load_model(folder, task=TASK)
+    data: Any = load_data(folder / "texts.txt", model=model, folder=folder)
+    file, plain = tmp_path / "int8.onnx", tmp_path / "float.onnx"
+    captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
+    captured.export_float(plain)
+    quantized = qtool.quantize(captured, data, mode="weight-only", accuracy="fast")
+    quantized.export(file, verify=False)
+
+    evaluation = qtool.evaluate(file, captured, data, seconds=0)
+    measured = measure_accuracy(quantized, file, data)
+    without_model = load_data(folder / "texts.txt", folder=folder)
+    options = qtool.ReportOptions(seconds=0.01)
+    compared = qtool.compare([plain, file], without_model, options=options)
+    named = list(by_input_name(captured.graph, batches(whole_texts(data))))
+    score = Judge(plain, named).score(file)
+    both = [each.metrics[0].values for each in (evaluation, measured, compared.accuracy)]
+    both.append((score.reference or 0.0, score.value or 0.0))
+    assert evaluation.tokens == sum(ids.shape[1] - 1 for ids in texts)
+    assert [values[0] for values in both] == pytest.approx([expected] * 4, rel=1e-5)
+    assert [values[1] for values in both] == pytest.approx([both[0][1]] * 4, rel=1e-6)
+
+
+def test_a_masked_decoder_has_the_perplexity_of_transformers(folder: Path, tmp_path: Path) -> None:
+    words = library.AutoTokenizer.from_pretrained(folder)
+    texts = [words(text, return_tensors="pt")["input_ids"] for text in [*TEXTS, "a dog"]]
+    model = load_model(folder, task=TASK, attention="masked")
+    data: Any = load_data(folder / "texts.txt", model=model, folder=folder)
+    captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
+    plain = captured.export_float(tmp_path / "float.onnx")
+    named = by_input_name(captured.graph, batches(whole_texts(data)))
+    (metric,) = built_in_metrics(measure_outputs([plain, plain], named), None)
+    assert metric.values[0] == pytest.approx(perplexity_of_transformers(folder, texts), rel=1e-5)
+
+
+def sliding_perplexity(
+    folder: Path, ids: torch.Tensor, length: int, stride: int
+) -> tuple[float, int]:
+    """The loop of transformers' page on perplexity, each loss weighted by the tokens it averages;
+    and the number of these tokens."""
+    model = library.LlamaForCausalLM.from_pretrained(folder).eval()
+    total, count, before = 0.0, 0, 0
+    for begin in range(0, ids.shape[1], stride):
+        end = min(begin + length, ids.shape[1])
+        window = ids[:, begin:end]
+        targets = window.clone()
+        targets[:, : before - begin] = -100
+        known = int((targets[:, 1:] != -100).sum())
+        with torch.no_grad():
+            total += float(model(input_ids=window, labels=targets).loss) * known
+        count, before = count + known, end
+        if end == ids.shape[1]:
+            break
+    return float(np.exp(total / count)), count
+
+
+@pytest.mark.parametrize(("length", "stride"), [(12, 5), (8, 8), (100, 1)])
+def test_windows_of_a_long_text_are_those_of_transformers(
+    folder: Path, tmp_path: Path, length: int, stride: int
+) -> None:
+    ids = library.AutoTokenizer.from_pretrained(folder)(
+        (folder / "texts.txt").read_text(), return_tensors="pt"
+    )["input_ids"]
+    model = load_model(folder, task=TASK)
+    data: Any = load_data(
+        folder / "texts.txt", model=model, folder=folder, max_length=length, stride=stride
+    )
+    captured = qtool.capture_model(model, next(iter(data)), data.dynamic)
+    plain = captured.export_float(tmp_path / "float.onnx")
+    named = by_input_name(captured.graph, batches(whole_texts(data)))
+    measured = measure_outputs([plain, plain], named, contexts=data.contexts)
+    (metric,) = built_in_metrics(measured, None)
+    expected, count = sliding_perplexity(folder, ids, length, stride)
+    assert measured.tokens.sum() == count
+    assert count == ids.shape[1] - 1 or stride == length
+    assert metric.values[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_stride_that_leaves_out_tokens_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="a stride of 9 leaves out tokens"):
+        load_data(folder / "texts.txt", folder=folder, max_length=8, stride=9)
