@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from qtool import distributed
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.graph import FloatGraph
@@ -47,10 +48,12 @@ class Errors:
         signal: power of the float outputs, float64 [outputs, samples]; [outputs, 1] where an output
             does not have one row per sample.
         noise: power of the differences from them, likewise.
+        loss: of the next tokens of a causal language model, float64 [samples]; empty of others.
     """
 
     signal: torch.Tensor
     noise: torch.Tensor
+    loss: torch.Tensor
 
 
 def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
@@ -112,16 +115,37 @@ def output_noise(
         What each sample adds, per module: float64 [samples]; [batches] where an output does not
         have one row per sample.
     """
+    errors = _errors_of_all_ranks(state, modules, batches, runs)
+    power = torch.stack([e.signal.sum(1) for e in errors[0]]).sum(0).clamp(min=MIN_POWER)
+    return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in errors]
+
+
+def token_losses(
+    state: ConversionState,
+    modules: Sequence[fx.GraphModule],
+    batches: Sequence[Batch],
+    runs: Runs | None = None,
+) -> list[torch.Tensor]:
+    """Return the loss of the next tokens of each quantized network, float64 [samples]; empty where
+    the model is no causal language model. The arguments are those of `output_noise`."""
+    errors = _errors_of_all_ranks(state, modules, batches, runs)
+    return [torch.cat([e.loss for e in each]) for each in errors]
+
+
+def _errors_of_all_ranks(
+    state: ConversionState,
+    modules: Sequence[fx.GraphModule],
+    batches: Sequence[Batch],
+    runs: Runs | None,
+) -> list[list[Errors]]:
     ranks = ranks_for(state, f"judge by {len(batches)} batches", modules)
     cache = state.calibration.kept_samples.cache if state.calibration is not None else {}
     graphs = [replace(state.graph, module=module) for module in modules]
     own = batches[ranks.rank :: ranks.size]
-    errors = [
-        _gather_errors(ranks, each)
-        for each in measure_errors(state.captured.graph.module, graphs, own, cache, runs)
-    ]
-    power = torch.stack([e.signal.sum(1) for e in errors[0]]).sum(0).clamp(min=MIN_POWER)
-    return [torch.cat([(e.noise / power[:, None]).sum(0) for e in each]) for each in errors]
+    reference = state.captured.graph
+    tokens = find_next_tokens(reference, batches[0]) if batches and state.samples is None else None
+    measured = measure_errors(reference.module, graphs, own, cache, runs, tokens)
+    return [_gather_errors(ranks, each) for each in measured]
 
 
 def ranks_for(state: ConversionState, task: str, modules: Sequence[fx.GraphModule] = ()) -> Ranks:
@@ -148,9 +172,12 @@ def _gather_errors(ranks: Ranks, own: list[Errors]) -> list[Errors]:
     """Return the errors of all ranks' batches, in order; JSON keeps every bit of a float."""
     if not ranks.is_distributed:
         return own
-    rows = [[e.signal.shape[1], e.signal.tolist(), e.noise.tolist()] for e in own]
+    rows = [[e.signal.shape[1], e.loss.tolist(), e.signal.tolist(), e.noise.tolist()] for e in own]
     gathered = interleave([json.loads(text) for text in ranks.all_gather(json.dumps(rows))])
-    return [Errors(*(_matrix(t, count) for t in pair)) for count, *pair in gathered]
+    return [
+        Errors(*(_matrix(t, count) for t in pair), torch.tensor(loss, dtype=torch.float64))
+        for count, loss, *pair in gathered
+    ]
 
 
 def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
@@ -162,7 +189,8 @@ def best_candidate(
 ) -> ConversionState | None:
     """Return the most accurate candidate on held-out samples; None if each is worse than `before`.
 
-    The first one if there are no such samples. The mean over samples of the logarithm of the error
+    The first one if there are no such samples. The loss of the next tokens of a causal language
+    model decides where it is conclusive. Else the mean over samples of the logarithm of the error
     ratio decides; a few samples with large errors would dominate a ratio of sums. Of one candidate
     a quarter or half of the samples are used where they are conclusive.
 
@@ -176,6 +204,10 @@ def best_candidate(
         return candidates[0]
     modules = [runtime_module(each.solved()) for each in (before, *candidates)]
     runs: Runs = {}
+    losses = token_losses(before, modules, batches, runs)
+    if len(losses[0]) and (judged := _best_by_tokens(losses)) is not None:
+        best, change = judged
+        return candidates[best] if change < 0 else None
     ratios = [torch.zeros(0, dtype=torch.float64) for _ in candidates]
     for part in _parts(batches) if len(candidates) == 1 else [batches]:
         noise, *others = output_noise(before, modules, part, runs)
@@ -186,6 +218,20 @@ def best_candidate(
     means = [float(each.mean()) for each in ratios]
     best = min(range(len(means)), key=means.__getitem__)
     return candidates[best] if means[best] <= 0 else None
+
+
+def _best_by_tokens(losses: Sequence[torch.Tensor]) -> tuple[int, float] | None:
+    """Return the candidate with the lowest loss and its change; None where no change is conclusive.
+
+    Args:
+        losses: of texts, before the step and of each candidate.
+    """
+    changes = [conclusive_change(losses[0], each) for each in losses[1:]]
+    known = [(change, i) for i, change in enumerate(changes) if change is not None]
+    if not known or (min(known)[0] > 0 and len(known) < len(changes)):
+        return None
+    change, best = min(known)
+    return best, change
 
 
 def _parts(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
@@ -213,6 +259,7 @@ def measure_errors(
     batches: Sequence[Batch],
     cache: dict[tuple[str, str], Errors],
     runs: Runs | None = None,
+    tokens: NextTokens | None = None,
 ) -> list[list[Errors]]:
     """Return the errors of quantized networks, by network and batch.
 
@@ -221,6 +268,7 @@ def measure_errors(
         graphs: with quantization points.
         cache: (hash of a network, key of a batch) -> errors; read and extended.
         runs: of the networks, for several calls; extended.
+        tokens: of a causal language model, whose loss is measured, too.
     """
     contents = [_content_key(batch) for batch in batches]
     hashes = [state_hash(graph.module) for graph in graphs]
@@ -234,7 +282,10 @@ def measure_errors(
                     runs[network_hash] = Executor(graph)
                 run = runs[network_hash]
                 values = [t for t in run.output_values(batch, run.points) if t.is_floating_point()]
-                cache[network_hash, content] = _errors(targets, values, graph.size_of(batch))
+                errors = _errors(targets, values, graph.size_of(batch))
+                if tokens is not None:
+                    errors = replace(errors, loss=tokens.losses(graph, batch, values))
+                cache[network_hash, content] = errors
     return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
 
 
@@ -259,4 +310,5 @@ def _errors(
         for each, values in ((signal, real), (noise, error)):
             power = values.square().masked_fill(~finite, 0)
             each.append(power.reshape(1, count, -1).sum(2).cpu())
-    return Errors(torch.cat(signal).double(), torch.cat(noise).double())
+    loss = torch.zeros(0, dtype=torch.float64)
+    return Errors(torch.cat(signal).double(), torch.cat(noise).double(), loss)
