@@ -175,9 +175,13 @@ def _gather_errors(ranks: Ranks, own: list[Errors]) -> list[Errors]:
     rows = [[e.signal.shape[1], e.loss.tolist(), e.signal.tolist(), e.noise.tolist()] for e in own]
     gathered = interleave([json.loads(text) for text in ranks.all_gather(json.dumps(rows))])
     return [
-        Errors(*(_matrix(t, count) for t in pair), torch.tensor(loss, dtype=torch.float64))
-        for count, loss, *pair in gathered
+        Errors(_matrix(signal, count), _matrix(noise, count), _vector(loss))
+        for count, loss, signal, noise in gathered
     ]
+
+
+def _vector(values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _matrix(rows: list[list[float]], columns: int) -> torch.Tensor:
