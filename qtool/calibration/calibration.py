@@ -55,7 +55,8 @@ class Calibration:
         notes: for the user; not stored in the file.
         data: digest of the samples, see `qtool.core.data.calibration_samples`; "" if unknown.
         estimate_statistics: point or probe -> statistic of the samples for the estimate, which are
-            in `statistics` only after `pooled`.
+            in `statistics` only if `pooled` put them there. A step that changes tensors drops
+            theirs.
     """
 
     fingerprint: str
@@ -75,7 +76,7 @@ class Calibration:
         """Return the calibration for a conversion: with the statistics of all samples if they are
         too few to hold some out, else without those of the samples for the estimate."""
         if self.kept_samples.held_out or not self.estimate_statistics:
-            return replace(self, estimate_statistics={})
+            return self
         statistics = _merged(self.specs, self.statistics, self.estimate_statistics)
         return replace(self, statistics=statistics, estimate_statistics={})
 

@@ -16,6 +16,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Dynamic
+from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
 from qtool.verification.fake_quantized import FakeQuantized
@@ -29,10 +30,12 @@ from qtool.verification.output_agreement import (
     output_agreements,
 )
 from qtool.verification.output_errors import (
+    BEYOND,
     CALIBRATION,
     ESTIMATE,
     Estimate,
     OutputErrors,
+    Reach,
     estimate_outputs,
 )
 from qtool.verification.strip_padding import Padding
@@ -90,11 +93,13 @@ class EstimateSamples:
         kind: `output_errors.ESTIMATE` or `CALIBRATION`.
         batches: bound to the inputs of the graph.
         origins: where each sample is in the data.
+        beyond: see `Estimate`.
     """
 
     kind: str
     batches: Sequence[Batch]
     origins: Sequence[str] = ()
+    beyond: tuple[Reach, ...] = ()
 
     @classmethod
     def of(cls, state: ConversionState, size: int) -> EstimateSamples:
@@ -105,8 +110,28 @@ class EstimateSamples:
             size: samples of a batch.
         """
         if batches := state.estimates(size):
-            return cls(ESTIMATE, batches, state.estimate_origins())
+            return cls(ESTIMATE, batches, state.estimate_origins(), _beyond(state))
         return cls(CALIBRATION, state.batches(size, ESTIMATE_SAMPLES, holdout=None))
+
+
+def _beyond(state: ConversionState) -> tuple[Reach, ...]:
+    """Return the tensors that the samples for the estimate take out of what was calibrated."""
+    assert state.calibration is not None
+    reaches = []
+    for point in state.plan.observed():
+        pair = [
+            statistics.get(point.name)
+            for statistics in (state.calibration.statistics, state.calibration.estimate_statistics)
+        ]
+        ends = [s.extent() for s in pair if isinstance(s, Histogram | MinMax) and not s.empty]
+        if len(ends) < 2 or ends[0][0].dim():
+            continue
+        (least, most), (low, high) = ([float(end) for end in each] for each in ends)
+        width = max(most, -least)
+        over = max(high - most, least - low, 0.0) / width if width else 0.0
+        if 1 + over > BEYOND:
+            reaches.append(Reach(point.tensor, 1 + over))
+    return tuple(sorted(reaches, key=lambda each: -each.factor))
 
 
 def measure_estimate(
@@ -143,6 +168,7 @@ def measure_estimate(
         found,
         agreements=agreements,
         equal_shares=equal,
+        beyond=samples.beyond,
         place="" if file is None else file.place,
         batch=max(b.size for b in samples.batches) if dynamic else 0,
         clipped=_share(clipped),

@@ -24,6 +24,7 @@ CONFIDENCE = 0.95
 ESTIMATE, CALIBRATION = "estimate", "calibration"
 """Kinds of samples: held out of everything in the file, or what the file was made of."""
 
+BEYOND = 1.1  # times a calibrated range: new samples leave it
 _FEW_SHARE = 0.05  # of the samples
 _DECISIVE = 0.5  # share of the error that so few samples have, to say so
 _NAMED = 3  # samples in a sentence
@@ -109,6 +110,13 @@ class OutputEstimate(NamedTuple):
     worst_db: float | None
 
 
+class Reach(NamedTuple):
+    """How many times its calibrated range new samples reach in a tensor."""
+
+    tensor: str
+    factor: float
+
+
 class CostlySample(NamedTuple):
     """A sample with a large part of the error.
 
@@ -136,6 +144,8 @@ class Estimate(JsonRecord):
             otherwise.
         costly: the samples that decide the pooled error, if few do.
         clipped: share of the values of inputs and outputs beyond their ranges, 0 to 1.
+        beyond: tensor -> how many times its calibrated range these samples reach, the furthest
+            first; of tensors that they leave by more than `BEYOND`.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
     """
@@ -149,6 +159,7 @@ class Estimate(JsonRecord):
     batch: int = 0
     costly: tuple[CostlySample, ...] = ()
     clipped: float = 0.0
+    beyond: tuple[Reach, ...] = ()
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
 
@@ -196,6 +207,14 @@ class Estimate(JsonRecord):
 
     def note(self) -> str | None:
         """Return a sentence on the samples that decide the pooled error, None if many do."""
+        if not self.costly and self.beyond:
+            name, factor = self.beyond[0]
+            tensors = formats.quantity(len(self.beyond), "tensor")
+            return (
+                f"few samples may decide the error over all: new ones leave the calibrated ranges "
+                f"of {tensors}, '{name}' by a factor of {factor:.2f}, and rare ones go further; "
+                "calibrate on more data, or check its extremes"
+            )
         if not self.costly:
             return None
         share = sum(each.share for each in self.costly)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from qtool.verification.output_errors import (
     ESTIMATE,
     OutputErrors,
+    Reach,
     estimate_outputs,
     median_interval,
 )
@@ -78,3 +81,13 @@ def test_nan_of_the_quantized_model_is_no_signal_and_nan_of_the_float_model_left
     real[1, 0] = np.nan
     again = estimate_outputs(OutputErrors.of(["y"], [real], [coded], 8), ESTIMATE)
     assert again.median_db is None
+
+
+def test_new_samples_beyond_the_ranges_are_a_caution() -> None:
+    found = replace(
+        estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE), beyond=(Reach("h", 1.4),)
+    )
+    note = found.note()
+    assert note is not None
+    assert "few samples may decide" in note
+    assert "of 1 tensor, 'h' by a factor of 1.40" in note

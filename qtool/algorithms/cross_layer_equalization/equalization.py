@@ -230,7 +230,9 @@ def _observe_again(
             ends = torch.stack(extremes.extent()) / changed[point.tensor]
             statistics[point.name].update(ends[[0, 1], [ends[0].argmin(), ends[1].argmax()]])
     merged = {**calibration.statistics, **statistics}
-    return replace(state, calibration=replace(calibration, statistics=merged))
+    held = {n: s for n, s in calibration.estimate_statistics.items() if n not in statistics}
+    changed_calibration = replace(calibration, statistics=merged, estimate_statistics=held)
+    return replace(state, calibration=changed_calibration)
 
 
 def _changed_channels(module: fx.GraphModule, factors: Factors) -> Factors:
