@@ -7,12 +7,13 @@
         [--page benchmarks/results/truth-audit.md]
 
 benchmarks/truth/cases.py has the cases. Each runs in a process of its own: the network is made, a
-pool of samples is split at random into calibration and new samples, the command runs with
-the interpreter `--python` (of any checkout's environment), and what it prints is measured again on
-the new samples with ONNX Runtime or LiteRT and numpy. Rows go to FOLDER/LABEL/CASE.json; those that
-are there are not measured again. `--page` writes a page of all labels in FOLDER; with
-`--only none` that is all. A case takes 10 to 60 seconds of one core. `--realdata` has cifar10/
-and kws/ (benchmarks/networks.py). Cases whose files are not there are left out, with a line.
+pool of samples is split at random into calibration and new samples, the command runs with the
+interpreter `--python` (of any checkout's environment), and what it prints is measured again on the
+new samples with ONNX Runtime or LiteRT and numpy. Rows go to FOLDER/LABEL/CASE.json; those that
+are there are not measured again, but for the ones where measuring failed. `--page` writes a page
+of all labels in FOLDER; with `--only none` that is all. A case takes 10 to 60 seconds of one core.
+`--realdata` has cifar10/ and kws/ (benchmarks/networks.py). Cases whose files are not there are
+left out, with a line.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import rows
-from fresh_process import run_fresh
-from truth.cases import CASES, Case
-from truth.one_case import measure
-from truth.page import page
-from truth.pools import Folders, pools
+sys.path.append(str(Path(__file__).parents[1]))  # benchmarks/rows.py, run as a script
+
+from benchmarks.fresh_process import run_fresh
+from benchmarks.rows import rows_of, write
+from benchmarks.truth.cases import CASES, Case
+from benchmarks.truth.one_case import measure
+from benchmarks.truth.page import page
+from benchmarks.truth.pools import Folders, pools
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,7 +55,7 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
         pool = known[case.network]
         files = [f for f in (pool.weights, pool.source) if "/" in f]
         wanted = any(word in case.name for word in options.only.split(","))
-        if wanted and not (done / f"{case.name}.json").exists():
+        if wanted and not any(r["outcome"] != "failed" for r in rows_of(done, [case.name])):
             if all(Path(f).exists() for f in files):
                 chosen.append(case)
             else:
@@ -68,7 +71,7 @@ def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
     except subprocess.CalledProcessError as error:
         print(f"{case.name}: no row, exit code {error.returncode}", flush=True)
         return
-    rows.write(done, row)
+    write(done, row)
     print(f"{case.name}: {row['outcome']} {row.get('error', '')}", flush=True)
 
 
@@ -105,7 +108,7 @@ def main() -> None:
     if options.page:
         labels = sorted(p.name for p in options.folder.iterdir() if p.is_dir())
         names = [c.name for c in CASES]
-        measured = {n: rows.rows_of(options.folder / n, names) for n in labels}
+        measured = {n: rows_of(options.folder / n, names) for n in labels}
         options.page.write_text(page({k: v for k, v in measured.items() if v}), encoding="utf-8")
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fresh_process import run_fresh
-from truth.cases import Case
-from truth.measured import agreement, files_size, integer_share, open_file, sqnr
-from truth.modules import PACKAGES
-from truth.pools import Folders, Pool, pools
-from truth.printed import printed
-from truth.subjects import Subject, prepare
+
+from benchmarks.fresh_process import run_fresh
+from benchmarks.truth.cases import Case
+from benchmarks.truth.measured import agreement, files_size, integer_share, open_file, sqnr
+from benchmarks.truth.pools import Folders, Pool, pools
+from benchmarks.truth.printed import printed
+from benchmarks.truth.sequences import PACKAGES
+from benchmarks.truth.subjects import Subject, prepare
 
 __all__ = ["measure"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rows import Row, measured_on
+from benchmarks.rows import Row, measured_on
 
 __all__ = ["CHECKS", "measured_output", "page"]
 

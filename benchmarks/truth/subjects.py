@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from truth.cases import Case
-from truth.measured import Outputs, Runner, open_file
-from truth.pools import Pool, fit
+
+from benchmarks.truth.cases import Case
+from benchmarks.truth.measured import Outputs, Runner, open_file
+from benchmarks.truth.pools import Pool, fit
 
 __all__ = ["OPSET", "Subject", "prepare"]
 
