@@ -55,7 +55,7 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
         pool = known[case.network]
         files = [f for f in (pool.weights, pool.source) if "/" in f]
         wanted = any(word in case.name for word in options.only.split(","))
-        if wanted and not any(r["outcome"] != "failed" for r in rows_of(done, [case.name])):
+        if wanted and not _has_row(case, done):
             if all(Path(f).exists() for f in files):
                 chosen.append(case)
             else:
@@ -63,7 +63,13 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
     return chosen
 
 
+def _has_row(case: Case, done: Path) -> bool:
+    return any(row["outcome"] != "failed" for row in rows_of(done, [case.name]))
+
+
 def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
+    if _has_row(case, done):
+        return  # by another process, in the meantime
     words = ["--alone", case.name, "--python", options.python]
     words += ["--packages", str(options.packages), "--realdata", str(options.realdata)]
     try:
