@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.fresh_process import run_fresh
 from benchmarks.truth.cases import Case
-from benchmarks.truth.measured import agreement, files_size, integer_share, open_file, sqnr
+from benchmarks.truth.measured import Runner, agreement, files_size, integer_share, open_file, sqnr
 from benchmarks.truth.pools import Folders, Pool, pools
 from benchmarks.truth.printed import printed
 from benchmarks.truth.sequences import PACKAGES
@@ -117,7 +117,7 @@ def _sentence(text: str) -> str:
 def _measure(case: Case, pool: Pool, subject: Subject, folder: Path, row: dict[str, Any]) -> None:
     file = folder / "out" / f"model.{case.suffix}"
     coded = open_file(file)
-    pairs = [(subject.reference(b), coded(b)) for b in subject.batches]
+    pairs = _pairs(case, subject, coded, row)
     measured = row["measured"] = {
         "outputs": sqnr(pairs, whole=pool.whole),
         "agreement": agreement(pairs, pool.yardstick),
@@ -134,6 +134,20 @@ def _measure(case: Case, pool: Pool, subject: Subject, folder: Path, row: dict[s
         rows = [{k: a[i : i + 1] for k, a in b.items()} for b in subject.batches for i in range(8)]
         rows = [r for r in rows if len(next(iter(r.values())))][:ONE_BY_ONE]
         measured["one_by_one"] = sqnr([(subject.reference(r), coded(r)) for r in rows])
+
+
+def _pairs(case: Case, subject: Subject, coded: Runner, row: dict[str, Any]) -> list[Any]:
+    """Outputs of the float model and of the file; a file that does not take the last batch, which
+    may be smaller, is measured without it, and the row says so."""
+    *batches, last = subject.batches
+    pairs = [(subject.reference(b), coded(b)) for b in batches]
+    try:
+        pairs.append((subject.reference(last), coded(last)))
+    except Exception as error:
+        if len(next(iter(last.values()))) == case.batch:
+            raise
+        row["last_batch"] = " ".join(str(error).split())[:200]
+    return pairs
 
 
 def _perplexity(subject: Subject, pairs: Sequence[tuple[Any, Any]]) -> float:
