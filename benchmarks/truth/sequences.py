@@ -58,7 +58,7 @@ class PaddedConv(nn.Module):
         return self.head(x.permute(0, 2, 1, 3).flatten(1))
 
 
-def paddedconv_norm() -> nn.Module:
+def padded_conv() -> nn.Module:
     return PaddedConv().eval()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_cases_have_their_own_names_and_a_pool() -> None:
     assert len(CASES) >= 80
     assert len({c.name for c in CASES}) == len(CASES)
     assert {c.network for c in CASES} == set(pools(Folders(Path("a"), Path("b"))))
+
+
+def test_networks_of_the_audit_are_there() -> None:
+    sources = (p.source.partition(":") for p in pools(Folders(Path("a"), Path("b"))).values())
+    own = [(m, name) for m, _, name in sources if m in ("modules", "sequences")]
+    assert len(own) > 20
+    for module, name in own:
+        assert hasattr(import_module(f"benchmarks.truth.{module}"), name), name
 
 
 def test_held_out_samples_come_before_those_of_the_calibration() -> None:
