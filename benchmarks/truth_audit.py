@@ -35,14 +35,16 @@ from benchmarks.truth.one_case import measure
 from benchmarks.truth.page import page
 from benchmarks.truth.pools import Folders, pools
 
-ROOT = Path(__file__).parents[1]
+WHERE = "import qtool, pathlib; print(pathlib.Path(qtool.__file__).parent)"
 
 
-def _label() -> str:
-    words = ["git", "rev-parse", "--short=8", "HEAD"]
-    return subprocess.run(
-        words, cwd=ROOT, check=True, text=True, capture_output=True
-    ).stdout.strip()
+def _label(python: str) -> str:
+    """The commit of the checkout that an interpreter imports qtool from."""
+
+    def printed(*words: str) -> str:
+        return subprocess.run(words, check=True, text=True, capture_output=True).stdout.strip()
+
+    return printed("git", "-C", printed(python, "-c", WHERE), "rev-parse", "--short=8", "HEAD")
 
 
 def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
@@ -77,6 +79,7 @@ def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
     except subprocess.CalledProcessError as error:
         print(f"{case.name}: no row, exit code {error.returncode}", flush=True)
         return
+    done.mkdir(parents=True, exist_ok=True)
     write(done, row)
     print(f"{case.name}: {row['outcome']} {row.get('error', '')}", flush=True)
 
@@ -98,7 +101,7 @@ def main() -> None:
     parser.add_argument(
         "--python", default=sys.executable, help="interpreter with the qtool to audit"
     )
-    parser.add_argument("--label", default="", help="by default the commit of this checkout")
+    parser.add_argument("--label", default="", help="by default the commit of its checkout")
     parser.add_argument("--only", default="", help="parts of names of cases")
     parser.add_argument("--jobs", type=int, default=1, help="above 1, speed is not to be believed")
     parser.add_argument("--page", type=Path)
@@ -107,8 +110,7 @@ def main() -> None:
     if options.alone:
         _alone(options)
         return
-    done = options.folder / (options.label or _label())
-    done.mkdir(parents=True, exist_ok=True)
+    done = options.folder / (options.label or _label(options.python))
     with ThreadPoolExecutor(options.jobs) as executor:
         list(executor.map(lambda c: _run(c, options, done), _chosen(options, done)))
     if options.page:

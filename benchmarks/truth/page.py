@@ -23,9 +23,10 @@ a fresh process, without options of accuracy but those in its name. *Printed* is
 says; *measured* is the exported file in ONNX Runtime or LiteRT against the float model (what
 torch.onnx writes, the package's file, transformers), on samples of the same pool that the command
 has not seen (1,000 where the table does not say another number), in batches of the calibration's
-size. SQNR is that of the output that the command shows; where it names none, of the worst. The
-number behind `n` is that of calibration samples, behind `b` their batch where it is not 32, behind
-`s` the seed of the pool, of its split and of the weights.
+size; in mode dynamic, where ranges are those of a batch, one by one, too. SQNR is that of the
+output that the command shows; where it names none, of the worst. In names of cases, the number
+behind `n` is that of calibration samples, behind `b` their batch where it is not 32, behind `s` the
+seed of the pool, of its split and of the weights.
 
 - **interval**: the printed 95 % interval of the median contains the measured median. That one is
   of a sample, too: exact intervals of 96 samples would contain it in 94 % of cases.
@@ -173,6 +174,17 @@ def _table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
+def _measured_db(row: Row) -> str:
+    """With the median of single samples where ranges are those of the batch."""
+    figures = measured_output(row)
+    text = ", ".join(f"{figures[k]:.1f}" for k in ("median_db", "pooled_db", "worst_db"))
+    one = row["measured"].get("one_by_one")
+    if not one:
+        return text
+    alone = measured_output({**row, "measured": {"outputs": one}})
+    return f"{text} (one by one {alone['median_db']:.1f})"
+
+
 def _cells(row: Row) -> list[str]:
     said, real = row["printed"], row["measured"]
     figures, timing = measured_output(row), real["speed"]
@@ -180,7 +192,7 @@ def _cells(row: Row) -> list[str]:
         row["network"],
         f"{int(figures['samples'])}",
         _said_db(said),
-        ", ".join(f"{figures[k]:.1f}" for k in ("median_db", "pooled_db", "worst_db")),
+        _measured_db(row),
         _number(said["agreement"], 4),
         _number(real["agreement"], 4),
         _number(said["speed"], 2),
