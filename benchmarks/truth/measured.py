@@ -14,6 +14,7 @@ import onnxruntime
 __all__ = [
     "Runner",
     "agreement",
+    "agreement_of",
     "by_input",
     "files_size",
     "integer_share",
@@ -164,6 +165,36 @@ def agreement(pairs: Sequence[tuple[Outputs, Outputs]], yardstick: str) -> float
             same = (a * b).sum(1) / np.sqrt(np.square(a).sum(1) * np.square(b).sum(1))
         rows.append(np.asarray(same, np.float64).reshape(len(a), -1).mean(1))
     return float(np.concatenate(rows).mean())
+
+
+def agreement_of(
+    pairs: Sequence[tuple[Outputs, Outputs]], place: int, kind: str, threshold: float
+) -> float | None:
+    """What a printed agreement says of the output at a place: share of equal best classes ("class",
+    "token", "class of pixels"), F1 of values above a threshold, mean cosine of vectors, Spearman's
+    rank correlation ("order"); None of other kinds."""
+    both = [next(itertools.islice(_pairs(*pair), place, None))[1:] for pair in pairs]
+    if kind in ("class", "token", "class of pixels"):
+        axis = -1 if kind == "token" else 1
+        equal = [(a.argmax(axis) == b.argmax(axis)).ravel() for a, b in both]
+        return float(np.concatenate(equal).mean())
+    if kind == "cosine":
+        return float(np.concatenate([_cosines(a, b) for a, b in both]).mean())
+    x, y = (np.concatenate([each[i].ravel() for each in both]) for i in (0, 1))
+    if kind == "threshold":
+        above, other = x > threshold, y > threshold
+        return 2 * float((above & other).sum()) / max(float(above.sum() + other.sum()), 1.0)
+    if kind == "order":
+        from scipy.stats import spearmanr
+
+        return float(spearmanr(x, y).statistic)
+    return None
+
+
+def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    x, y = (v.reshape(-1, v.shape[-1]).astype(np.float64) for v in (a, b))
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    return (x * y).sum(1) / np.maximum(norms, 1e-300)
 
 
 def files_size(folder: Path, before: set[str]) -> int:

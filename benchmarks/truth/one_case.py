@@ -16,7 +16,15 @@ import numpy as np
 
 from benchmarks.fresh_process import run_fresh
 from benchmarks.truth.cases import Case
-from benchmarks.truth.measured import Runner, agreement, files_size, integer_share, open_file, sqnr
+from benchmarks.truth.measured import (
+    Runner,
+    agreement,
+    agreement_of,
+    files_size,
+    integer_share,
+    open_file,
+    sqnr,
+)
 from benchmarks.truth.pools import Folders, Pool, pools
 from benchmarks.truth.printed import printed
 from benchmarks.truth.sequences import PACKAGES
@@ -121,6 +129,10 @@ def _measure(case: Case, pool: Pool, subject: Subject, folder: Path, row: dict[s
     measured = row["measured"] = {
         "outputs": sqnr(pairs, whole=pool.whole),
         "agreement": agreement(pairs, pool.yardstick),
+        "agreements": [
+            agreement_of(pairs, a["place"], a["kind"], a["threshold"])
+            for a in row["printed"]["agreements"]
+        ],
         "size_bytes": files_size(folder / "out", set()),
         "float_size_bytes": subject.plain.stat().st_size if subject.plain else None,
         "integer_share": None,

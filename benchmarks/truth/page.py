@@ -14,6 +14,10 @@ SPEED = 0.10
 SHARE = 0.005
 WIDEST = 3.0  # dB, the median width of the intervals
 FOUR_DIGITS = 5e-5
+KINDS = {None: "", "estimate": "new", "held out": "held-out", "calibration": "calibration"}
+CLOSE = 0.02  # of F1, cosine and rank correlation
+FROM_FILES = ("onnx", "onnx-1", "file")
+SHARES = ("class", "token", "class of pixels")
 OK, MISS, SILENT = "ok", "miss", "not printed"
 HEAD = """# Truth audit: printed numbers beside measured ones
 
@@ -30,13 +34,17 @@ seed of the pool, of its split and of the weights.
 
 - **interval**: the printed 95 % interval of the median contains the measured median. That one is
   of a sample, too: exact intervals of 96 samples would contain it in 94 % of cases.
+- **interval of calibration samples**: the same where there are too few samples to keep some for
+  the estimate, and the output says that it is of calibration samples.
 - **pooled**: the printed dB of all samples together is at most 3 dB above the measured one. A
   version that prints no estimate is judged by the one dB that it shows.
-- **agreement**: the measured share of equal decisions (argmax, threshold) or the mean cosine lies
-  in the printed interval.
+- **agreement**: what is printed of each output (share of equal classes, F1, cosine, order) holds on
+  the new samples: in its interval; where none is printed, in the 95 % interval of a share of so
+  many samples, others to 0.02. The column is the share of equal decisions or the mean cosine.
 - **speed**: within 10 % of paired runs in turns, by thread CPU time, against the user's float file
   (for .tflite the float file that qtool writes).
-- **size**: bytes of the file, external data among them. **float size**: of the user's ONNX file.
+- **size**: bytes of the file, external data among them. **float size**: of the user's ONNX file,
+  where one is given.
 - **integer**: share of MACs in integer kernels, counted by hand from the shapes in a profile of
   the runtime, to half a percent.
 - **perplexity**: of the new texts, to four digits."""
@@ -58,6 +66,16 @@ def measured_output(row: Row) -> Mapping[str, float]:
 
 
 def _interval(row: Row) -> str:
+    """Nothing where it is of calibration samples and says so."""
+    result = _covers(row)
+    return "" if result != SILENT and row["printed"].get("kind") == "calibration" else result
+
+
+def _calibration_interval(row: Row) -> str:
+    return "" if _interval(row) else _covers(row)
+
+
+def _covers(row: Row) -> str:
     bounds = row["printed"]["interval_db"]
     if not bounds or None in bounds:
         return SILENT
@@ -75,12 +93,31 @@ def _pooled(row: Row) -> str:
 
 
 def _agreement(row: Row) -> str:
-    bounds, value = row["printed"]["agreement_interval"], row["measured"]["agreement"]
-    if value is None:
-        return ""
-    if not bounds:
-        return SILENT
-    return OK if bounds[0] <= value <= bounds[1] else MISS
+    said, real = row["printed"].get("agreements"), row["measured"].get("agreements")
+    if not said:
+        return SILENT if row["measured"]["agreement"] is not None else ""
+    pairs = [(a, value) for a, value in zip(said, real, strict=True) if value is not None]
+    return OK if all(_holds(a, value) for a, value in pairs) else MISS
+
+
+def _holds(said: Mapping[str, Any], value: float) -> bool:
+    """Whether a measured agreement lies in the printed interval; without one, in that of a share of
+    so many samples, and other kinds within `CLOSE`."""
+    if said["interval"]:
+        low, high = said["interval"]
+    elif said["kind"] in SHARES:
+        low, high = _wilson(said["value"], said["samples"])
+    else:
+        low, high = said["value"] - CLOSE, said["value"] + CLOSE
+    return bool(low <= value <= high)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    z = 1.96**2 / count
+    middle = (share + z / 2) / (1 + z)
+    reach = 1.96 / (1 + z) * (share * (1 - share) / count + z / (4 * count)) ** 0.5
+    return middle - reach, middle + reach
 
 
 def _speed(row: Row) -> str:
@@ -104,17 +141,23 @@ def _equal(key: str, tolerance: float = 0.0, relative: bool = False) -> Callable
     return check
 
 
+def _float_size(row: Row) -> str:
+    """Of ONNX files alone: a user of a module has none."""
+    return _equal("float_size_bytes")(row) if row["case"]["form"] in FROM_FILES else ""
+
+
 def _near(value: float, real: float, tolerance: float) -> str:
     return OK if abs(value - real) <= tolerance else MISS
 
 
 CHECKS: dict[str, Callable[[Row], str]] = {
     "interval": _interval,
+    "interval of calibration samples": _calibration_interval,
     "pooled": _pooled,
     "agreement": _agreement,
     "speed": _speed,
     "size": _equal("size_bytes"),
-    "float size": _equal("float_size_bytes"),
+    "float size": _float_size,
     "integer": _equal("integer_share", SHARE),
     "perplexity": _equal("perplexity", FOUR_DIGITS, relative=True),
 }
@@ -193,7 +236,7 @@ def _cells(row: Row) -> list[str]:
         f"{int(figures['samples'])}",
         _said_db(said),
         _measured_db(row),
-        _number(said["agreement"], 4),
+        _said_agreement(said),
         _number(real["agreement"], 4),
         _number(said["speed"], 2),
         _number(timing and timing["ratio"], 2),
@@ -205,12 +248,19 @@ def _cells(row: Row) -> list[str]:
 
 def _said_db(said: Mapping[str, Any]) -> str:
     pooled = _number(said["pooled_db"], 1)
-    samples = f"({said['samples']} samples)"
+    samples = " ".join([str(said["samples"]), KINDS[said.get("kind")], "samples"])
+    samples = f"({samples.replace('  ', ' ')})"
+    if said.get("batch"):
+        samples += f", batch {said['batch']}"
     if said["median_db"] is None:
         return f"{pooled} {samples}"
     low, high = said["interval_db"] or (None, None)
     interval = f"{_number(low, 1)} to {_number(high, 1)}"
     return f"{said['median_db']:.1f}, {interval}; pooled {pooled} {samples}"
+
+
+def _said_agreement(said: Mapping[str, Any]) -> str:
+    return ", ".join(f"{a['kind']} {a['value']:.4f}" for a in said.get("agreements") or ())
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -13,9 +13,9 @@ Document = Mapping[str, Any]
 def printed(document: Document, output: str = "") -> dict[str, Any]:
     """The numbers of one conversion.
 
-    `fidelity.estimate` is read where the version has it, with the output that it names (the worst
-    one where it names none). Otherwise SQNR is that of held-out samples, or of calibration samples
-    where none were held out, of the worst output: `output` and `place` say which.
+    `fidelity.estimate` is read where the version has it, of the output with the lowest median,
+    which is the one that is shown. Otherwise SQNR is that of held-out samples, or of calibration
+    samples where none were held out, of the worst output: `output` and `place` say which.
 
     Args:
         output: of a model whose other outputs are no results (a KV cache): the one that counts.
@@ -25,10 +25,9 @@ def printed(document: Document, output: str = "") -> dict[str, Any]:
     coverage: Document = document.get("coverage") or {}
     speed: Document = document.get("speed") or {}
     timing: Document = next(iter(speed.get("timings") or ()), {})
-    agreement = _agreement(estimate.get("agreement", fidelity.get("agreement")))
     return {
         **_sqnr(document, fidelity, estimate, output),
-        **agreement,
+        "agreements": _agreements(estimate),
         "few_samples": _few_samples(document, fidelity, estimate),
         "speed": speed.get("ratio"),
         "speed_batch": timing.get("batch"),
@@ -45,15 +44,17 @@ def _sqnr(
     document: Document, fidelity: Document, estimate: Document, output: str
 ) -> dict[str, Any]:
     if estimate:
+        place, row = _row_of(estimate, output)
         return {
-            "median_db": estimate.get("median_db"),
-            "interval_db": estimate.get("interval_db"),
-            "pooled_db": estimate.get("pooled_db"),
-            "worst_db": estimate.get("worst_db"),
+            "median_db": row.get("median_db"),
+            "interval_db": row.get("interval_db"),
+            "pooled_db": row.get("pooled_db"),
+            "worst_db": row.get("worst_db"),
             "samples": estimate.get("samples"),
+            "kind": estimate.get("kind") or "estimate",
             "batch": estimate.get("batch"),
-            "output": estimate.get("output") or "",
-            "place": None,
+            "output": row.get("output") or "",
+            "place": place,
         }
     held_out = fidelity.get("holdout") or ()
     rows = held_out or fidelity.get("outputs") or ()
@@ -71,6 +72,7 @@ def _sqnr(
         "pooled_db": worst,
         "worst_db": None,
         "samples": document.get("samples") if samples is None else samples,
+        "kind": "held out" if held_out else "calibration",
         "batch": None,
         "output": name,
         "place": place,
@@ -80,15 +82,38 @@ def _sqnr(
 def _few_samples(document: Document, fidelity: Document, estimate: Document) -> bool:
     """Whether the output says that few samples decide the pooled dB."""
     said = [*(document.get("notes") or ()), fidelity.get("warning") or ""]
-    return bool(estimate.get("few_samples")) or any("few samples carry" in s for s in said)
+    return bool(estimate.get("costly")) or any("few samples decide" in s for s in said)
 
 
-def _agreement(value: Any) -> dict[str, Any]:
-    """A number, or a mapping with an interval."""
-    if not isinstance(value, Mapping):
-        return {"agreement": value, "agreement_interval": None}
-    share = next((value[k] for k in ("share", "value", "mean", "median") if k in value), None)
-    return {"agreement": share, "agreement_interval": value.get("interval")}
+def _row_of(estimate: Document, output: str) -> tuple[int | None, Document]:
+    """The figures of the output that counts, or of the one that is shown: the lowest median."""
+    rows = list(estimate.get("outputs") or ())
+    places = [i for i, r in enumerate(rows) if output in ("", r["output"])]
+    if not places:
+        return None, estimate
+    place = min(places, key=lambda i: _or_infinite(rows[i]["median_db"]))
+    row = rows[place]
+    return place, {**row, "interval_db": [row["low_db"], row["high_db"]]}
+
+
+def _or_infinite(decibels: float | None) -> float:
+    return float("inf") if decibels is None else decibels
+
+
+def _agreements(estimate: Document) -> list[dict[str, Any]]:
+    """Of each output: its place, kind, value, number of samples, and interval if there is one."""
+    names = [r["output"] for r in estimate.get("outputs") or ()]
+    return [
+        {
+            "place": names.index(a["output"]) if a["output"] in names else 0,
+            "kind": a["kind"],
+            "value": a["value"],
+            "threshold": a.get("threshold") or 0.0,
+            "samples": estimate.get("samples"),
+            "interval": a.get("interval"),
+        }
+        for a in estimate.get("agreements") or ()
+    ]
 
 
 def _perplexity(metrics: Sequence[Document]) -> float | None:

@@ -136,7 +136,9 @@ def _of_folder(case: Case, pool: Pool, folder: Path, fitted: Any, new: Any) -> S
     (folder / "new.txt").write_text("\n".join(new), encoding="utf-8")
     command = [pool.source, "--data", "calibration.txt"]
     if decoder:
-        command += ["--task", DECODER, "--eval-data", "new.txt"]
+        command += ["--task", DECODER]
+    if decoder and not case.memory:  # block-wise takes no data for the evaluation
+        command += ["--eval-data", "new.txt"]
     cache = _empty_cache(model.config) if decoder else {}
 
     def tokens(text: str) -> Arrays:

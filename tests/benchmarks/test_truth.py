@@ -12,7 +12,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.truth.cases import CASES
-from benchmarks.truth.measured import agreement, integer_share, open_file, sqnr, transposed
+from benchmarks.truth.measured import (
+    agreement,
+    agreement_of,
+    integer_share,
+    open_file,
+    sqnr,
+    transposed,
+)
 from benchmarks.truth.page import CHECKS, measured_output, page
 from benchmarks.truth.pools import Folders, pools
 from benchmarks.truth.printed import printed
@@ -38,6 +45,7 @@ def row(document: dict[str, Any], **measured: Any) -> dict[str, Any]:
     said = printed({"size_bytes": 100, **document})
     return {
         "network": "a",
+        "case": {"form": "onnx"},
         "outcome": "ok",
         "printed": said,
         "measured": real | measured,
@@ -133,6 +141,33 @@ def test_what_is_printed_is_judged() -> None:
     worse = row(good, outputs=wrong, size_bytes=101, speed={"ratio": 1.5})
     misses = {name for name, check in CHECKS.items() if check(worse) == "miss"}
     assert misses == {"interval", "pooled", "speed", "size"}
+
+
+def test_agreements_hold_on_new_samples() -> None:
+    said = {"output": "y", "kind": "class", "value": 0.95, "compared": 96}
+    outputs = [{"output": "y", "median_db": 31.2, "low_db": 30.1, "high_db": 32.4}]
+    estimate = {**ESTIMATE, "outputs": outputs, "agreements": [said]}
+    document = {"fidelity": {"estimate": estimate}}
+    check = CHECKS["agreement"]
+    assert [check(row(document, agreements=[v])) for v in (0.91, 0.87)] == ["ok", "miss"]
+    said["interval"] = [0.94, 0.96]
+    assert check(row(document, agreements=[0.91])) == "miss"
+
+
+def test_agreement_of_a_printed_kind() -> None:
+    real, coded = np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([[1.0, 2.0], [-2.0, 1.0]])
+    pairs = [({"y": real}, {"y": coded})]
+    assert agreement_of(pairs, 0, "class", 0) == 0.5
+    assert agreement_of(pairs, 0, "threshold", 0) == pytest.approx(6 / 7)
+    assert agreement_of(pairs, 0, "cosine", 0) == pytest.approx((1 - 3 / 5) / 2)
+    assert agreement_of(pairs, 0, "order", 0) == pytest.approx(0)
+
+
+def test_calibration_samples_are_counted_for_themselves() -> None:
+    document = {"fidelity": {"estimate": {**ESTIMATE, "kind": "calibration"}}}
+    one = row(document)
+    assert CHECKS["interval"](one) == ""
+    assert CHECKS["interval of calibration samples"](one) == "ok"
 
 
 def test_the_output_that_is_printed_is_the_one_that_is_measured() -> None:
