@@ -21,7 +21,7 @@ def printed(document: Document, output: str = "") -> dict[str, Any]:
         output: of a model whose other outputs are no results (a KV cache): the one that counts.
     """
     fidelity: Document = document.get("fidelity") or {}
-    estimate: Document = fidelity.get("estimate") or {}
+    estimate: Document = fidelity.get("estimate") or document.get("estimate") or {}
     coverage: Document = document.get("coverage") or {}
     speed: Document = document.get("speed") or {}
     timing: Document = next(iter(speed.get("timings") or ()), {})
@@ -72,7 +72,7 @@ def _sqnr(
         "pooled_db": worst,
         "worst_db": None,
         "samples": document.get("samples") if samples is None else samples,
-        "kind": "held out" if held_out else "calibration",
+        "kind": "held out" if held_out or document.get("holdout") else "calibration",
         "batch": None,
         "output": name,
         "place": place,

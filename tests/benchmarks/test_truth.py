@@ -84,6 +84,8 @@ def test_held_out_samples_come_before_those_of_the_calibration() -> None:
 def test_the_estimate_is_read_where_there_is_one() -> None:
     said = printed({"fidelity": {"estimate": ESTIMATE, "holdout": []}})
     assert {k: said[k] for k in ESTIMATE} == ESTIMATE
+    by_blocks = printed({"estimate": ESTIMATE, "sqnr": {"y": 20.0}})
+    assert by_blocks["interval_db"] == ESTIMATE["interval_db"]
 
 
 def test_sqnr_of_samples_and_of_all_together() -> None:
