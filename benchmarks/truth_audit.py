@@ -42,7 +42,9 @@ def _label(python: str) -> str:
     """The commit of the checkout that an interpreter imports qtool from."""
 
     def printed(*words: str) -> str:
-        return subprocess.run(words, check=True, text=True, capture_output=True).stdout.strip()
+        aside = tempfile.gettempdir()  # a folder without a qtool of its own
+        done = subprocess.run(words, cwd=aside, check=True, text=True, capture_output=True)
+        return done.stdout.strip()
 
     return printed("git", "-C", printed(python, "-c", WHERE), "rev-parse", "--short=8", "HEAD")
 
@@ -107,6 +109,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     parser.add_argument("--alone", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.python = str(Path(options.python).absolute())  # commands run in other folders
     if options.alone:
         _alone(options)
         return
