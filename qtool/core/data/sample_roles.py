@@ -80,4 +80,5 @@ def judges(hashes: Iterable[str]) -> set[str]:
     held_out = bool(ordered) and position(ordered[0]) >= ESTIMATE_SHARE
     share = ESTIMATE_SHARE + JUDGE_SHARE if held_out else ESTIMATE_SHARE
     drawn = sum(position(name) < share for name in ordered)
-    return set(ordered[: max(drawn, len(ordered) // FEWEST_JUDGED)])
+    count = max(drawn, len(ordered) // FEWEST_JUDGED)
+    return set(ordered[: min(count, len(ordered) // 2)])  # of few samples some have to fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,9 @@ def test_scales_that_it_computes_wrongly_with_are_refused(
 )
 def test_why_an_operator_is_in_float(reason: str, words: str) -> None:
     model = one_operator("LOGISTIC", 1 / 256, 3)
-    model.tensors[model.operators[0].outputs[0]].type = "float32"
-    name = model.tensors[model.operators[0].outputs[0]].name
+    index = model.operators[0].outputs[0]
+    tensors = list(model.tensors)
+    tensors[index] = replace(tensors[index], type="float32")
+    model, name = replace(model, tensors=type(model.tensors)(tensors)), tensors[index].name
     with pytest.raises(ExportError, match=words):
         microcontroller.check(model, {name: reason})
