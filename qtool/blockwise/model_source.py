@@ -83,7 +83,8 @@ def open_source(
         empty = load_without_weights(path, task, attention, cache)
     else:
         empty = expand_meta_parameters(model)
-    return ModelSource(empty, shards.content_hash, shards, stored_names(empty, shards))
+    names = stored_names(empty, shards, every=model is None)
+    return ModelSource(empty, shards.content_hash, shards, names)
 
 
 def _fingerprint(model: OnnxModule, path: Path) -> str:

@@ -189,11 +189,17 @@ def expand_meta_parameters(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
+def stored_names(model: nn.Module, files: WeightFiles, every: bool = True) -> dict[str, str]:
     """Return parameter or persistent buffer -> its name in the files.
 
     A shared parameter is stored under one of its names; a part of a model may be stored with or
     without the prefix that it has in the whole model.
+
+    Args:
+        model: without weights.
+        files: its weights.
+        every: the files are to hold nothing that the model does not use, as one that was built
+            from their config.json; a module of the user's may be a part of it.
 
     Raises:
         CaptureError: a tensor is missing, or has a different shape.
@@ -226,5 +232,6 @@ def stored_names(model: nn.Module, files: WeightFiles) -> dict[str, str]:
                 f"expects {list(tensor.shape)}; give the folder of one model"
             )
         names[name] = stored
-    check_unused_weights(model, files.tensors.keys() - known, files.folder)
+    if every:
+        check_unused_weights(model, files.tensors.keys() - known, files.folder)
     return names
