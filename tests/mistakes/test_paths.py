@@ -318,10 +318,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "verify float.onnx",
         "float.onnx: it has no quantized ... file that `qtool quantize` wrote",
     ),
-    "an ONNX file of a fixed batch": (
-        f"quantize fixed.onnx --data vectors.npy {OUT}",
-        "give batches of 1 (--batch-size 1), or export the file with a dynamic batch",
-    ),
     "a recipe that is not there": (
         f"{N} {D} --recipe no.toml {OUT}",
         "no.toml: no such recipe file",

@@ -162,7 +162,10 @@ def _call(
 
 
 def _axis_of(labels: torch.Tensor) -> tuple[int, torch.Tensor] | None:
-    """Return the dimension along which labels differ, and the streams there; -1: only zeros."""
+    """Return the dimension along which labels differ, and the streams there; -1: only zeros. None
+    if there are no labels."""
+    if not labels.numel():
+        return None
     order = sorted(range(labels.dim()), key=lambda d: (d != 1, labels.shape[d] == 1, d))
     for axis in order:
         rows = labels.movedim(axis, 0).reshape(labels.shape[axis], -1)
