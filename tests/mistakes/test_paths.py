@@ -420,9 +420,6 @@ def _save_float() -> None:
     opset = [onnx.helper.make_opsetid("", 17)]
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
     onnx.save(model, "float.onnx")
-    for each in (*model.graph.input, *model.graph.output):
-        each.type.tensor_type.shape.dim[0].dim_value = 1
-    onnx.save(model, "fixed.onnx")
     np.save("vectors.npy", np.ones((8, 4), np.float32))
 
 
