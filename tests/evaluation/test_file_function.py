@@ -28,4 +28,4 @@ def test_calls_are_counted_in_errors(function):
     with pytest.raises(DataError, match="batch 1, input 'x' is float64"):
         function(torch.zeros(1, 3, dtype=torch.float64))
     with pytest.raises(DataError, match="batch 2 lacks input 'x'"):
-        function(y=torch.zeros(1, 3))
+        function(a=torch.zeros(1, 3), b=torch.zeros(1, 3))
