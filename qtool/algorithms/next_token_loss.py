@@ -63,10 +63,10 @@ def find_next_tokens(graph: FloatGraph, batch: Batch) -> NextTokens | None:
     inputs = [each.name for each in graph.inputs]
     nodes = zip(graph.outputs, G.output_nodes(graph.graph), strict=True)
     outputs = [(name, G.rank(node)) for name, node in nodes if G.is_float(node)]
-    found = [i for i, (name, rank) in enumerate(outputs) if LOGITS in name and rank == 3]
-    if IDS not in inputs or len(found) != 1:
+    scores = [i for i, (name, rank) in enumerate(outputs) if LOGITS in name and rank == 3]
+    if IDS not in inputs or len(scores) != 1:
         return None
-    tokens, tensors = NextTokens(inputs.index(IDS), found[0]), graph.tensors_of(batch)
+    tokens, tensors = NextTokens(inputs.index(IDS), scores[0]), graph.tensors_of(batch)
     ids = tensors[tokens.ids]
     if ids.dim() != 2 or ids.shape[1] < 3 or ids.is_floating_point():
         return None

@@ -161,11 +161,13 @@ def measure_estimate(
     if not parts:
         return None
     errors = OutputErrors.joined(parts)
-    found = estimate_outputs(errors, samples.kind, samples.origins, _reasons(model.graph, reasons))
+    estimate = estimate_outputs(
+        errors, samples.kind, samples.origins, _reasons(model.graph, reasons)
+    )
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
     agreements, equal = _agreement(names, compared)
     return replace(
-        found,
+        estimate,
         agreements=agreements,
         equal_shares=equal,
         beyond=samples.beyond,

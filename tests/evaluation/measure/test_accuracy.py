@@ -93,7 +93,7 @@ def test_labels_without_scores(tmp_path, x):
     [
         (torch.zeros(2, 6, dtype=torch.float64), "is float64, the model takes float32"),
         (torch.zeros(2, 5), r"has shape \[2, 5\], the model takes"),
-        ({"z": torch.zeros(2, 6)}, "lacks input 'x'"),
+        ({"z": torch.zeros(2, 6), "w": torch.zeros(2, 6)}, "lacks input 'x'"),
         (torch.full((2, 6), float("nan")), "NaN"),
     ],
 )

@@ -159,16 +159,16 @@ def _node_row(
     if _is_custom(node):  # the runtime runs its function
         reason = f"an operator of the domain {node.domain}"
         return AuditRow(name, node.op_type, node.domain, False, 0, reason, macs_known=known)
-    found = executed.find(node, source)
-    kernel = "folded away" if found is None else found.op_type
+    kernel_node = executed.find(node, source)
+    kernel = "folded away" if kernel_node is None else kernel_node.op_type
     if node.op_type in ("Add", "Mul") and kernel in _FUSES_AFFINE:
         return None
     # fused into another kernel: a convolution counts as integer only if the plan quantizes it
-    integer = node.op_type not in WEIGHT_INPUT if found is None else _is_integer(found)
+    integer = node.op_type not in WEIGHT_INPUT if kernel_node is None else _is_integer(kernel_node)
     reason = "" if integer else _why_float(node, source)
     weights = kernel in _WEIGHT_ONLY
-    if found is not None and weights:
-        reason = _slow_level(found) or reason
+    if kernel_node is not None and weights:
+        reason = _slow_level(kernel_node) or reason
     return AuditRow(name, node.op_type, kernel, integer, count or 0, reason, weights, known)
 
 
