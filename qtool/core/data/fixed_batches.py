@@ -30,20 +30,25 @@ def in_batches_of(size: int, batches: Iterator[Batch]) -> Iterator[Batch]:
     """Yield the same samples in batches of a size.
 
     Batches whose tensors do not have a row per sample stay as they are. Samples at the end that do
-    not fill a batch are left out, with a note.
+    not fill a batch are left out, with a note; all of them stay if they do not fill a single one.
     """
     left: Batch | None = None
+    filled = False
     for batch in batches:
         count = batch.size
         if count == size or any(not t.dim() or len(t) != count for _, t in batch.tensors()):
+            filled = True
             yield batch
             continue
         joined = batch if left is None else _joined(left, batch)
         whole = joined.size - joined.size % size
         for start in range(0, whole, size):
+            filled = True
             yield _rows(joined, start, start + size)
         left = _rows(joined, whole, joined.size) if whole < joined.size else None
-    if left is not None:
+    if left is not None and not filled:
+        yield left  # the model says what it takes
+    elif left is not None:
         log_note(f"the last {left.size} samples do not fill a batch of {size} and are left out")
 
 

@@ -31,3 +31,8 @@ def test_named_arguments_are_cut_alike() -> None:
     batch = Batch((torch.arange(4.0),), {"mask": torch.arange(4.0) + 10})
     found = list(in_batches_of(1, iter([batch])))
     assert [b.kwargs["mask"].item() for b in found] == [10, 11, 12, 13]
+
+
+def test_too_few_samples_for_a_batch_come_as_they_are() -> None:
+    batch = Batch((torch.arange(3.0),))
+    assert rows(list(in_batches_of(4, iter([batch])))) == [[0, 1, 2]]
