@@ -21,7 +21,7 @@ PRIVATE = {
     "torch._check": "a fact on sizes for torch.export; documented, though its name is private",
     "torch._C.DispatchKey": "operators that torch itself composes of others",
     "torch._C._dispatch_has_kernel_for_dispatch_key": "the same",
-    "torch._decomp": "shapes of norms, activations and recurrent layers, told in one step",
+    "torch._decomp": "shapes of norms, activations and recurrent layers, inferred in one step",
     "torch._dynamo": "the cache of shapes, which costs more than it saves",
     "torch._dispatch.python.enable_python_dispatcher": "shapes of decomposed operators",
     "torch._ops.HigherOrderOperator": "control flow in captured programs",

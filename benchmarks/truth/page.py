@@ -1,4 +1,4 @@
-"""The page of the truth audit: what was printed beside what was measured, and what misses."""
+"""The page of the truth audit: printed and measured numbers, and what misses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOSE = 0.02  # of F1, cosine and rank correlation
 FROM_FILES = ("onnx", "onnx-1", "file")
 SHARES = ("class", "token", "class of pixels")
 OK, MISS, SILENT = "ok", "miss", "not printed"
-HEAD = """# Truth audit: printed numbers beside measured ones
+HEAD = """# Truth audit: printed and measured numbers
 
 `python benchmarks/truth_audit.py FOLDER --packages PACKAGES --realdata REALDATA --page THIS` makes
 this page; its `--help` says what is needed. A row of `benchmarks/truth/cases.py` is one command in
