@@ -63,6 +63,12 @@ class Opened:
     def evaluate(self, script: str) -> Any:
         return self.page.evaluate(script)
 
+    def wait_for_count(self, selector: str, count: int) -> None:
+        """Wait until a selector matches `count` elements: a browser reports a new fragment of the
+        address (hashchange) after the click has returned."""
+        sync_api = pytest.importorskip("playwright.sync_api")
+        sync_api.expect(self.page.locator(selector)).to_have_count(count)
+
 
 @contextmanager
 def browser() -> Iterator[Any]:

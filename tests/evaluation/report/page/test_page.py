@@ -122,9 +122,9 @@ def test_a_box_of_the_graph_leads_to_its_row(chromium, tmp_path):
         assert found.page.locator("#network svg.network a").count() == 12
         found.page.locator("#network svg.network a").nth(5).click()
         assert found.evaluate("location.hash") == "#layer-5"
-        assert found.page.locator("#layer-5 + .view figure").count() == 2, "its histograms show"
+        found.wait_for_count("#layer-5 + .view figure", 2)  # its histograms
         found.page.locator("#layers svg.figure a").first.click()
-        assert found.page.locator(".view").count() == 2
+        found.wait_for_count(".view", 2)
         assert found.said == []
 
 
@@ -133,8 +133,8 @@ def test_a_box_of_a_module_opens_its_graph(desk):
     assert desk.page.locator("#network > figure svg.network .module").count() == 50
     assert desk.page.locator("details.module[open]").count() == 0
     desk.page.locator("#network > figure svg.network a", has_text="stage7").click()
-    assert desk.page.locator("details.module[open]").count() == 1
-    assert desk.page.locator("details.module[open] svg.network a").count() == 10
+    desk.wait_for_count("details.module[open]", 1)
+    desk.wait_for_count("details.module[open] svg.network a", 10)
 
 
 NARROW = 390
