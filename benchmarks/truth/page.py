@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.rows import Row, measured_on
+from benchmarks.truth.cases import CASES, PAIRS
 
 __all__ = ["CHECKS", "measured_output", "page"]
 
@@ -165,9 +166,12 @@ CHECKS: dict[str, Callable[[Row], str]] = {
 
 def page(measured: Mapping[str, Sequence[Row]]) -> str:
     """The whole page, of the rows of each version."""
-    parts = [HEAD, _summary(measured)]
-    for label, rows in measured.items():
+    names = {c.name for c in CASES}
+    cases = {k: [r for r in rows if r["network"] in names] for k, rows in measured.items()}
+    parts = [HEAD, _summary(cases)]
+    for label, rows in cases.items():
         parts += [f"## {label}", measured_on(rows), _table(rows), _others(rows)]
+        parts += [_paired(title, measured[label]) for title in PAIRS]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -281,3 +285,21 @@ def _others(rows: Sequence[Row]) -> str:
         if r.get("last_batch")
     ]
     return "Other than by the plain command:\n\n" + "\n".join(lines) if lines else ""
+
+
+def _paired(title: str, rows: Sequence[Row]) -> str:
+    """Measured SQNR of all outputs together on the new samples, where both of a pair are there."""
+    known = {r["network"]: r for r in _good(rows)}
+    pairs = [
+        (known[a.name], known[b.name]) for a, b in PAIRS[title] if {a.name, b.name} <= {*known}
+    ]
+    if not pairs:
+        return ""
+    lines = ["case | median dB | pooled dB | CPU seconds", "--- | --- | --- | ---"]
+    for pair in pairs:
+        both = [row["measured"]["outputs"]["together"] for row in pair]
+        cells = [", ".join(f"{f[k]:.2f}" for f in both) for k in ("median_db", "pooled_db")]
+        seconds = ", ".join(f"{row['cpu_seconds']:.1f}" for row in pair)
+        lines.append(" | ".join([pair[0]["network"], *cells, seconds]))
+    table = "\n".join(f"| {line} |" for line in lines)
+    return f"### Pairs: {title}\n\n{table}"
