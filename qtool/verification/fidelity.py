@@ -150,7 +150,8 @@ class Fidelity(JsonRecord):
         """Return what the outputs agree in, of several with their names."""
         some = self._agreed[:_SHOWN]
         several = len(self.outputs) > 1
-        return ", ".join(f"{each.output}: {each}" if several else str(each) for each in some)
+        names = (f"{each.output}: " if several else "" for each in some)
+        return ", ".join(f"{n}{each.with_interval()}" for n, each in zip(names, some, strict=True))
 
     @property
     def _agreed(self) -> tuple[OutputAgreement, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qtool.core import formats
+from qtool.verification.agreement_interval import cosine_interval, rank_interval, share_interval
 
 Array = np.ndarray[Any, Any]
 
@@ -69,6 +70,7 @@ class OutputAgreement(NamedTuple):
         threshold: of THRESHOLD: 0.5, or 0 for logits.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         is_guess: whether only the shape says that these are scores of classes.
+        interval: ends of the 95 % interval of the value over new samples; None for one sample.
     """
 
     output: str
@@ -78,6 +80,7 @@ class OutputAgreement(NamedTuple):
     threshold: float = 0.0
     kl: float | None = None
     is_guess: bool = False
+    interval: tuple[float, float] | None = None
 
     @property
     def is_good(self) -> bool:
@@ -97,6 +100,15 @@ class OutputAgreement(NamedTuple):
         text = YARDSTICKS[self.kind].text.format(
             share=formats.share(self.value), value=value, threshold=self.threshold
         )
+        return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
+
+    def with_interval(self) -> str:
+        """Return the text of a summary: the value, its interval, and the divergence."""
+        text = str(self._replace(kl=None))
+        if self.interval is not None and self.interval[0] < self.interval[1]:
+            exact = self.kind in (COSINE, ORDER)
+            low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
+            text += f" ({low} to {high}{'' if exact else ' %'})"
         return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
 
 
@@ -230,7 +242,16 @@ def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
     equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    return OutputAgreement(name, kind, float(equal[rows].mean()), int(rows.sum()), kl=kl)
+    interval = share_interval(*_by_sample(equal & rows, rows))
+    value = float(equal[rows].mean())
+    return OutputAgreement(name, kind, value, int(rows.sum()), kl=kl, interval=interval)
+
+
+def _by_sample(values: Array, counts: Array) -> tuple[Array, Array]:
+    """Return the sums over each sample; of one long text, the values of each position."""
+    size = values.size if len(values) == 1 else len(values)
+    first, second = (a.astype(np.float64).reshape(size, -1).sum(1) for a in (values, counts))
+    return first, second
 
 
 def _divergence(a: Array, b: Array) -> float:
@@ -257,8 +278,10 @@ def _log_probabilities(a: Array, is_share: bool) -> Array:
 def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:
     """Return the F1 of the values above a threshold; the share of equal ones hides rare ones."""
     above, other = a > threshold, b > threshold
-    f1 = 2 * float((above & other).sum()) / float(above.sum() + other.sum())
-    return OutputAgreement(name, THRESHOLD, f1, a.size, threshold)
+    hits, counts = _by_sample(2 * (above & other), above.astype(np.int8) + other)
+    f1 = float(hits.sum() / counts.sum())
+    interval = share_interval(hits, counts)
+    return OutputAgreement(name, THRESHOLD, f1, a.size, threshold, interval=interval)
 
 
 def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
@@ -266,10 +289,12 @@ def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
     rows = a.any(-1)
     if not rows.any():
         return None
-    x, y = a[rows].astype(np.float64), np.nan_to_num(b[rows].astype(np.float64))
+    x, y = a.astype(np.float64), np.nan_to_num(b.astype(np.float64))
     norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-    cosines = (x * y).sum(-1) / np.maximum(norms, np.finfo(np.float64).tiny)
-    return OutputAgreement(name, COSINE, float(cosines.mean()), len(x))
+    cosines = np.where(rows, (x * y).sum(-1) / np.maximum(norms, np.finfo(np.float64).tiny), 0)
+    interval = cosine_interval(*_by_sample(cosines, rows))
+    value = float(cosines[rows].mean())
+    return OutputAgreement(name, COSINE, value, int(rows.sum()), interval=interval)
 
 
 def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
@@ -279,7 +304,7 @@ def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
     x, y = (_ranks(np.nan_to_num(each)) for each in (a, b))
     deviation = x.std() * y.std()
     value = float(((x - x.mean()) * (y - y.mean())).mean() / deviation) if deviation else 0.0
-    return OutputAgreement(name, ORDER, value, len(a))
+    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, len(a)))
 
 
 def _ranks(a: Array) -> Array:
