@@ -34,6 +34,14 @@ class TimedSession(Session, Protocol):
         """Return the CPU time of some runs, in seconds."""
 
 
+@runtime_checkable
+class PreparedSession(Session, Protocol):
+    """A session whose inputs stay in the runtime, so that runs can be timed without copies."""
+
+    def prepared(self, feed: Mapping[str, Any]) -> Callable[[], object]:
+        """Return a function that runs on inputs that are there already."""
+
+
 @dataclass(frozen=True)
 class OtherRuntime:
     """A runtime besides the one that a format of files has on this machine.

@@ -22,8 +22,9 @@ _COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 def check_weights(model: nn.Module | ExportedProgram) -> None:
     """Check the parameters and the BatchNorm statistics of a float model.
 
-    Other constants may be infinite, as masks are. Weights without values are passed over, and those
-    of types in which torch does not compute.
+    Other constants may be infinite, as masks are; so may all of a model with the attribute
+    `qtool_masks`, whose parameters are weights and other constants alike. Weights without values
+    are passed over, and those of types in which torch does not compute.
 
     Raises:
         DataError: one holds NaN or Inf; names the first, and how many do.
@@ -31,6 +32,8 @@ def check_weights(model: nn.Module | ExportedProgram) -> None:
     statistics = ((n, t) for n, t in model.named_buffers() if ".running_" in f".{n}")
     named = (*model.named_parameters(), *statistics)
     broken = [(n, what) for n, t in named if _has_values(t) and (what := _not_finite(t))]
+    if getattr(model, "qtool_masks", False):
+        broken = [(n, what) for n, what in broken if what == "NaN"]
     if broken:
         name, what = broken[0]
         more = f" (and {len(broken) - 1} others)" if len(broken) > 1 else ""

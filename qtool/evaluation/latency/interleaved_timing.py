@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.backends.session import Session, TimedSession, feeds
+from qtool.backends.session import PreparedSession, Session, TimedSession, feeds
 from qtool.backends.table import open_model
 from qtool.core import formats
 from qtool.core.errors import VerificationError
@@ -206,11 +207,13 @@ def _timed(model: Session, feed: Mapping[str, Any], clock: Clock) -> Callable[[i
     """Return a function that runs a model some times and returns the seconds of all runs."""
     if isinstance(model, TimedSession):
         return lambda times: model.seconds(feed, times)
+    prepared = isinstance(model, PreparedSession)
+    once = model.prepared(feed) if prepared else partial(model.run, None, feed)
 
     def run(times: int) -> float:
         start = clock()
         for _ in range(times):
-            model.run(None, feed)
+            once()
         return clock() - start
 
     return run

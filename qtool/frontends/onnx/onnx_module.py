@@ -60,9 +60,11 @@ class OnnxModule(nn.Module):
         cast: size tensor -> integer type that the file casts it to.
         path: of the file, absolute; None for a model in memory.
         file_bytes: of the file and of its external data; 0 for a message.
+        qtool_masks: a constant may be infinite: masks are initializers as weights are.
     """
 
     file_bytes = 0
+    qtool_masks = True
 
     def __init__(
         self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS

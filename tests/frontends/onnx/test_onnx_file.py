@@ -523,6 +523,27 @@ def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: 
     assert quantize(load_onnx(file), [torch.from_numpy(ramp(2, 4, 3))]).verify().passed
 
 
+def test_a_mask_in_a_file_may_be_infinite(tmp_path: Path) -> None:
+    """torch.onnx writes the mask of causal attention so; it is an initializer as weights are."""
+    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[N,4,8] x) => (float[N,4,8] y) {
+            k = Transpose <perm = [0, 2, 1]> (x)
+            s = MatMul (x, k)
+            m = Add (s, mask)
+            p = Softmax <axis = -1> (m)
+            v = MatMul (x, w)
+            y = MatMul (p, v)
+        }"""
+    )
+    for name, array in (("mask", mask), ("w", ramp(8, 8))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "masked.onnx")
+    quantized = quantize(load_onnx(tmp_path / "masked.onnx"), [torch.from_numpy(ramp(4, 4, 8))])
+    assert quantized.fidelity is not None
+    assert quantized.fidelity.worst > 20
+
+
 def test_inputs_left_out_at_the_end(tmp_path: Path) -> None:
     """ONNX Runtime 1.31.1 ends the process at such a file."""
     text = "agraph (float[n, 4] x) => (float[n, 4] y) { y = LayerNormalization (x, g) }"
