@@ -238,7 +238,7 @@ def _threshold(a: Array) -> float | None:
 
 def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
     """Return the share of equal best classes, [..., classes]; rows of zeros are padding."""
-    rows = a.any(-1)
+    rows = np.asarray(a.any(-1))
     equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
@@ -286,7 +286,7 @@ def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement
 
 def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
     """Return the mean cosine of vectors [..., width]; vectors of zeros are padding."""
-    rows = a.any(-1)
+    rows = np.asarray(a.any(-1))
     if not rows.any():
         return None
     x, y = a.astype(np.float64), np.nan_to_num(b.astype(np.float64))

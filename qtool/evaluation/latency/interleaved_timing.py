@@ -207,8 +207,9 @@ def _timed(model: Session, feed: Mapping[str, Any], clock: Clock) -> Callable[[i
     """Return a function that runs a model some times and returns the seconds of all runs."""
     if isinstance(model, TimedSession):
         return lambda times: model.seconds(feed, times)
-    prepared = isinstance(model, PreparedSession)
-    once = model.prepared(feed) if prepared else partial(model.run, None, feed)
+    once: Callable[[], object] = partial(model.run, None, feed)
+    if isinstance(model, PreparedSession):
+        once = model.prepared(feed)
 
     def run(times: int) -> float:
         start = clock()

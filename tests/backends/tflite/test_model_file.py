@@ -16,6 +16,7 @@ from qtool.backends.table import open_file
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import ENTRY
 from qtool.backends.tflite.file import Operator, Tensor, load, save
+from qtool.backends.tflite.session import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
@@ -160,3 +161,15 @@ def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> No
     assert 0 < facts.flash_bytes < (tmp_path / "tflite-micro.tflite").stat().st_size
     assert (facts.arena_bytes is None) == any("arena" in note for note in facts.notes)
     assert bool(facts.accelerators) == bool(facts.compiler)
+
+
+@needs_litert
+def test_a_prepared_session_runs_on_its_inputs(layouts: tuple[qtool.QuantizedModel, Path]) -> None:
+    session = LitertSession(layouts[1])
+    batch = signals(3).numpy()
+    feed = {port.name: batch for port in session.get_inputs()}
+    expected = session.run(None, feed)
+    session.run(None, {name: 0 * array for name, array in feed.items()})
+    session.prepared(feed)()
+    last = litert.outputs(session._interpreter)[0]
+    assert np.array_equal(last, expected[0][-len(last) :])
