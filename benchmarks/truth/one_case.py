@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIMIT = 1200  # seconds of a command
 TIMED = 2.0  # seconds of a measurement of speed
-ONE_BY_ONE = 200  # samples measured at batch 1, where ranges depend on the batch
+ONE_BY_ONE = 1000  # samples measured at batch 1, where ranges depend on the batch
 FLOAT_TFLITE = """
 import importlib, numpy as np, qtool, sys, torch
 source, weights, example = sys.argv[1:]
@@ -129,10 +129,7 @@ def _measure(case: Case, pool: Pool, subject: Subject, folder: Path, row: dict[s
     measured = row["measured"] = {
         "outputs": sqnr(pairs, whole=pool.whole),
         "agreement": agreement(pairs, pool.yardstick),
-        "agreements": [
-            agreement_of(pairs, a["place"], a["kind"], a["threshold"])
-            for a in row["printed"]["agreements"]
-        ],
+        "agreements": _agreements(pairs, row),
         "size_bytes": files_size(folder / "out", set()),
         "float_size_bytes": subject.plain.stat().st_size if subject.plain else None,
         "integer_share": None,
@@ -143,9 +140,19 @@ def _measure(case: Case, pool: Pool, subject: Subject, folder: Path, row: dict[s
     if case.network == "language_model":
         measured["perplexity"] = _perplexity(subject, pairs)
     if case.mode == "dynamic" and case.batch > 1 and case.form not in ("folder", "onnx-1"):
-        rows = [{k: a[i : i + 1] for k, a in b.items()} for b in subject.batches for i in range(8)]
+        count = len(next(iter(subject.batches[0].values())))
+        sizes = ((b, i) for b in subject.batches for i in range(count))
+        rows = [{k: a[i : i + 1] for k, a in b.items()} for b, i in sizes]
         rows = [r for r in rows if len(next(iter(r.values())))][:ONE_BY_ONE]
-        measured["one_by_one"] = sqnr([(subject.reference(r), coded(r)) for r in rows])
+        alone = [(subject.reference(r), coded(r)) for r in rows]
+        measured["one_by_one"] = sqnr(alone)
+        if row["printed"]["batch"] == 1:
+            measured["agreements"] = _agreements(alone, row)
+
+
+def _agreements(pairs: Sequence[Any], row: dict[str, Any]) -> list[float | None]:
+    said = row["printed"]["agreements"]
+    return [agreement_of(pairs, a["place"], a["kind"], a["threshold"]) for a in said]
 
 
 def _pairs(case: Case, subject: Subject, coded: Runner, row: dict[str, Any]) -> list[Any]:

@@ -38,12 +38,13 @@ seed of the pool, of its split and of the weights.
 - **interval of calibration samples**: the same where there are too few samples to keep some for
   the estimate, and the output says that it is of calibration samples.
 - **pooled**: the printed dB of all samples together is at most 3 dB above the measured one. A
-  version that prints no estimate is judged by the one dB that it shows.
+  version that prints no estimate is judged by the one dB that it shows. Not counted where the
+  output says that few samples decide or may decide, or that the calibration has not settled.
 - **agreement**: what is printed of each output (share of equal classes, F1, cosine, order) holds on
   the new samples: in its interval; where none is printed, in the 95 % interval of a share of so
   many samples, others to 0.02. The column is the share of equal decisions or the mean cosine.
 - **speed**: within 10 % of paired runs in turns, by thread CPU time, against the user's float file
-  (for .tflite the float file that qtool writes).
+  (for .tflite the float file that qtool writes). That of WebAssembly is not measured here.
 - **size**: bytes of the file, external data among them. **float size**: of the user's ONNX file,
   where one is given.
 - **integer**: share of MACs in integer kernels, counted by hand from the shapes in a profile of
@@ -80,16 +81,20 @@ def _covers(row: Row) -> str:
     bounds = row["printed"]["interval_db"]
     if not bounds or None in bounds:
         return SILENT
+    return OK if bounds[0] <= _as_printed(row)["median_db"] <= bounds[1] else MISS
+
+
+def _as_printed(row: Row) -> Mapping[str, float]:
+    """Measured one by one where the printed figures are."""
     one = row["printed"].get("batch") == 1 and row["measured"].get("one_by_one")
-    figures = measured_output({**row, "measured": {"outputs": one}} if one else row)
-    return OK if bounds[0] <= figures["median_db"] <= bounds[1] else MISS
+    return measured_output({**row, "measured": {"outputs": one}} if one else row)
 
 
 def _pooled(row: Row) -> str:
     value = row["printed"]["pooled_db"]
     if value is None:
         return SILENT
-    high = value - measured_output(row)["pooled_db"] > TOO_HIGH
+    high = value - _as_printed(row)["pooled_db"] > TOO_HIGH
     return MISS if high and not row["printed"]["few_samples"] else OK
 
 
@@ -123,7 +128,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 def _speed(row: Row) -> str:
     value, timing = row["printed"]["speed"], row["measured"]["speed"]
-    if timing is None:
+    if timing is None or "onnxruntime-web" in row["printed"].get("speed_runtime", ""):
         return ""
     return SILENT if value is None else _near(value, timing["ratio"], SPEED * timing["ratio"])
 

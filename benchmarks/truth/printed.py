@@ -30,6 +30,7 @@ def printed(document: Document, output: str = "") -> dict[str, Any]:
         "agreements": _agreements(estimate),
         "few_samples": _few_samples(document, fidelity, estimate),
         "speed": speed.get("ratio"),
+        "speed_runtime": speed.get("runtime") or "",
         "speed_batch": timing.get("batch"),
         "size_bytes": document.get("size_bytes"),
         "float_size_bytes": document.get("float_size_bytes"),
@@ -82,7 +83,8 @@ def _sqnr(
 def _few_samples(document: Document, fidelity: Document, estimate: Document) -> bool:
     """Whether the output says that few samples decide the pooled dB."""
     said = [*(document.get("notes") or ()), fidelity.get("warning") or ""]
-    return bool(estimate.get("costly")) or any("few samples decide" in s for s in said)
+    phrases = ("few samples decide", "few samples may decide", "calibration has not settled")
+    return bool(estimate.get("costly")) or any(p in s for s in said for p in phrases)
 
 
 def _row_of(estimate: Document, output: str) -> tuple[int | None, Document]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from qtool.verification.output_errors import (
     CALIBRATION,
     ESTIMATE,
     Estimate,
+    InBatches,
     OutputErrors,
     Reach,
     estimate_outputs,
@@ -93,13 +94,14 @@ class EstimateSamples:
         kind: `output_errors.ESTIMATE` or `CALIBRATION`.
         batches: bound to the inputs of the graph.
         origins: where each sample is in the data.
-        beyond: see `Estimate`.
+        beyond, reach: see `Estimate`.
     """
 
     kind: str
     batches: Sequence[Batch]
     origins: Sequence[str] = ()
     beyond: tuple[Reach, ...] = ()
+    reach: float = 0.0
 
     @classmethod
     def of(cls, state: ConversionState, size: int) -> EstimateSamples:
@@ -110,28 +112,45 @@ class EstimateSamples:
             size: samples of a batch.
         """
         if batches := state.estimates(size):
-            return cls(ESTIMATE, batches, state.estimate_origins(), _beyond(state))
+            origins = state.estimate_origins()
+            return cls(ESTIMATE, batches, origins, _beyond(state), _reach(state))
         return cls(CALIBRATION, state.batches(size, ESTIMATE_SAMPLES, holdout=None))
 
 
-def _beyond(state: ConversionState) -> tuple[Reach, ...]:
-    """Return the tensors that the samples for the estimate take out of what was calibrated."""
+Ends = tuple[float, float]
+
+
+def _extents(state: ConversionState) -> Iterator[tuple[str, Ends, Ends]]:
+    """Yield each tensor with its (minimum, maximum) in the calibration and in the samples for the
+    estimate."""
     assert state.calibration is not None
-    reaches = []
     for point in state.plan.observed():
         pair = [
             statistics.get(point.name)
             for statistics in (state.calibration.statistics, state.calibration.estimate_statistics)
         ]
         ends = [s.extent() for s in pair if isinstance(s, Histogram | MinMax) and not s.empty]
-        if len(ends) < 2 or ends[0][0].dim():
-            continue
-        (least, most), (low, high) = ([float(end) for end in each] for each in ends)
+        if len(ends) == 2 and not ends[0][0].dim():
+            calibrated, own = ((float(low), float(high)) for low, high in ends)
+            yield point.tensor, calibrated, own
+
+
+def _beyond(state: ConversionState) -> tuple[Reach, ...]:
+    """Return the tensors that the samples for the estimate take out of what was calibrated."""
+    reaches = []
+    for tensor, (least, most), (low, high) in _extents(state):
         width = max(most, -least)
         over = max(high - most, least - low, 0.0) / width if width else 0.0
         if 1 + over > BEYOND:
-            reaches.append(Reach(point.tensor, 1 + over))
+            reaches.append(Reach(tensor, 1 + over))
     return tuple(sorted(reaches, key=lambda each: -each.factor))
+
+
+def _reach(state: ConversionState) -> float:
+    """Return how many times those of the estimate the calibrated ranges are, in the median."""
+    pairs = [(max(b, -a), max(d, -c)) for _, (a, b), (c, d) in _extents(state)]
+    ratios = [calibrated / own for calibrated, own in pairs if own > 0]
+    return float(np.median(ratios)) if ratios else 0.0
 
 
 def measure_estimate(
@@ -145,13 +164,20 @@ def measure_estimate(
         file: what is measured; None: the simulation, with what kernels round inside.
     """
     run = _simulated(model) if file is None else file.run
+    dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
+    apart = dynamic and file is not None  # the simulation may not take a single sample
     padding, names = Padding.of_graph(model.graph), model.graph.outputs
+    together = list[OutputErrors]()
     parts, reasons, clipped, left = [], list[Array](), [], COMPARED
     compared = list[tuple[Sequence[Array], Sequence[Array]]]()
     for batch in samples.batches:
         inputs = batch.arrays()
-        real = model.run_float(batch)
-        expected, actual = (padding.strip(inputs, outputs) for outputs in (real, run(inputs)))
+        real, coded = model.run_float(batch), run(inputs)
+        if apart and (rows := _one_by_one(run, inputs, coded, batch.size)):
+            whole = padding.strip(inputs, real), padding.strip(inputs, coded)
+            together.append(OutputErrors.of(names, *whole, batch.size))
+            coded = rows
+        expected, actual = (padding.strip(inputs, outputs) for outputs in (real, coded))
         parts.append(OutputErrors.of(names, expected, actual, batch.size))
         left -= sum(a.size for a in expected)
         if left >= 0 or not compared:
@@ -164,17 +190,44 @@ def measure_estimate(
     estimate = estimate_outputs(
         errors, samples.kind, samples.origins, _reasons(model.graph, reasons)
     )
-    dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
+    size = max(b.size for b in samples.batches)
+    in_batches = None
+    if len(together) == len(parts):
+        batched = estimate_outputs(OutputErrors.joined(together), samples.kind)
+        in_batches = None if size == 1 else InBatches(size, batched.median_db)
+        size = 1
     agreements, equal = _agreement(names, compared)
     return replace(
         estimate,
         agreements=agreements,
         equal_shares=equal,
         beyond=samples.beyond,
+        reach=samples.reach,
         place="" if file is None else file.place,
-        batch=max(b.size for b in samples.batches) if dynamic else 0,
+        batch=size if dynamic else 0,
+        in_batches=in_batches,
         clipped=_share(clipped),
     )
+
+
+def _one_by_one(
+    run: Callable[[Sequence[Array]], Sequence[Array]],
+    inputs: Sequence[Array],
+    whole: Sequence[Array],
+    count: int,
+) -> list[Array]:
+    """Return the outputs of a batch whose samples ran one by one; none where they cannot.
+
+    Samples of a batch that share their scales are not independent.
+    """
+    if any(a.ndim == 0 or len(a) != count for a in (*inputs, *whole)):
+        return []
+    each = [run([a[i : i + 1] for a in inputs]) for i in range(count)]
+    columns = [list(column) for column in zip(*each, strict=True)]
+    fitting = all(
+        a.shape[1:] == w.shape[1:] for c, w in zip(columns, whole, strict=True) for a in c
+    )
+    return [np.concatenate(column) for column in columns] if fitting else []
 
 
 def _agreement(

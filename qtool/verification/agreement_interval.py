@@ -15,7 +15,7 @@ from qtool.core.types import Array
 Z = 1.959964  # standard normal deviations on either side of 95 %
 
 
-def _deviations(freedom: int) -> float:
+def student_deviations(freedom: int) -> float:
     """Return those of Student's distribution: the first terms of its Cornish-Fisher expansion."""
     once, twice = (Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
     return Z + once / freedom + twice / freedom**2
@@ -37,7 +37,7 @@ def share_interval(hits: Array, counts: Array) -> tuple[float, float] | None:
     value, variance = _ratio(hits, counts)
     spread = value * (1 - value)
     size = spread / variance if variance > 0 and spread > 0 else len(counts)
-    deviations = _deviations(len(counts) - 1)
+    deviations = student_deviations(len(counts) - 1)
     z = deviations**2 / size
     middle = (value + z / 2) / (1 + z)
     reach = deviations / (1 + z) * math.sqrt(spread / size + z / (4 * size))
@@ -60,7 +60,7 @@ def cosine_interval(sums: Array, counts: Array) -> tuple[float, float] | None:
     distance = 1 - value
     if distance <= 0 or variance <= 0:
         return value, value
-    reach = _deviations(len(counts) - 1) * math.sqrt(variance) / distance
+    reach = student_deviations(len(counts) - 1) * math.sqrt(variance) / distance
     factor = math.exp(min(reach, 50.0))
     return max(-1.0, 1 - distance * factor), 1 - distance / factor
 
@@ -73,7 +73,7 @@ def rank_interval(value: float, count: int) -> tuple[float, float] | None:
     if count < 4:
         return None
     bounded = min(max(value, -1 + 1e-12), 1 - 1e-12)
-    reach = _deviations(count - 3) * math.sqrt((1 + bounded**2 / 2) / (count - 3))
+    reach = student_deviations(count - 3) * math.sqrt((1 + bounded**2 / 2) / (count - 3))
     return math.tanh(math.atanh(bounded) - reach), math.tanh(math.atanh(bounded) + reach)
 
 

@@ -25,6 +25,8 @@ ESTIMATE, CALIBRATION = "estimate", "calibration"
 """Kinds of samples: held out of everything in the file, or what the file was made of."""
 
 BEYOND = 1.1  # times a calibrated range: new samples leave it
+NEARER = 1.4  # times their own ranges that those of the calibration reach, in the median tensor
+_FEW = 20  # samples that show no rare ones
 _FEW_SHARE = 0.05  # of the samples
 _DECISIVE = 0.5  # share of the error that so few samples have, to say so
 _NAMED = 3  # samples in a sentence
@@ -131,6 +133,18 @@ class CostlySample(NamedTuple):
     reason: str
 
 
+class InBatches(NamedTuple):
+    """The median of the errors where samples ran in batches, which share their scales.
+
+    Attributes:
+        size: samples of a batch.
+        median_db: of the output with the lowest; None without noise.
+    """
+
+    size: int
+    median_db: float | None
+
+
 @dataclass(frozen=True)
 class Estimate(JsonRecord):
     """Errors of all outputs on samples, as they are to be expected on new data.
@@ -142,10 +156,13 @@ class Estimate(JsonRecord):
         place: what ran the file, if it is not the runtime of its target; "" otherwise.
         batch: samples that ran at once, where the activations of a batch share their scales; 0
             otherwise.
+        in_batches: the same in batches, where `batch` is 1; None otherwise.
         costly: the samples that decide the pooled error, if few do.
         clipped: share of the values of inputs and outputs beyond their ranges, 0 to 1.
         beyond: tensor -> how many times its calibrated range these samples reach, the furthest
             first; of tensors that they leave by more than `BEYOND`.
+        reach: how many times their own ranges the calibrated ones are, in the median tensor; 0 if
+            that is not known. Far above 1, rare samples are missing here.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
     """
@@ -157,9 +174,11 @@ class Estimate(JsonRecord):
     outputs: tuple[OutputEstimate, ...]
     place: str = ""
     batch: int = 0
+    in_batches: InBatches | None = None
     costly: tuple[CostlySample, ...] = ()
     clipped: float = 0.0
     beyond: tuple[Reach, ...] = ()
+    reach: float = 0.0
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
 
@@ -188,12 +207,14 @@ class Estimate(JsonRecord):
     def source(self) -> str:
         """The number and kind of the samples, in words."""
         kind = "new sample" if self.kind == ESTIMATE else "calibration sample"
-        batch = f", batch {self.batch}" if self.batch else ""
+        batch = f", batch {self.batch}" if self.batch > 1 else " one by one" if self.batch else ""
         return f"{formats.quantity(self.samples, kind)}{batch}"
 
     def text(self, outputs: Sequence[OutputEstimate]) -> str:
         """Return the figures of some outputs for a summary."""
         place = f"; in {self.place}" if self.place else ""
+        if self.in_batches is not None:
+            place += f"; in batches of {self.in_batches.size} {_db(self.in_batches.median_db)}"
         if len(outputs) == 1:
             (one,) = outputs
             spread = f", {_spread(one)}" if self.samples > 1 and one.median_db is not None else ""
@@ -207,16 +228,9 @@ class Estimate(JsonRecord):
 
     def note(self) -> str | None:
         """Return a sentence on the samples that decide the pooled error, None if many do."""
-        if not self.costly and self.beyond:
-            name, factor = self.beyond[0]
-            tensors = formats.quantity(len(self.beyond), "tensor")
-            return (
-                f"few samples may decide the error over all: new ones leave the calibrated ranges "
-                f"of {tensors}, '{name}' by a factor of {factor:.2f}, and rare ones go further; "
-                "calibrate on more data, or check its extremes"
-            )
         if not self.costly:
-            return None
+            doubt = self._doubt()
+            return doubt and f"few samples may decide the error over all: {doubt}"
         share = sum(each.share for each in self.costly)
         count = formats.quantity(len(self.costly), "sample")
         names = "; ".join(
@@ -227,6 +241,25 @@ class Estimate(JsonRecord):
             f"few samples decide the error over all: {count} of {self.samples} "
             f"{'has' if len(self.costly) == 1 else 'have'} {formats.percent(share)} of it ({names})"
         )
+
+    def _doubt(self) -> str | None:
+        """Return why rare samples that are not among these may decide the pooled error."""
+        if self.beyond:
+            name, factor = self.beyond[0]
+            return (
+                f"new ones leave the calibrated ranges of "
+                f"{formats.quantity(len(self.beyond), 'tensor')}, '{name}' by a factor of "
+                f"{factor:.2f}, and rare ones go further; calibrate on more data, or check its "
+                "extremes"
+            )
+        if self.reach > NEARER:
+            return (
+                f"the ranges of the calibration reach {self.reach:.1f} times as far as those of "
+                f"{self.source}, so that rare ones are missing here; give more data"
+            )
+        if self.kind == ESTIMATE and self.samples < _FEW:
+            return f"rare ones are not among {self.source}; give more data"
+        return None
 
 
 def estimate_outputs(

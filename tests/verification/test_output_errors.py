@@ -9,6 +9,7 @@ import pytest
 
 from qtool.verification.output_errors import (
     ESTIMATE,
+    InBatches,
     OutputErrors,
     Reach,
     estimate_outputs,
@@ -91,3 +92,24 @@ def test_new_samples_beyond_the_ranges_are_a_caution() -> None:
     assert note is not None
     assert "few samples may decide" in note
     assert "of 1 tensor, 'h' by a factor of 1.40" in note
+
+
+def test_missing_extremes_and_few_samples_are_a_caution() -> None:
+    even = estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE)
+    assert even.note() is None
+    short = replace(even, reach=1.8).note()
+    assert short is not None
+    assert "few samples may decide" in short
+    assert "reach 1.8 times as far as those of 64 new samples" in short
+    few = estimate_outputs(errors(np.full(12, 0.01), 12), ESTIMATE).note()
+    assert few is not None
+    assert "rare ones are not among 12 new samples" in few
+
+
+def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> None:
+    found = replace(
+        estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE), batch=1, in_batches=InBatches(32, 33)
+    )
+    text = found.text(found.outputs)
+    assert "(median of 64 new samples one by one, 95 % interval " in text
+    assert text.endswith("; in batches of 32 33.0 dB)")
