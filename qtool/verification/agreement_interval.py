@@ -65,16 +65,27 @@ def cosine_interval(sums: Array, counts: Array) -> tuple[float, float] | None:
     return max(-1.0, 1 - distance * factor), 1 - distance / factor
 
 
-def rank_interval(value: float, count: int) -> tuple[float, float] | None:
-    """Return the interval of Spearman's rank correlation of `count` samples; None below four.
+def rank_interval(value: float, first: Array, second: Array) -> tuple[float, float] | None:
+    """Return the interval of Spearman's rank correlation; None below four samples.
 
-    Fisher's transformation with the variance of Bonett and Wright (2000).
+    The wider one of two: Fisher's with the variance of Bonett and Wright (2000), for numbers that
+    are nearly normal, and that of the mean squared difference of ranks, which few samples may
+    decide. Where no ranks differ, three swaps of neighbours are within it.
+
+    Args:
+        value: the correlation.
+        first, second: float64 [samples], ranks.
     """
-    if count < 4:
+    n, squares = len(first), np.square(first - second)
+    if n < 4:
         return None
+    if not squares.any():
+        return 1 - 36 / (n * (n**2 - 1)), 1.0
+    mean = cosine_interval(1 - (1 - value) * squares / squares.mean(), np.ones(n))
     bounded = min(max(value, -1 + 1e-12), 1 - 1e-12)
-    reach = student_deviations(count - 3) * math.sqrt((1 + bounded**2 / 2) / (count - 3))
-    return math.tanh(math.atanh(bounded) - reach), math.tanh(math.atanh(bounded) + reach)
+    reach = student_deviations(n - 3) * math.sqrt((1 + bounded**2 / 2) / (n - 3))
+    low, high = (math.tanh(math.atanh(bounded) + sign * reach) for sign in (-1, 1))
+    return (low, high) if mean is None else (min(low, mean[0]), max(high, mean[1]))
 
 
 def _ratio(sums: Array, counts: Array) -> tuple[float, float]:

@@ -304,7 +304,7 @@ def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
     x, y = (_ranks(np.nan_to_num(each)) for each in (a, b))
     deviation = x.std() * y.std()
     value = float(((x - x.mean()) * (y - y.mean())).mean() / deviation) if deviation else 0.0
-    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, len(a)))
+    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, x, y))
 
 
 def _ranks(a: Array) -> Array:

@@ -32,7 +32,12 @@ def test_a_single_sample_has_no_interval() -> None:
     one = np.ones(1)
     assert share_interval(one, one) is None
     assert cosine_interval(one, one) is None
-    assert rank_interval(0.9, 3) is None
+    assert rank_interval(0.9, np.arange(3), np.arange(3)[::-1]) is None
+
+
+def test_equal_ranks_may_swap_on_new_samples() -> None:
+    interval = rank_interval(1.0, np.arange(50.0), np.arange(50.0))
+    assert interval == (pytest.approx(1 - 6 * 6 / (50 * 2499)), 1.0)
 
 
 def classes(rng: np.random.Generator, count: int) -> tuple[str, Array, Array]:
