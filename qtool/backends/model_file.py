@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from qtool.backends.export import MakeExport
 from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.session import OtherRuntime
+from qtool.backends.session import OtherRuntime, Session
 from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import Target
@@ -257,8 +257,7 @@ class FileFormat:
         suffix: of its files.
         fits: whether a file has this format.
         open: reads one.
-        session: opens one in its runtime, with a number of threads (0 lets the runtime choose); the
-            result has `get_inputs`, `get_outputs` and `run`, as those of ONNX Runtime.
+        session: opens one in its runtime, with a number of threads (0 lets the runtime choose).
         write_float: writes a canonical graph in float: (graph, path, name of the target).
         export: writes and checks a quantized model.
         check_measurable: checks that the time of files for a target can be measured on this
@@ -272,7 +271,7 @@ class FileFormat:
     suffix: str
     fits: Callable[[str | Path], bool]
     open: Callable[[Path], ModelFile]
-    session: Callable[[str | Path, int], Any]
+    session: Callable[[str | Path, int], Session]
     write_float: Callable[[FloatGraph, str | Path, str], Path]
     export: MakeExport
     check_measurable: Callable[[Target], None]

@@ -1,37 +1,70 @@
-"""An open model file, with the interface of ONNX Runtime's sessions whatever its format."""
+"""An open model file: what an adapter of each runtime offers, whatever the format of the file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
-import numpy as np
+from qtool.core.types import Array
 
-from qtool.core.errors import VerificationError
-from qtool.core.versions import version_of
+Clock = Callable[[], float]
+"""Returns seconds since an arbitrary moment."""
+
+
+@dataclass(frozen=True)
+class PortInfo:
+    """An input or output as a session describes it.
+
+    Attributes:
+        name: in the model.
+        type: "tensor(float)", ..., as in ONNX.
+        shape: numbers, names for dynamic sizes, None for those without a name.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
 
 
 class Session(Protocol):
-    """What `qtool.backends.table.open_model` returns."""
+    """What `qtool.backends.table.open_model` returns; it lives as long as the file is used."""
 
-    def get_inputs(self) -> Sequence[Any]:
-        """Return the inputs, each with a name, a type and a shape."""
+    @property
+    def inputs(self) -> Sequence[PortInfo]:
+        """The inputs in order."""
 
-    def get_outputs(self) -> Sequence[Any]:
-        """Return the outputs, as the inputs."""
+    @property
+    def outputs(self) -> Sequence[PortInfo]:
+        """The outputs in order."""
 
-    def run(self, names: None, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return all outputs."""
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs for one batch, whose arrays are in the order of the inputs.
+
+        Raises:
+            VerificationError: the runtime fails; names it.
+        """
+
+    def seconds(self, arrays: Sequence[Array], times: int, clock: Clock) -> float:
+        """Return the duration of some runs of one batch.
+
+        Args:
+            arrays: as for `run`.
+            times: number of runs.
+            clock: for runs in this process; a runtime in another one measures its CPU time itself.
+
+        Raises:
+            VerificationError: as for `run`.
+        """
 
 
-@runtime_checkable
-class TimedSession(Session, Protocol):
-    """A session in another process, which measures there how long it runs."""
-
-    def seconds(self, feed: Mapping[str, Any], times: int) -> float:
-        """Return the CPU time of some runs, in seconds."""
+def time_calls(call: Callable[[], object], times: int, clock: Clock) -> float:
+    """Return the seconds that some calls take."""
+    start = clock()
+    for _ in range(times):
+        call()
+    return clock() - start
 
 
 @runtime_checkable
@@ -64,23 +97,3 @@ class OtherRuntime:
 
     def __str__(self) -> str:
         return f"{self.title}, version {self.version()}"
-
-
-def feeds(model: Session, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Return input name -> array, for arrays in the order of the inputs."""
-    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
-
-
-def run(model: Session, arrays: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Run one batch and return the outputs; arrays in the order of the inputs.
-
-    Raises:
-        VerificationError: the runtime fails.
-    """
-    try:
-        return model.run(None, feeds(model, arrays))
-    except VerificationError:
-        raise  # names its runtime
-    except Exception as error:
-        runtime = f"onnxruntime {version_of('onnxruntime')}"
-        raise VerificationError(f"{runtime} fails on the model: {error}") from error

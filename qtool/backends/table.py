@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
-from qtool.backends.session import OtherRuntime
+from qtool.backends.session import OtherRuntime, Session
 from qtool.backends.tflite.model_file import TFLITE
 from qtool.core.errors import FileError, OptionError, PlanError
 from qtool.core.graph import FloatGraph
@@ -77,7 +76,7 @@ def open_file(path: str | Path) -> ModelFile:
     return format_of_file(path).open(path)
 
 
-def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Any:
+def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
     """Open a file in a runtime; see `FileFormat.session`.
 
     Args:

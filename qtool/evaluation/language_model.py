@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from qtool.backends.session import run
+from qtool.backends.session import Session
 from qtool.core.data import MASK
 from qtool.core.types import Array
 
@@ -97,7 +96,7 @@ def _log_softmax(logits: Array) -> Array:
     return scores
 
 
-def find_language_model(model: Any, arrays: Sequence[Array]) -> LanguageModel | None:
+def find_language_model(model: Session, arrays: Sequence[Array]) -> LanguageModel | None:
     """Return where a causal language model has its tokens; None for any other model.
 
     A model is one if it takes token ids [samples, tokens], its logits have an entry for each token
@@ -109,7 +108,7 @@ def find_language_model(model: Any, arrays: Sequence[Array]) -> LanguageModel | 
             dynamically quantized one depend on every token.
         arrays: a batch in the order of the file's inputs.
     """
-    names = [i.name for i in model.get_inputs()]
+    names = [i.name for i in model.inputs]
     ids = _token_ids(names, arrays)
     if ids is None or arrays[ids].shape[1] < 2:
         return None
@@ -117,8 +116,8 @@ def find_language_model(model: Any, arrays: Sequence[Array]) -> LanguageModel | 
     positions = names.index(POSITIONS) if POSITIONS in names else None
     cache = tuple(i for i, a in enumerate(arrays) if names[i].startswith(CACHE) and a.ndim == 4)
     one = _first_sample(model, arrays)
-    outputs = run(model, one)
-    logits = _logits([o.name for o in model.get_outputs()], outputs, arrays[ids])
+    outputs = model.run(one)
+    logits = _logits([o.name for o in model.outputs], outputs, arrays[ids])
     if logits is None:
         return None
     candidate = LanguageModel(ids, mask, positions, cache, logits)
@@ -134,9 +133,9 @@ def _token_ids(names: Sequence[str], arrays: Sequence[Array]) -> int | None:
     return None
 
 
-def _first_sample(model: Any, arrays: Sequence[Array]) -> list[Array]:
+def _first_sample(model: Session, arrays: Sequence[Array]) -> list[Array]:
     """Return the first sample, or the batch where the file has a fixed number of samples."""
-    sizes = [i.shape[0] if i.shape else None for i in model.get_inputs()]
+    sizes = [i.shape[0] if i.shape else None for i in model.inputs]
     cut = not any(isinstance(size, int) for size in sizes)
     return [a[:1] if cut and a.ndim else a for a in arrays]
 
@@ -150,7 +149,7 @@ def _logits(names: Sequence[str], outputs: Sequence[Array], ids: Array) -> int |
     return None
 
 
-def _is_causal(place: LanguageModel, model: Any, one: list[Array], before: Array) -> bool:
+def _is_causal(place: LanguageModel, model: Session, one: list[Array], before: Array) -> bool:
     """Return True if another last token changes its own logits, and none before them."""
     kept = np.flatnonzero(place.token_mask(one)[0])
     if len(kept) < 2:
@@ -158,7 +157,7 @@ def _is_causal(place: LanguageModel, model: Any, one: list[Array], before: Array
     last = int(kept[-1])
     ids = one[place.ids].copy()
     ids[:, last] = np.where(ids[:, last] > 0, ids[:, last] - 1, ids[:, last] + 1)
-    after = run(model, [ids if i == place.ids else a for i, a in enumerate(one)])[place.logits]
+    after = model.run([ids if i == place.ids else a for i, a in enumerate(one)])[place.logits]
     first = int(kept[0])
     change = np.abs(after[0] - before[0]).max(-1) / max(float(np.abs(before[0]).max()), 1e-30)
     return bool((change[first:last] <= SAME).all() and change[last] > SAME)

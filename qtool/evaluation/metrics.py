@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.data import Batch, to_batch
 from qtool.core.errors import DataError, OptionError, describe
@@ -343,7 +342,7 @@ class FileFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         batch = Batch(to_batch(list(args)).args if args else (), to_batch(kwargs).kwargs)
         arrays = self.feeder.arrays(batch, next(self.calls))
-        outputs = tuple(torch.from_numpy(o) for o in run(self.session, arrays))
+        outputs = tuple(torch.from_numpy(o) for o in self.session.run(arrays))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def eval(self) -> FileFunction:

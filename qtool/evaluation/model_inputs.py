@@ -45,7 +45,7 @@ class Feeder:
     """The inputs of a file; converts batches to arrays for them."""
 
     def __init__(self, file: str | Path) -> None:
-        self.inputs = open_model(file).get_inputs()
+        self.inputs = open_model(file).inputs
         names = frozenset(i.name for i in self.inputs)
         self._arguments = Arguments(None, names, names)
 
@@ -122,7 +122,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
         DataError: they do not.
     """
     first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
-    outputs = len(open_model(files[0]).get_outputs())
+    outputs = len(open_model(files[0]).outputs)
     for file in files[1:]:
         other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
         names, own = ([name for name, *_ in inputs] for inputs in (first, other))
@@ -143,7 +143,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
                 f"({_listed(first)}); compare models of one task"
             )
-        if (count := len(open_model(file).get_outputs())) != outputs:
+        if (count := len(open_model(file).outputs)) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
 
 
@@ -153,7 +153,7 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
 
 def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
     """Return a batch cut or repeated to `size` samples; None if the file has another fixed size."""
-    inputs = open_model(file).get_inputs()
+    inputs = open_model(file).inputs
     fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
     if any(f != size for f in fixed):
         return None
@@ -197,7 +197,7 @@ def random_inputs(
         DataError: an input has a type that cannot be generated.
     """
     generator = np.random.default_rng(seed)
-    inputs = [_describe(i) for i in open_model(path).get_inputs()]
+    inputs = [_describe(i) for i in open_model(path).inputs]
     ranges = open_file(path).input_ranges()
     if odd := [i for i in inputs if i.dtype not in _DTYPES.values()]:
         raise DataError(

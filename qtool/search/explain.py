@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.session import run
+from qtool.backends.session import Session
 from qtool.backends.table import open_model
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
@@ -220,10 +220,10 @@ class Explainer:
         model = self.sessions[chosen]
         if model is None:  # everything is in float
             return True
-        scores = torch.from_numpy(run(model, self._bind(batch).arrays())[0])
+        scores = torch.from_numpy(model.run(self._bind(batch).arrays())[0])
         return int(_scores_at(scores, place).argmax()) == right
 
-    def _open_session(self, chosen: frozenset[int]) -> Any:
+    def _open_session(self, chosen: frozenset[int]) -> Session | None:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
         with scratch_folder() as folder:
             try:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.session import run
+from qtool.backends.session import Session
 from qtool.backends.table import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track
@@ -123,7 +123,7 @@ class Judge:
             arrays = feeder.arrays(item, index)
             reader = self._reader = self._reader or OutputReader(self._session, arrays)
             before = self._float_outputs(reader, index, arrays)
-            after = reader.padding.strip(arrays, run(opened, arrays))
+            after = reader.padding.strip(arrays, opened.run(arrays))
             parts.append(reader.read(arrays, [before, after]))
         if not parts:
             raise DataError("the evaluation data is empty; give at least one batch")
@@ -153,14 +153,14 @@ class Judge:
     def _float_outputs(self, reader: OutputReader, index: int, arrays: list[Array]) -> list[Array]:
         if index < len(self._kept):
             return self._kept[index]
-        outputs = reader.padding.strip(arrays, run(self._session, arrays))
+        outputs = reader.padding.strip(arrays, self._session.run(arrays))
         self._bytes += sum(a.nbytes for a in outputs)
         if index == len(self._kept) and self._bytes <= MAX_KEPT:
             self._kept.append(outputs)
         return outputs
 
     @cached_property
-    def _session(self) -> Any:
+    def _session(self) -> Session:
         return open_model(self.file)
 
     def _metric(self, file: Path, measured: SampleStatistics) -> Metric | None:

@@ -36,8 +36,8 @@ class Padding:
     @classmethod
     def of_session(cls, session: Any) -> Padding:
         """Return the token axes of a file, given its session."""
-        inputs = {i.name: i.shape for i in session.get_inputs()}
-        return cls._of(inputs, [o.shape for o in session.get_outputs()])
+        inputs = {i.name: i.shape for i in session.inputs}
+        return cls._of(inputs, [o.shape for o in session.outputs])
 
     @classmethod
     def of_graph(cls, graph: FloatGraph) -> Padding:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.evaluation.language_model import find_language_model
 from tests.evaluation.language_models import DYNAMIC, Tagger, texts, write_tagger
 
@@ -20,7 +20,7 @@ def arrays(batch: dict[str, torch.Tensor]) -> list[np.ndarray]:
 
 
 def test_a_causal_model_has_its_tokens_and_logits(tmp_path: Path) -> None:
-    model = session(write_tagger(tmp_path / "a.onnx"))
+    model = OnnxSession(write_tagger(tmp_path / "a.onnx"))
     place = find_language_model(model, arrays(texts()[0]))
     assert place is not None
     assert (place.ids, place.mask, place.positions, place.cache, place.logits) == (
@@ -33,12 +33,12 @@ def test_a_causal_model_has_its_tokens_and_logits(tmp_path: Path) -> None:
 
 
 def test_tokens_that_see_later_ones_are_not_predicted(tmp_path: Path) -> None:
-    model = session(write_tagger(tmp_path / "a.onnx", causal=False))
+    model = OnnxSession(write_tagger(tmp_path / "a.onnx", causal=False))
     assert find_language_model(model, arrays(texts()[0])) is None
 
 
 def test_a_single_token_has_no_next_one(tmp_path: Path) -> None:
-    model = session(write_tagger(tmp_path / "a.onnx"))
+    model = OnnxSession(write_tagger(tmp_path / "a.onnx"))
     assert find_language_model(model, [a[:, :1] for a in arrays(texts()[0])]) is None
 
 
@@ -46,14 +46,14 @@ def test_classes_of_tokens_are_no_vocabulary(tmp_path: Path) -> None:
     tagger = Tagger(causal=True)
     tagger.head = nn.Linear(16, 3)
     file = qtool.capture_model(tagger.eval(), texts()[0], DYNAMIC).export_float(tmp_path / "a.onnx")
-    assert find_language_model(session(file), arrays(texts()[0])) is None
+    assert find_language_model(OnnxSession(file), arrays(texts()[0])) is None
 
 
 def test_losses_are_those_of_torch_without_padding(tmp_path: Path) -> None:
-    model, inputs = session(write_tagger(tmp_path / "a.onnx")), arrays(texts()[0])
+    model, inputs = OnnxSession(write_tagger(tmp_path / "a.onnx")), arrays(texts()[0])
     place = find_language_model(model, inputs)
     assert place is not None
-    (logits,) = run(model, inputs)
+    (logits,) = model.run(inputs)
     losses = place.losses(inputs, logits)
     ids, mask = (torch.from_numpy(a) for a in inputs)
     expected = nn.functional.cross_entropy(

@@ -21,7 +21,6 @@ import torch
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.session import VERSION
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core import graph as G
 from qtool.core.errors import QtoolError
@@ -52,7 +51,7 @@ def _onnxruntime(path: Path) -> Run:
 def _litert(path: Path) -> Run:
     pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
     session = open_model(path)
-    return lambda x: run(session, [x])[0]
+    return lambda x: session.run([x])[0]
 
 
 def _openvino(path: Path) -> Run:

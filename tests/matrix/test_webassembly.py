@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.planning.plan import Execution
 from tests.operators.arms import _Arms
@@ -35,7 +34,7 @@ def test_operators_give_the_same_codes(names: list[str], tmp_path: Path) -> None
     model = qtool.quantize(network, [inputs], accuracy="fast")
     model.export(path)
     arrays = [x.numpy() for x in inputs]
-    here, web = (run(open_model(path, runtime=r), arrays) for r in ("onnxruntime", "node"))
+    here, web = (open_model(path, runtime=r).run(arrays) for r in ("onnxruntime", "node"))
     in_float = {
         d.node.partition(".")[0] for d in model.plan.nodes if d.execution is not Execution.INTEGER
     }

@@ -11,7 +11,6 @@ from torch import nn
 
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.sqnr import sqnr
 from qtool.planning.result_parts import refine_results
@@ -28,7 +27,7 @@ def test_the_simulation_has_the_codes_of_the_file(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed")
     model, x = small_head("tflite")
     model.export(tmp_path / "model.tflite", verify=False)
-    (file,) = run(open_model(tmp_path / "model.tflite"), [x.numpy()])
+    (file,) = open_model(tmp_path / "model.tflite").run([x.numpy()])
     with torch.no_grad():
         real, coarse = model.reference.module(x).numpy(), model(x).numpy()
         refine_results(model.module, model.plan)

@@ -24,7 +24,7 @@ def session(mask: Any, *outputs: Any) -> Any:
     inputs = [SimpleNamespace(name="ids", shape=mask)] if mask else []
     inputs += [SimpleNamespace(name="attention_mask", shape=mask)] if mask else []
     made = [SimpleNamespace(shape=shape) for shape in outputs]
-    return SimpleNamespace(get_inputs=lambda: inputs, get_outputs=lambda: made)
+    return SimpleNamespace(inputs=inputs, outputs=made)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.onnxruntime.self_test.run import check_self_test
-from qtool.backends.onnxruntime.session import session
+from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime_web.session import NODE
@@ -377,7 +377,7 @@ ONNX = FileFormat(
     OnnxFile.suffix,
     lambda _: True,
     OnnxFile,
-    lambda path, threads: session(path, threads=threads),
+    OnnxSession,
     write_float,
     OnnxExport,
     check_measurable,

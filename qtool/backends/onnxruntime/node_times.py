@@ -18,11 +18,11 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
     RUNTIME,
     cpu_session,
+    feeds,
     read_graph,
     without_suffix,
     write_graph,
 )
-from qtool.backends.session import feeds
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
@@ -64,7 +64,7 @@ def _events(
     write_graph(options, folder / "optimised.onnx")
     try:
         model = cpu_session(str(file), options, threads)
-        feed = feeds(model, list(inputs))
+        feed = feeds(model, inputs)
         for _ in range(runs + 1):
             model.run(None, feed)
     except Exception as error:

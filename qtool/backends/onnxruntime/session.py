@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.runtime import Arrays, Runtime
-from qtool.backends.session import run
+from qtool.backends.session import Clock, PortInfo, time_calls
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
+from qtool.core.types import Array
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
@@ -80,6 +82,52 @@ def cpu_session(
     )
 
 
+def feeds(model: ort.InferenceSession, arrays: Arrays) -> dict[str, Any]:
+    """Return input name -> array, for arrays in the order of the inputs."""
+    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
+
+
+def run(model: ort.InferenceSession, arrays: Arrays) -> list[Array]:
+    """Run one batch and return the outputs; arrays in the order of the inputs.
+
+    Raises:
+        VerificationError: the runtime fails.
+    """
+    try:
+        return list(model.run(None, feeds(model, arrays)))
+    except Exception as error:
+        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+
+
+class OnnxSession:
+    """See `Session`: an ONNX file on the CPU.
+
+    Args:
+        path: the file.
+        threads: 0 lets the runtime choose.
+
+    Raises:
+        VerificationError: the runtime refuses the file.
+    """
+
+    def __init__(self, path: str | Path, threads: int = 0) -> None:
+        self._session = session(path, threads=threads)
+        self.inputs, self.outputs = (
+            [PortInfo(port.name, port.type, tuple(port.shape)) for port in ports]
+            for ports in (self._session.get_inputs(), self._session.get_outputs())
+        )
+
+    def run(self, arrays: Arrays) -> list[Array]:
+        return run(self._session, arrays)
+
+    def seconds(self, arrays: Arrays, times: int, clock: Clock) -> float:
+        try:
+            call = partial(self._session.run, None, feeds(self._session, arrays))
+            return time_calls(call, times, clock)
+        except Exception as error:
+            raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+
+
 def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:
     """Return the file with more outputs, as bytes.
 
@@ -120,7 +168,7 @@ def without_suffix(name: str) -> str:
 
 
 def _run(path: str | Path, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-    return run(session(path), list(arrays))
+    return run(session(path), arrays)
 
 
 ONNXRUNTIME = Runtime(

@@ -1,27 +1,26 @@
-"""An ONNX file in onnxruntime-web, behind the interface of an ONNX Runtime session."""
+"""A session of an ONNX file in onnxruntime-web."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnxruntime.session import session
+from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime_web.node_process import PROCESS, REMEDY, version
-from qtool.backends.session import OtherRuntime
+from qtool.backends.session import Clock, OtherRuntime
 from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
+from qtool.core.types import Array
 
 WARM_UP = 1.0
 """Seconds until the engine of node has compiled the kernels that run."""
 
 
 class WebSession:
-    """An ONNX file that node runs, on one thread.
+    """See `Session`: an ONNX file that node runs, on one thread.
 
     Args:
         path: the file.
@@ -37,9 +36,8 @@ class WebSession:
             raise OptionError(
                 f"onnxruntime-web runs on one thread here; give {argument('--threads', '1')}"
             )
-        here = session(path)  # in node inputs have no names for their dimensions
-        self._inputs: Sequence[Any] = here.get_inputs()
-        self._outputs: Sequence[Any] = here.get_outputs()
+        here = OnnxSession(path)  # in node inputs have no names for their dimensions
+        self.inputs, self.outputs = here.inputs, here.outputs
         path = Path(path).resolve()
         weights = [[str(f.relative_to(path.parent)), str(f)] for f in model_files(path)[1:]]
         response, _ = PROCESS.call("open", model=str(path), external=weights)
@@ -47,27 +45,16 @@ class WebSession:
         self._warm_shapes: tuple[Any, ...] = ()
         weakref.finalize(self, PROCESS.release, response["process"], self._id)
 
-    def get_inputs(self) -> Sequence[Any]:
-        return self._inputs
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        return list(PROCESS.call("run", arrays, id=self._id)[1])
 
-    def get_outputs(self) -> Sequence[Any]:
-        return self._outputs
-
-    def run(self, _: None, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return all outputs. The first argument is None, as for ONNX Runtime."""
-        return list(PROCESS.call("run", self._arrays(feed), id=self._id)[1])
-
-    def seconds(self, feed: Mapping[str, Any], times: int) -> float:
+    def seconds(self, arrays: Sequence[Array], times: int, clock: Clock) -> float:  # noqa: ARG002
         """Return the CPU time of some runs in seconds, which node measures after a warm-up."""
-        arrays = self._arrays(feed)
         shapes = tuple(a.shape for a in arrays)
         warm = 0.0 if shapes == self._warm_shapes else WARM_UP
         self._warm_shapes = shapes
         response, _ = PROCESS.call("time", arrays, id=self._id, times=times, warm=warm)
         return float(response["seconds"])
-
-    def _arrays(self, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        return [np.asarray(feed[i.name]) for i in self._inputs]
 
 
 NODE = OtherRuntime("node", "onnxruntime-web in node", version, REMEDY, WebSession)

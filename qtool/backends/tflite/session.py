@@ -1,4 +1,4 @@
-"""A TFLite file behind the interface of an ONNX Runtime session, for evaluation and timing.
+"""A session of a TFLite file, for evaluation and timing.
 
 Arrays are in the layout of the network, and floats at the interface. The file runs as applications
 run it, with XNNPACK, inside this process; a first run in another one shows that it does not crash.
@@ -7,16 +7,17 @@ run it, with XNNPACK, inside this process; a first run in another one shows that
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qtool.backends.session import Clock, PortInfo, time_calls
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.tflite_file import Port, TfliteFile
+from qtool.core.types import Array
 
 _TYPES = {
     "float32": "tensor(float)",
@@ -25,23 +26,8 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PortInfo:
-    """An input or output as a session describes it.
-
-    Attributes:
-        name: of the network.
-        type: "tensor(float)", ...
-        shape: a name for the batch.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int | str, ...]
-
-
 class LitertSession:
-    """A TFLite file that can be run.
+    """See `Session`: a TFLite file in LiteRT.
 
     Args:
         path: the file.
@@ -55,39 +41,41 @@ class LitertSession:
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         litert.require()
         self.file = TfliteFile(path)
+        self.inputs, self.outputs = (
+            [_info(port) for port in ports] for ports in (self.file.inputs, self.file.outputs)
+        )
         zeros = [np.zeros([abs(s) for s in p.shape], p.dtype) for p in self.file.inputs]
         self.file.run(zeros, default=True)
         with _quiet():
             self._interpreter = litert.interpreter(str(path), "AUTO", threads=max(threads, 1))
             litert.invoke(self._interpreter, str(path), self.file.arrays(zeros))
         self._last: tuple[list[Any], list[np.ndarray[Any, Any]]] = ([], [])
+        self._timed: list[Array] = []  # the inputs that the interpreter has
 
-    def get_inputs(self) -> list[PortInfo]:
-        return [_info(p) for p in self.file.inputs]
-
-    def get_outputs(self) -> list[PortInfo]:
-        return [_info(p) for p in self.file.outputs]
-
-    def run(self, _: None, feed: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-        """Return all outputs. The first argument is None, as for ONNX Runtime."""
-        arrays = [feed[p.name] for p in self.file.inputs]
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
         if [id(a) for a in arrays] != [id(a) for a in self._last[0]]:
-            self._last = arrays, self.file.arrays(arrays)
+            self._last = list(arrays), self.file.arrays(list(arrays))
+        self._timed = []
         results = self.file.split(self._last[1], self._invoke)
         return [port.back(r) for port, r in zip(self.file.outputs, results, strict=True)]
 
-    def prepared(self, feed: Mapping[str, Any]) -> Callable[[], object]:
-        """Return a function that runs on inputs that are there already: setting them and reading
-        outputs in Python takes longer than a small network, and no application does it so.
+    def seconds(self, arrays: Sequence[Array], times: int, clock: Clock) -> float:
+        """Return the seconds of some runs on inputs that are there already: setting them and
+        reading outputs in Python takes longer than a small network, and no application does it so.
 
         A file of a fixed batch of 1 runs once for each sample.
         """
-        arrays = self.file.arrays([feed[p.name] for p in self.file.inputs])
-        invoke, samples = self._interpreter.invoke, 1
-        if self.file.is_fixed:
-            samples, arrays = len(arrays[0]), [a[:1] for a in arrays]
-        litert.invoke(self._interpreter, str(self.file.path), arrays)
-        return invoke if samples == 1 else lambda: [invoke() for _ in range(samples)]
+        fixed = self.file.is_fixed and bool(arrays)
+        samples = len(arrays[0]) if fixed else 1
+        if list(map(id, arrays)) != list(map(id, self._timed)):
+            stored = self.file.arrays(list(arrays))
+            self._timed = list(arrays)
+            litert.invoke(
+                self._interpreter,
+                str(self.file.path),
+                [a[:1] for a in stored] if fixed else stored,
+            )
+        return time_calls(self._interpreter.invoke, times * samples, clock)
 
     def _invoke(self, arrays: Any) -> list[np.ndarray[Any, Any]]:
         return litert.outputs(litert.invoke(self._interpreter, str(self.file.path), arrays))

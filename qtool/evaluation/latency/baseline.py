@@ -82,7 +82,7 @@ class Baseline:
         dimensions."""
         if not is_file(file):
             return False
-        own = {i.name: i.shape for i in open_model(file).get_inputs()}
+        own = {i.name: i.shape for i in open_model(file).inputs}
         inputs = self._captured.graph.inputs
         return list(own) == [i.name for i in inputs] and all(
             len(own[i.name]) == len(i.shape)

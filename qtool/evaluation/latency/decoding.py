@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.session import run
+from qtool.backends.session import Session
 from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
@@ -88,9 +88,9 @@ def _resized_cache(cache: Array, length: int) -> Array:
     return np.ascontiguousarray(np.take(cache, np.arange(length) % cache.shape[2], axis=2))
 
 
-def _runs(model: Any, inputs: Sequence[Array]) -> bool:
+def _runs(model: Session, inputs: Sequence[Array]) -> bool:
     try:
-        run(model, list(inputs))
+        model.run(inputs)
     except VerificationError:
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.backends.session import PreparedSession, Session, TimedSession, feeds
+from qtool.backends.session import Clock
 from qtool.backends.table import open_model
 from qtool.core import formats
-from qtool.core.errors import VerificationError
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
 
@@ -30,9 +28,6 @@ TICK = 1e-9  # seconds: of the finest clock; the time of a turn is at least that
 
 PROMPT, STEP = "prompt", "step"
 """Phases of a decoder: all tokens of a text at once; one token with the others in the cache."""
-
-Clock = Callable[[], float]
-"""Returns seconds since an arbitrary moment."""
 
 thread_clock: Clock = (
     time.thread_time if time.get_clock_info("thread_time").resolution <= FINE else time.perf_counter
@@ -177,13 +172,8 @@ def _rounds(
 ) -> Iterator[list[float]]:
     """Yield the seconds of one run of each file per round, after a warm-up."""
     sessions = [open_model(f, threads, runtime) for f in files]
-    runs = [_timed(s, feeds(s, list(inputs)), clock) for s in sessions]
-    try:
-        in_a_row = _measurable(runs, in_a_row)
-    except VerificationError:
-        raise  # names its runtime
-    except Exception as error:
-        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+    runs = [partial(s.seconds, inputs, clock=clock) for s in sessions]
+    in_a_row = _measurable(runs, in_a_row)
     first = 0
     while True:
         row = [0.0] * len(runs)
@@ -201,23 +191,6 @@ def _measurable(runs: Sequence[Callable[[int], float]], in_a_row: int) -> int:
         in_a_row = max(2 * in_a_row, 2 * WARM_UP)
         took = [run(in_a_row) for run in runs]
     return in_a_row
-
-
-def _timed(model: Session, feed: Mapping[str, Any], clock: Clock) -> Callable[[int], float]:
-    """Return a function that runs a model some times and returns the seconds of all runs."""
-    if isinstance(model, TimedSession):
-        return lambda times: model.seconds(feed, times)
-    once: Callable[[], object] = partial(model.run, None, feed)
-    if isinstance(model, PreparedSession):
-        once = model.prepared(feed)
-
-    def run(times: int) -> float:
-        start = clock()
-        for _ in range(times):
-            once()
-        return clock() - start
-
-    return run
 
 
 def _timing(times: np.ndarray[Any, Any], batch: int, threads: int, seconds: float) -> Timing:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
@@ -165,7 +164,7 @@ def measure_outputs(
         if statistics.has(index, arrays):
             continue
         reader = reader or OutputReader(sessions[0], arrays)
-        outputs = [reader.padding.strip(arrays, run(s, arrays)) for s in sessions]
+        outputs = [reader.padding.strip(arrays, s.run(arrays)) for s in sessions]
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, outputs, context), arrays)
         if time.monotonic() - saved > SAVE_EVERY:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.session import Session
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, find_language_model
@@ -129,7 +130,7 @@ class OutputReader:
     What the outputs are is decided on the first batch with the first file.
     """
 
-    def __init__(self, model: Any, arrays: Sequence[Array]) -> None:
+    def __init__(self, model: Session, arrays: Sequence[Array]) -> None:
         """
         Args:
             model: session of the first file.
@@ -137,7 +138,7 @@ class OutputReader:
         """
         self.padding = Padding.of_session(model)
         self.language_model = find_language_model(model, arrays)
-        self.names = [o.name for o in model.get_outputs()]
+        self.names = [o.name for o in model.outputs]
         self.per_token = LOGITS in self.names[0]
 
     def read(

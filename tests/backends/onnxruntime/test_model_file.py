@@ -14,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime.session import session
-from qtool.backends.session import run
+from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.table import open_file
 from qtool.core.errors import VerificationError
 from qtool.core.sqnr import sqnr

@@ -9,8 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from qtool.backends.onnxruntime.session import RUNTIME, optimised_graph, session
-from qtool.backends.session import feeds, run
+from qtool.backends.onnxruntime.session import RUNTIME, feeds, optimised_graph, run, session
 from qtool.core.errors import VerificationError
 from tests.backends.onnx.export.networks import exported, samples
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.session import feeds
 from qtool.backends.table import open_file, open_model
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.latency import baseline as module
@@ -113,7 +112,7 @@ def test_a_file_that_cannot_run_the_batches_is_no_baseline(
         path.unlink()
     baseline = Baseline(captured, tmp_path, "onnxruntime")
     assert baseline.timed == tmp_path / "float.onnx"
-    open_model(baseline.timed).run(None, feeds(open_model(baseline.timed), [X.numpy()]))
+    open_model(baseline.timed).run([X.numpy()])
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +145,7 @@ def test_the_float_tflite_file_runs(
     assert baseline.profiled == baseline.timed
     assert baseline.origin == "the float model, exported by qtool; timed: float .tflite"
     found = open_model(baseline.timed)
-    (output,) = found.run(None, feeds(found, [X.numpy()]))
+    (output,) = found.run([X.numpy()])
     np.testing.assert_allclose(output, network()(X).detach().numpy(), atol=1e-4)
     speed = model.speed(path, seconds=0.01)
     assert speed is not None
@@ -210,7 +209,7 @@ def test_one_run_is_the_batch_for_other_files(own: Path) -> None:
 
 
 def test_two_files_alone_are_compared_with_each_other(own: Path, timed: list[Any]) -> None:
-    name = open_model(own).get_inputs()[0].name
+    name = open_model(own).inputs[0].name
     result = evaluate_files(own, own, [{name: X}])
     assert timed[0][0] == [own, own]
     assert "as fast as float (" in str(result)

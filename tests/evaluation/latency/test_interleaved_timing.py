@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from qtool.backends.session import time_calls
 from qtool.evaluation.latency import interleaved_timing
 from qtool.evaluation.latency.interleaved_timing import (
     Ratio,
@@ -19,6 +20,16 @@ from qtool.evaluation.latency.interleaved_timing import (
     time_files,
 )
 from tests.evaluation.onnx_files import linear_file
+
+
+class Pretended:
+    """A session whose runs call a function."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def seconds(self, arrays, times, clock):
+        return time_calls(self.call, times, clock)
 
 
 def pretend(monkeypatch, *columns):
@@ -82,15 +93,9 @@ def test_stops_when_the_time_is_up(monkeypatch):
 def test_order_rotates(monkeypatch, tmp_path):
     order = []
 
-    class Session:
-        def __init__(self, name):
-            self.name = name
-
-        def run(self, outputs, feed):
-            order.append(self.name)
-
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda f, *_: Session(f))
-    monkeypatch.setattr(interleaved_timing, "feeds", lambda s, i: {})
+    monkeypatch.setattr(
+        interleaved_timing, "open_model", lambda f, *_: Pretended(lambda: order.append(f))
+    )
     rounds = interleaved_timing._rounds(["a", "b", "c"], [], 1, iter(range(10**6)).__next__)
     warm = 3 * interleaved_timing.WARM_UP
     assert all(len(row) == 3 for row in itertools.islice(rounds, 3))
@@ -100,12 +105,7 @@ def test_order_rotates(monkeypatch, tmp_path):
 
 def test_a_session_in_another_process_measures_itself(monkeypatch):
     class Elsewhere:
-        def get_inputs(self):
-            return []
-
-        get_outputs = run = get_inputs
-
-        def seconds(self, feed, times):
+        def seconds(self, arrays, times, clock):
             return 0.25 * times
 
     monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Elsewhere())
@@ -134,15 +134,9 @@ def test_inputs_that_are_there_already_are_not_timed(monkeypatch):
 def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
     ran = []
 
-    class Session:
-        def __init__(self, path):
-            self.path = path
-
-        def run(self, _, feed):
-            ran.append(self.path)
-
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda path, *_: Session(path))
-    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+    monkeypatch.setattr(
+        interleaved_timing, "open_model", lambda f, *_: Pretended(lambda: ran.append(f))
+    )
     ticks = itertools.count()  # each look at the clock is a second later
     found = time_files(
         ["a", "b"], [np.zeros(1)], seconds=0, least_rounds=1, in_a_row=4, clock=lambda: next(ticks)
@@ -155,12 +149,7 @@ def test_runs_that_are_shorter_than_a_tick_of_the_clock_run_in_a_row(monkeypatch
     """A clock that ticks every ten runs reads 0 for most single ones: no ratio is made of those."""
     ran = itertools.count(1)
 
-    class Short:
-        def run(self, _, feed):
-            next(ran)
-
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Short())
-    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Pretended(lambda: next(ran)))
 
     def clock() -> float:
         return copy.copy(ran).__next__() // 10 * 1e-3
@@ -171,12 +160,7 @@ def test_runs_that_are_shorter_than_a_tick_of_the_clock_run_in_a_row(monkeypatch
 
 
 def test_a_clock_that_stands_still_gives_no_warning(monkeypatch):
-    class Short:
-        def run(self, _, feed):
-            pass
-
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Short())
-    monkeypatch.setattr(interleaved_timing, "feeds", lambda model, inputs: {})
+    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Pretended(int))
     found = time_files(["a", "b"], [np.zeros(1)], seconds=0, clock=lambda: 0.0)
     assert found.ratios[1].median == 1.0
 

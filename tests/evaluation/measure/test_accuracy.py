@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.onnxruntime.session import run, session
+from qtool.backends.onnxruntime.session import OnnxSession, run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
 from qtool.evaluation.measure.accuracy import measure_outputs, summarize
@@ -124,10 +124,8 @@ def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
     with pytest.raises(KilledError):
         measure_outputs(files, _stopping(x.split(10), 3), store=store)
     ran = []
-    from qtool.evaluation.measure import accuracy
-
-    run = accuracy.run
-    monkeypatch.setattr(accuracy, "run", lambda s, a: ran.append(1) or run(s, a))
+    run = OnnxSession.run
+    monkeypatch.setattr(OnnxSession, "run", lambda s, a: ran.append(1) or run(s, a))
     resumed = measure_outputs(files, x.split(10), store=store)
     assert len(ran) == 2 * len(files)  # two batches were left
     whole = measure_outputs(files, x.split(10))

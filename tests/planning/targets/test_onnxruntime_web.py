@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.session import run
 from qtool.backends.table import open_model
 from qtool.core import graph as G
 from qtool.evaluation.latency import speedup
@@ -92,7 +91,7 @@ def test_weights_are_stored_in_the_order_in_which_they_are_read(files: dict[str,
 def test_the_outputs_are_those_of_the_default_target(
     files: dict[str, Path], data: torch.Tensor
 ) -> None:
-    ours, usual = (run(open_model(path), [data.numpy()])[0] for path in files.values())
+    ours, usual = (open_model(path).run([data.numpy()])[0] for path in files.values())
     np.testing.assert_array_equal(ours, usual)
     assert qtool.verify(files[WEB.name], [data]).passed
 
@@ -102,9 +101,7 @@ def test_the_outputs_in_webassembly_are_the_same(
     files: dict[str, Path], data: torch.Tensor
 ) -> None:
     path = files[WEB.name]
-    native, web = (
-        run(open_model(path, runtime=r), [data.numpy()]) for r in ("onnxruntime", "node")
-    )
+    native, web = (open_model(path, runtime=r).run([data.numpy()]) for r in ("onnxruntime", "node"))
     np.testing.assert_array_equal(web[0], native[0])
 
 

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.reading import OnnxModel, input_at, is_constant, name_of
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
-from qtool.backends.onnxruntime.session import session
-from qtool.backends.session import run
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core.types import Array
 
 _ON_CODES = ("QuantizeLinear", "QLinear", "QGemm")

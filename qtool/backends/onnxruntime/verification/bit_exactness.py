@@ -12,9 +12,8 @@ import torch
 
 from qtool.backends.onnx.storage import load, save
 from qtool.backends.onnxruntime.integer_engine import Program
-from qtool.backends.onnxruntime.session import session
+from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.session import run
 from qtool.core.atomic import scratch_folder
 from qtool.verification.exactness import CodeCounts, Exactness
 
