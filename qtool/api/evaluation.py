@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.latency.baseline import Baseline
-from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
+from qtool.evaluation.measure.accuracy import Accuracy, summarize
+from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.model_inputs import data_inputs, random_inputs
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
@@ -125,7 +125,7 @@ def evaluate(
         check_same_model(file, captured, model)
     with scratch_folder() as folder:
         baseline = Baseline(captured, folder, opened.target or DEFAULT, opened.suffix)
-        evaluation = evaluate_files(
+        return evaluate_files(
             baseline.reference,
             Path(file),
             by_input_name(
@@ -142,8 +142,6 @@ def evaluate(
             seconds=seconds,
             contexts=getattr(data, "contexts", None),
         )
-    size = captured.file_bytes or evaluation.float_.size_bytes
-    return replace(evaluation, float_=replace(evaluation.float_, size_bytes=size))
 
 
 def measure_accuracy(

@@ -22,8 +22,10 @@ from qtool.distributed import current
 from qtool.evaluation.latency.baseline import Baseline, one_run, runtime_of
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows
-from qtool.evaluation.measure.accuracy import Accuracy, measure_outputs, summarize
+from qtool.evaluation.measure.accuracy import summarize
+from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
+from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.metrics import Metric, user_metrics
 from qtool.evaluation.model_inputs import Feeder, check_same_inputs
 from qtool.evaluation.summary_rows import (
@@ -194,35 +196,29 @@ def evaluate_files(
     accuracy = summarize(measured, numbers, user)
     arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     compared = (float_file if baseline is None else baseline.timed, int8_file)
-    timings = [
+    timings = tuple(
         phase.time(compared, threads=threads, runtime=runtime, seconds=seconds)
         for phase in phases(compared[0], one_run(compared, arrays))
-    ]
+    )
+    opened = (open_file(float_file), open_file(int8_file))
+    coverages = (None, opened[1].coverage() if opened[1].is_quantized else None)
+    source = 0 if baseline is None else baseline.source_bytes
     evaluation = replace(
-        _evaluation(files, accuracy, timings),
+        _evaluation(Measurement(opened, accuracy, timings, coverages, float_bytes=source)),
         runtime="" if runtime == NATIVE else runtime_title(runtime),
         baseline=FLOAT if baseline is None else baseline.name,
-        timed_in=runtime_of(open_file(int8_file)) if runtime == NATIVE else "",
+        timed_in=runtime_of(opened[1]) if runtime == NATIVE else "",
     )
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())
     return evaluation
 
 
-def _evaluation(
-    files: tuple[Path, Path], accuracy: Accuracy, timings: Sequence[Timing]
-) -> Evaluation:
+def _evaluation(measured: Measurement) -> Evaluation:
+    accuracy, last = measured.accuracy, measured.timings[-1]
     top1 = next((m.values for m in accuracy.metrics if m.name == "top-1"), (None, None))
-    opened, last = [open_file(f) for f in files], timings[-1]
-    warnings = [*quantization_warnings(opened[1]), *accuracy.warnings]
-    own = (0.0, 0.0, 0)
-    if opened[1].is_quantized:
-        coverage = opened[1].coverage()
-        own = (coverage.share, coverage.weight_share, coverage.unknown_operators)
     sides = [
-        ModelFigures(value, sum(f.stat().st_size for f in file.parts), spread.median, *shares)
-        for value, file, spread, shares in zip(
-            top1, opened, last.models, ((0.0, 0.0, 0), own), strict=True
-        )
+        ModelFigures(top1[i], measured.size(i), last.models[i].median, *measured.shares(i))
+        for i in (0, 1)
     ]
     outcome = accuracy.models[1]
     return Evaluation(
@@ -237,8 +233,8 @@ def _evaluation(
         accuracy.metrics,
         accuracy.scores,
         accuracy.tokens,
-        tuple(timings),
-        tuple(warnings),
+        measured.timings,
+        (*quantization_warnings(measured.files[1]), *accuracy.warnings),
         outputs=outcome.outputs,
         kl=outcome.kl,
     )

@@ -336,7 +336,7 @@ class FileFunction:
     def __init__(self, file: Path, runtime: str = NATIVE) -> None:
         self.file = file
         self.session = open_model(file, runtime=runtime)
-        self.feeder = Feeder(file)
+        self.feeder = Feeder(self.session)
         self.calls = itertools.count()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.backends.session import Session
 from qtool.backends.table import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
@@ -44,8 +45,8 @@ _CACHE = "past_key_values"
 class Feeder:
     """The inputs of a file; converts batches to arrays for them."""
 
-    def __init__(self, file: str | Path) -> None:
-        self.inputs = open_model(file).inputs
+    def __init__(self, file: str | Path | Session) -> None:
+        self.inputs = (open_model(file) if isinstance(file, str | Path) else file).inputs
         names = frozenset(i.name for i in self.inputs)
         self._arguments = Arguments(None, names, names)
 
@@ -121,10 +122,11 @@ def check_same_inputs(files: Sequence[Path]) -> None:
     Raises:
         DataError: they do not.
     """
-    first = [(i.name, i.type, len(i.shape)) for i in Feeder(files[0]).inputs]
-    outputs = len(open_model(files[0]).outputs)
-    for file in files[1:]:
-        other = [(i.name, i.type, len(i.shape)) for i in Feeder(file).inputs]
+    reference, *others = (open_model(file) for file in files)
+    first = [(i.name, i.type, len(i.shape)) for i in reference.inputs]
+    outputs = len(reference.outputs)
+    for file, session in zip(files[1:], others, strict=True):
+        other = [(i.name, i.type, len(i.shape)) for i in session.inputs]
         names, own = ([name for name, *_ in inputs] for inputs in (first, other))
         if own != names and sorted(own) == sorted(names):
             raise DataError(
@@ -143,7 +145,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
                 f"({_listed(first)}); compare models of one task"
             )
-        if (count := len(open_model(file).outputs)) != outputs:
+        if (count := len(session.outputs)) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
 
 

@@ -15,21 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.session import Session
-from qtool.backends.table import open_model
 from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
+from qtool.evaluation.measure.output_pass import Reference, measure_outputs
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
-    OutputReader,
     SampleStatistics,
     check_finite,
 )
 from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
-from qtool.evaluation.model_inputs import Feeder
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf
@@ -105,9 +102,6 @@ class Judge:
         self.labels = None if labels is None else np.asarray(labels)
         self.function, self.where, self.lower = function, where, lower_is_better
         self.confidence = confidence
-        self._reader: OutputReader | None = None
-        self._kept: list[list[Array]] = []
-        self._bytes = 0
 
     def score(self, file: Path) -> Score:
         """Evaluate a file on all of the data.
@@ -117,17 +111,8 @@ class Judge:
                 outputs NaN or Inf on every sample.
             VerificationError: the file does not run.
         """
-        parts = []
-        opened, feeder = open_model(file), Feeder(self.file)
-        for index, item in enumerate(track("evaluating", self.data)):
-            arrays = feeder.arrays(item, index)
-            reader = self._reader = self._reader or OutputReader(self._session, arrays)
-            before = self._float_outputs(reader, index, arrays)
-            after = reader.padding.strip(arrays, opened.run(arrays))
-            parts.append(reader.read(arrays, [before, after]))
-        if not parts:
-            raise DataError("the evaluation data is empty; give at least one batch")
-        measured = SampleStatistics.joined(parts)
+        data = track("evaluating", self.data)
+        measured = measure_outputs([self.file, file], data, reference=self._float_file)
         check_finite(measured)
         signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
         share = min(noise / signal, MAX_NOISE) if signal else 0.0
@@ -150,18 +135,9 @@ class Judge:
             higher_is_better=metric.higher_is_better,
         )
 
-    def _float_outputs(self, reader: OutputReader, index: int, arrays: list[Array]) -> list[Array]:
-        if index < len(self._kept):
-            return self._kept[index]
-        outputs = reader.padding.strip(arrays, self._session.run(arrays))
-        self._bytes += sum(a.nbytes for a in outputs)
-        if index == len(self._kept) and self._bytes <= MAX_KEPT:
-            self._kept.append(outputs)
-        return outputs
-
     @cached_property
-    def _session(self) -> Session:
-        return open_model(self.file)
+    def _float_file(self) -> Reference:
+        return Reference(self.file, limit=MAX_KEPT)
 
     def _metric(self, file: Path, measured: SampleStatistics) -> Metric | None:
         if self.function is not None:

@@ -1,35 +1,25 @@
-"""Accuracy of several ONNX files on the same data: metrics, agreement, error, worst samples.
+"""Accuracy of several files on the same data: metrics, agreement, error, worst samples.
 
-One pass over the data runs every file on each batch and keeps a few numbers per sample, not the
-outputs. Metrics and their intervals come from these numbers.
+All of it comes from the numbers per sample that one pass over the data keeps, see `output_pass`.
 """
 
 from __future__ import annotations
 
-import time
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.table import open_model
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.option_names import NATIVE
 from qtool.core.sqnr import decibels
-from qtool.core.store import Store
-from qtool.core.types import Array, Progress
-from qtool.distributed import current
+from qtool.core.types import Array
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
     TOKENS,
     TOP,
-    OutputReader,
     SampleStatistics,
     check_finite,
 )
@@ -42,11 +32,9 @@ from qtool.evaluation.metrics import (
     perplexity_metric,
     share_interval,
 )
-from qtool.evaluation.model_inputs import Feeder
 from qtool.verification.fidelity import OutputSqnr
 
 WORST = 12
-SAVE_EVERY = 5.0
 
 AGREEMENTS = {
     CLASSES: "top-1 agreement",
@@ -130,95 +118,6 @@ class Accuracy:
     def agreement_name(self) -> str:
         """What `ModelAccuracy.agreement` is a share of, for a table."""
         return AGREEMENTS.get(self.scores, AGREEMENTS[CLASSES])
-
-
-def measure_outputs(
-    files: Sequence[Path],
-    data: Iterable[Any],
-    *,
-    runtime: str = NATIVE,
-    store: Store | None = None,
-    progress: Progress = lambda x: x,
-    contexts: Sequence[int] | None = None,
-) -> SampleStatistics:
-    """Run every file on every batch, with default session options; padded positions are ignored.
-
-    Args:
-        files: models with the same inputs and outputs; the first is the reference.
-        runtime: see `open_model`.
-        store: for intermediate results, from which an interrupted run resumes if the data is the
-            same.
-        progress: wraps the iterable of batches.
-        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
-
-    Raises:
-        DataError: no data, or data that does not fit. VerificationError: a file does not run.
-    """
-    sessions = [open_model(f, runtime=runtime) for f in files]
-    feeder, reader = Feeder(files[0]), None
-    statistics = _Accumulator(store or Store())
-    saved = time.monotonic()
-    for index, batch in enumerate(progress(data)):
-        current().check()
-        arrays = feeder.arrays(batch, index)
-        if statistics.has(index, arrays):
-            continue
-        reader = reader or OutputReader(sessions[0], arrays)
-        outputs = [reader.padding.strip(arrays, s.run(arrays)) for s in sessions]
-        context = 0 if contexts is None else contexts[index]
-        statistics.add(reader.read(arrays, outputs, context), arrays)
-        if time.monotonic() - saved > SAVE_EVERY:
-            statistics.save()
-            saved = time.monotonic()
-    if not statistics.marks:
-        raise DataError("the evaluation data is empty; give at least one batch")
-    statistics.save()
-    return statistics.measured()
-
-
-class _Accumulator:
-    """Statistics of the batches so far, and a checksum of each batch."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.marks: list[int] = []
-        self.parts: list[SampleStatistics] = []
-        self.stored: list[tuple[int, SampleStatistics]] = []
-        if (arrays := store.load("outputs")) is not None:
-            marks = arrays.pop("marks").tolist()
-            self.stored = list(
-                zip(marks, SampleStatistics.from_arrays(arrays).by_batch(), strict=True)
-            )
-
-    def has(self, index: int, arrays: Sequence[Array]) -> bool:
-        """Return True if the stored results have this batch; drop the rest if the data changed."""
-        if index < len(self.stored):
-            mark, statistics = self.stored[index]
-            if mark == _checksum(arrays):
-                self.marks.append(mark)
-                self.parts.append(statistics)
-                return True
-            self.stored = []
-        return False
-
-    def add(self, statistics: SampleStatistics, arrays: Sequence[Array]) -> None:
-        self.marks.append(_checksum(arrays))
-        self.parts.append(statistics)
-
-    def save(self) -> None:
-        if self.store.folder is not None:
-            arrays = self.measured().arrays()
-            self.store.save("outputs", {**arrays, "marks": np.array(self.marks)})
-
-    def measured(self) -> SampleStatistics:
-        return SampleStatistics.joined(self.parts)
-
-
-def _checksum(arrays: Sequence[Array]) -> int:
-    mark = 0
-    for array in arrays:
-        mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
-    return mark
 
 
 def summarize(

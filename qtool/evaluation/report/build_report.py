@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 from qtool.backends.model_file import ModelFile
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
+from qtool.core.data import Batch, to_batch, whole_texts
 from qtool.core.data.array_files import ArrayFiles
-from qtool.core.errors import DataError, KernelError, QtoolError
+from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation.latency.baseline import one_run, runtime_of
@@ -28,12 +28,13 @@ from qtool.evaluation.measure.accuracy import (
     Accuracy,
     WorstSample,
     check_labels,
-    measure_outputs,
     summarize,
 )
+from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_outputs
 from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
+from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.metrics import check_drop, user_metrics
-from qtool.evaluation.model_inputs import Feeder, check_same_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
@@ -44,9 +45,6 @@ from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
 
 EXACT_SAMPLES = 64
-
-Arrays = list[np.ndarray[Any, Any]]
-"""A batch: an array per input."""
 
 
 def build_report(
@@ -77,10 +75,11 @@ def build_report(
     data = whole_texts(data)
     opened = [open_file(f) for f in files]
     store = Store(folder, _digest(opened, options))
-    first = _FirstSamples(options.samples)
-    total = len(data) if isinstance(data, Sized) else None
+    reference = Reference(files[0])
+    first = FirstBatches(options.samples, reference.session.inputs)
+    bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
     measured = measure_outputs(
-        files, first.watch(data), store=store, progress=bars("evaluating", total)
+        files, data, reference=reference, first=first, store=store, progress=bar
     )
     accuracy = summarize(measured, options.labels)
     if options.function is None and accuracy.metrics:
@@ -88,16 +87,18 @@ def build_report(
     coverages = [_coverage(store, i, f) for i, f in enumerate(opened)]
     if len(opened) > 1 and not opened[1].runs_here and isinstance(quantized, Quantized):
         coverages[1] = planned_coverage(quantized.plan)
-    parts = first.parts(Feeder(files[0]))
-    exact = [None, *(_exactness(store, i, f, parts) for i, f in enumerate(opened[1:], 1))]
-    batch = first.joined(Feeder(files[0]), parts)
+    exact = (None, *(_exactness(store, i, f, first) for i, f in enumerate(opened[1:], 1)))
+    batch = first.joined(EXACT_SAMPLES)
     latency, profile = _latencies(store, subjects, batch, options, bars)
-    layers, note = _layers(store, quantized, first.batches, options, bars)
+    layers, note = _layers(store, quantized, first.by_name(), options, bars)
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user)
     accuracy = _named(accuracy, SampleNames.of(data))
-    models = _models(subjects, opened, coverages, exact, accuracy, latency, options.goals)
+    results = Measurement(
+        tuple(opened), accuracy, latency, tuple(coverages), exact, subjects[0].size_bytes
+    )
+    models = tuple(_facts(s, results, i, options.goals) for i, s in enumerate(subjects))
     return Report(
         schema=SCHEMA,
         title=options.title,
@@ -131,51 +132,6 @@ def _named(accuracy: Accuracy, names: SampleNames) -> Accuracy:
     return replace(accuracy, models=tuple(models))
 
 
-class _FirstSamples:
-    """The first samples of the data, kept for later measurements."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self.items: list[Any] = []
-        self.batches: list[Batch] = []
-
-    def watch(self, data: Iterable[Any]) -> Iterator[Any]:
-        if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
-            raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
-        kept = 0
-        for item in data:
-            if kept < self.samples or not self.items:
-                self.items.append(item)
-                self.batches.append(to_batch(item))
-                kept += self.batches[-1].size
-            yield item
-
-    def parts(self, feeder: Feeder) -> list[Arrays]:
-        """Return the first batches of equal shapes, EXACT_SAMPLES or more if there are as many."""
-        parts: list[Arrays] = []
-        for index, item in enumerate(self.items):
-            arrays = feeder.arrays(item, index)
-            if parts and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in parts[0]]:
-                break
-            parts.append(arrays)
-            if not arrays[0].ndim or sum(len(p[0]) for p in parts) >= EXACT_SAMPLES:
-                break
-        self.batches = [self._as_inputs(feeder, i, item) for i, item in enumerate(self.items)]
-        return parts
-
-    def joined(self, feeder: Feeder, parts: Sequence[Arrays]) -> Arrays:
-        """Return these batches as one, or the first if the batch size is fixed."""
-        fixed = any(i.shape and isinstance(i.shape[0], int) for i in feeder.inputs)
-        if fixed or not parts[0][0].ndim:
-            return parts[0]
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-
-    def _as_inputs(self, feeder: Feeder, index: int, item: Any) -> Batch:
-        """Return the batch by the names of the inputs, without other items such as labels."""
-        arrays = zip(feeder.inputs, feeder.arrays(item, index), strict=True)
-        return Batch((), {i.name: to_tensor(array) for i, array in arrays})
-
-
 def _digest(files: Sequence[ModelFile], options: ReportOptions) -> str:
     digest = hashlib.sha256(options.mark.encode())
     for part in (part for file in files for part in file.parts):
@@ -206,31 +162,18 @@ def _coverage(store: Store, index: int, file: ModelFile) -> Coverage:
     return replace(coverage, rows=tuple(replace(row, integer=False) for row in coverage.rows))
 
 
-def _exactness(
-    store: Store, index: int, file: ModelFile, parts: Sequence[Arrays]
-) -> Exactness | None:
-    """Return None if the file is not quantized or the integer engine lacks a kernel for it.
-
-    Batches stay as they are: with cached tokens, attention kernels take one text at a time.
-    """
+def _exactness(store: Store, index: int, file: ModelFile, first: FirstBatches) -> Exactness | None:
+    """Return None if the file is not quantized or the integer engine lacks a kernel for it."""
     if not file.is_quantized:
         return None
     try:
         return store.load_or_make(
-            f"exactness{index}", Exactness, lambda: file.compare_codes(_heads(parts))
+            f"exactness{index}",
+            Exactness,
+            lambda: file.compare_codes(first.heads(EXACT_SAMPLES)),
         )
     except KernelError:
         return None
-
-
-def _heads(parts: Sequence[Arrays]) -> Iterator[Arrays]:
-    """Yield EXACT_SAMPLES samples of batches."""
-    left = EXACT_SAMPLES
-    for part in parts:
-        yield [a[:left] if a.ndim else a for a in part]
-        left -= len(part[0]) if part[0].ndim else left
-        if left <= 0:
-            return
 
 
 def _latencies(
@@ -302,58 +245,35 @@ def _layers(
         return None, str(error)
 
 
-def _models(
-    subjects: Sequence[Subject],
-    files: Sequence[ModelFile],
-    coverages: Sequence[Coverage],
-    exact: Sequence[Exactness | None],
-    accuracy: Accuracy,
-    latency: Sequence[Timing],
-    goals: Goals,
-) -> tuple[ModelFacts, ...]:
-    sizes = [
-        subject.size_bytes or sum(f.stat().st_size for f in file.parts)
-        for subject, file in zip(subjects, files, strict=True)
-    ]
-    facts = []
-    for i, (subject, coverage) in enumerate(zip(subjects, coverages, strict=True)):
-        purpose = _purpose(files[i], sizes[i] / sizes[0]) if i else Purpose()
-        verdict = (
-            make_verdict(
-                accuracy,
-                i,
-                latency,
-                coverage.share,
-                exact[i],
-                goals,
-                purpose,
-                coverage.unknown_operators,
-            )
-            if i
-            else None
-        )
-        facts.append(
-            ModelFacts(
-                subject.name,
-                subject.file.name,
-                subject.origin,
-                sizes[i],
-                coverage.share,
-                coverage.macs,
-                len(coverage.rows),
-                len(coverage.rows) - len(coverage.float_rows),
-                exact[i],
-                verdict,
-                purpose.target,
-                purpose.mode,
-                purpose.runs_here,
-                files[i].deployment() if i else None,
-                coverage.weight_share,
-                runtime_of(files[i]) if i else subject.timed_name,
-                coverage.unknown_operators,
-            )
-        )
-    return tuple(facts)
+def _facts(subject: Subject, measured: Measurement, i: int, goals: Goals) -> ModelFacts:
+    file, coverage, exact = measured.files[i], measured.coverages[i], measured.exactness[i]
+    assert coverage is not None
+    purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
+    share, weight_share, unknown = measured.shares(i)
+    verdict = (
+        make_verdict(measured.accuracy, i, measured.timings, share, exact, goals, purpose, unknown)
+        if i
+        else None
+    )
+    return ModelFacts(
+        subject.name,
+        subject.file.name,
+        subject.origin,
+        measured.size(i),
+        share,
+        coverage.macs,
+        len(coverage.rows),
+        len(coverage.rows) - len(coverage.float_rows),
+        exact,
+        verdict,
+        purpose.target,
+        purpose.mode,
+        purpose.runs_here,
+        file.deployment() if i else None,
+        weight_share,
+        runtime_of(file) if i else subject.timed_name,
+        unknown,
+    )
 
 
 def _purpose(file: ModelFile, size: float) -> Purpose:

@@ -10,7 +10,8 @@ import qtool
 from qtool.backends.onnxruntime.session import OnnxSession, run, session
 from qtool.core.errors import DataError
 from qtool.core.store import Store
-from qtool.evaluation.measure.accuracy import measure_outputs, summarize
+from qtool.evaluation.measure.accuracy import summarize
+from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.summary_rows import sqnr_row
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
@@ -119,7 +120,7 @@ def _stopping(batches, at):
 
 
 def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
-    monkeypatch.setattr("qtool.evaluation.measure.accuracy.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("qtool.evaluation.measure.output_pass.SAVE_EVERY", -1.0)
     store = Store(tmp_path / "kept", "k")
     with pytest.raises(KilledError):
         measure_outputs(files, _stopping(x.split(10), 3), store=store)

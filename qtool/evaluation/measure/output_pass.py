@@ -1,0 +1,225 @@
+"""One pass over data and files: every file runs on each batch, a few numbers per sample are kept.
+
+The outputs themselves are not kept, but for those of the float model where other files are measured
+on the same data later.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.session import PortInfo
+from qtool.backends.table import open_model
+from qtool.core.data import Batch, to_tensor
+from qtool.core.errors import DataError
+from qtool.core.option_names import NATIVE
+from qtool.core.store import Store
+from qtool.core.types import Array, Progress
+from qtool.distributed import current
+from qtool.evaluation.measure.sample_statistics import OutputReader, SampleStatistics
+from qtool.evaluation.model_inputs import Feeder
+
+SAVE_EVERY = 5.0
+
+Arrays = list[Array]
+"""A batch: an array per input."""
+
+
+class Reference:
+    """The float file of a pass, and of later ones on the same data."""
+
+    def __init__(self, file: Path, runtime: str = NATIVE, limit: int = 0) -> None:
+        """
+        Args:
+            file: the float model.
+            runtime: see `open_model`.
+            limit: bytes of outputs to keep; batches beyond it run again in each pass.
+        """
+        self.session = open_model(file, runtime=runtime)
+        self.feeder = Feeder(self.session)
+        self._limit, self._bytes = limit, 0
+        self._reader: OutputReader | None = None
+        self._outputs: list[Arrays] = []
+
+    @property
+    def reader(self) -> OutputReader:
+        """What reads outputs; what they are was decided on the first batch."""
+        assert self._reader is not None
+        return self._reader
+
+    def outputs(self, index: int, arrays: Arrays) -> Arrays:
+        """Return the outputs for a batch, zero at padded positions."""
+        if index < len(self._outputs):
+            return self._outputs[index]
+        self._reader = self._reader or OutputReader(self.session, arrays)
+        outputs = self._reader.padding.strip(arrays, self.session.run(arrays))
+        self._bytes += sum(a.nbytes for a in outputs)
+        if index == len(self._outputs) and self._bytes <= self._limit:
+            self._outputs.append(outputs)
+        return outputs
+
+
+class FirstBatches:
+    """The first batches of a pass, for measurements that take no more."""
+
+    def __init__(self, samples: int, inputs: Sequence[PortInfo]) -> None:
+        """
+        Args:
+            samples: batches are kept until they have as many, at least one.
+            inputs: of the files.
+        """
+        self._wanted, self._samples, self._inputs = samples, 0, inputs
+        self._batches: list[Arrays] = []
+
+    def add(self, arrays: Arrays) -> None:
+        if self._samples < self._wanted or not self._batches:
+            self._batches.append(arrays)
+            self._samples += next((len(a) for a in arrays if a.ndim), 1)
+
+    def joined(self, samples: int) -> Arrays:
+        """Return the first batches of equal shapes as one, until they have a number of samples; the
+        first alone if the files have a fixed batch size."""
+        parts = self._of_equal_shapes(samples)
+        fixed = any(i.shape and isinstance(i.shape[0], int) for i in self._inputs)
+        if fixed or not parts[0][0].ndim:
+            return parts[0]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+    def heads(self, samples: int) -> Iterator[Arrays]:
+        """Yield the first samples of batches of equal shapes.
+
+        Batches stay as they are: with cached tokens, attention kernels take one text at a time.
+        """
+        for part in self._of_equal_shapes(samples):
+            yield [a[:samples] if a.ndim else a for a in part]
+            samples -= len(part[0]) if part[0].ndim else samples
+            if samples <= 0:
+                return
+
+    def by_name(self) -> list[Batch]:
+        """Return the batches by the names of the inputs."""
+        names = [i.name for i in self._inputs]
+        return [
+            Batch((), dict(zip(names, map(to_tensor, arrays), strict=True)))
+            for arrays in self._batches
+        ]
+
+    def _of_equal_shapes(self, samples: int) -> list[Arrays]:
+        parts: list[Arrays] = []
+        for arrays in self._batches:
+            if parts and [a.shape[1:] for a in arrays] != [a.shape[1:] for a in parts[0]]:
+                break
+            parts.append(arrays)
+            if not arrays[0].ndim or sum(len(p[0]) for p in parts) >= samples:
+                break
+        return parts
+
+
+def measure_outputs(
+    files: Sequence[Path],
+    data: Iterable[Any],
+    *,
+    runtime: str = NATIVE,
+    reference: Reference | None = None,
+    first: FirstBatches | None = None,
+    store: Store | None = None,
+    progress: Progress = lambda x: x,
+    contexts: Sequence[int] | None = None,
+) -> SampleStatistics:
+    """Run every file on every batch, with default session options; padded positions are ignored.
+
+    Args:
+        files: models with the same inputs and outputs; the first is the reference.
+        data: batches.
+        runtime: see `open_model`.
+        reference: the first file, with outputs of earlier passes.
+        first: receives the first batches.
+        store: for intermediate results, from which an interrupted run resumes if the data is the
+            same.
+        progress: wraps the iterable of batches.
+        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
+
+    Raises:
+        DataError: no data, or data that does not fit. VerificationError: a file does not run.
+    """
+    if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
+        raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
+    reference = reference or Reference(files[0], runtime)
+    sessions = [open_model(f, runtime=runtime) for f in files[1:]]
+    statistics = _Accumulator(store or Store())
+    saved = time.monotonic()
+    for index, batch in enumerate(progress(data)):
+        current().check()
+        arrays = reference.feeder.arrays(batch, index)
+        if first is not None:
+            first.add(arrays)
+        mark = _checksum(arrays) if statistics.is_stored else 0
+        if statistics.has(index, mark):
+            continue
+        expected = reference.outputs(index, arrays)
+        reader = reference.reader
+        others = [reader.padding.strip(arrays, s.run(arrays)) for s in sessions]
+        context = 0 if contexts is None else contexts[index]
+        statistics.add(reader.read(arrays, [expected, *others], context), mark)
+        if time.monotonic() - saved > SAVE_EVERY:
+            statistics.save()
+            saved = time.monotonic()
+    if not statistics.marks:
+        raise DataError("the evaluation data is empty; give at least one batch")
+    statistics.save()
+    return statistics.measured()
+
+
+class _Accumulator:
+    """Statistics of the batches so far, and a checksum of each batch."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.marks: list[int] = []
+        self.parts: list[SampleStatistics] = []
+        self.stored: list[tuple[int, SampleStatistics]] = []
+        if (arrays := store.load("outputs")) is not None:
+            marks = arrays.pop("marks").tolist()
+            self.stored = list(
+                zip(marks, SampleStatistics.from_arrays(arrays).by_batch(), strict=True)
+            )
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether results are kept for a later run."""
+        return self.store.folder is not None
+
+    def has(self, index: int, mark: int) -> bool:
+        """Return True if the stored results have this batch; drop the rest if the data changed."""
+        if index < len(self.stored):
+            stored, statistics = self.stored[index]
+            if stored == mark:
+                self.add(statistics, mark)
+                return True
+            self.stored = []
+        return False
+
+    def add(self, statistics: SampleStatistics, mark: int) -> None:
+        self.marks.append(mark)
+        self.parts.append(statistics)
+
+    def save(self) -> None:
+        if self.is_stored:
+            arrays = self.measured().arrays()
+            self.store.save("outputs", {**arrays, "marks": np.array(self.marks)})
+
+    def measured(self) -> SampleStatistics:
+        return SampleStatistics.joined(self.parts)
+
+
+def _checksum(arrays: Sequence[Array]) -> int:
+    mark = 0
+    for array in arrays:
+        mark = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, mark)
+    return mark
