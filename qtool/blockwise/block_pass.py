@@ -169,22 +169,25 @@ def store_results(
     for name, (exact, coded) in results.items():
         both[0][name], both[1][name] = exact, coded
         if batch.measured and exact.is_floating_point():
-            rows = errors.setdefault(name, [])
-            rows.append((batch.number, *_noise_and_power(exact, coded)))
+            own = _errors(name, exact, coded)
+            row = (batch.number, own.noise[0].tolist(), own.signal[0].tolist())
+            errors.setdefault(name, []).append(row)
     names = tuple(needed(batch))
     kept = [{name: side[name] for name in names} for side in both]
     folder.save(batch.number, *kept)
 
 
-def _noise_and_power(exact: torch.Tensor, coded: torch.Tensor) -> tuple[list[float], list[float]]:
-    """Return the sums of squares of the error and of the float values, where these are finite, for
-    each element of the first dimension."""
-    noise, power = list[float](), list[float]()
-    for real, other in zip(torch.atleast_1d(exact), torch.atleast_1d(coded), strict=True):
-        finite, line = real.isfinite(), real.double()
-        noise.append(float((line - other)[finite].square().sum()))
-        power.append(float(line[finite].square().sum()))
-    return noise, power
+def _errors(name: str, exact: torch.Tensor, coded: torch.Tensor) -> OutputErrors:
+    """Return the errors of a result, of one element of its first dimension after the other: in
+    float64 all of them may not fit into memory."""
+
+    def array(row: torch.Tensor) -> np.ndarray[Any, Any]:
+        return row[None].double().numpy(force=True)
+
+    pairs = zip(torch.atleast_1d(exact), torch.atleast_1d(coded), strict=True)
+    return OutputErrors.joined(
+        [OutputErrors.of([name], [array(a)], [array(b)], 1) for a, b in pairs]
+    )
 
 
 def join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErrors]:
