@@ -78,6 +78,11 @@ class OutputErrors:
         noise = np.concatenate([p.noise for p in parts], 1)
         return cls(parts[0].outputs, signal, noise, sum(p.samples for p in parts))
 
+    def pooled(self) -> list[float | None]:
+        """Return the SQNR of each output over all samples in dB, None without noise."""
+        sums = zip(self.signal.sum(1), self.noise.sum(1), strict=True)
+        return [decibels(float(s), float(n)) for s, n in sums]
+
     def by_sample(self) -> Array:
         """Return the SQNR of each output on each sample in dB, infinite without noise."""
         pairs = zip(self.signal.ravel(), self.noise.ravel(), strict=True)
@@ -273,17 +278,16 @@ def estimate_outputs(
         samples: where each sample is.
         reasons: what is extreme in each sample.
     """
-    each = errors.by_sample()
+    each, pooled = errors.by_sample(), errors.pooled()
     outputs = []
     for k, name in enumerate(errors.outputs):
         if np.isnan(errors.noise[k]).any():  # values decide its shape
             continue
         low_end, high_end = median_interval(each[k])
-        pooled = decibels(float(errors.signal[k].sum()), float(errors.noise[k].sum()))
         middle, low, high, worst = map(
             _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
         )
-        outputs.append(OutputEstimate(name, middle, low, high, pooled, worst))
+        outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
     costly = _costly(errors.relative(), samples, reasons)
     return Estimate(errors.samples, kind, tuple(outputs), costly=costly)
 

@@ -228,12 +228,11 @@ def agreement_with_reference(
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:
-    noise, signal = measured.noises[model].sum(0), measured.signals.sum(0)
+    errors = measured.errors(model)
     worst = () if model == 0 else _worst(measured, model, labels)
     agreement = agreement_with_reference(measured, model)
-    named = zip(measured.outputs, signal, noise, strict=True)
-    outputs = tuple(OutputSqnr(name, decibels(float(s), float(n))) for name, s, n in named)
-    total = decibels(float(signal.sum()), float(noise.sum()))
+    outputs = tuple(map(OutputSqnr, errors.outputs, errors.pooled()))
+    total = decibels(float(errors.signal.sum(1).sum()), float(errors.noise.sum(1).sum()))
     tokens = measured.tokens.sum() if measured.scores == NEXT_TOKENS else 0
     kl = float(measured.divergence[model].sum() / tokens) if tokens else None
     return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else (), kl)

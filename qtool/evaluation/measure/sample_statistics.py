@@ -15,6 +15,7 @@ from qtool.backends.session import Session
 from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, find_language_model
+from qtool.verification.output_errors import OutputErrors
 from qtool.verification.strip_padding import Padding
 
 TOP = 5
@@ -61,6 +62,10 @@ class SampleStatistics:
     @property
     def samples(self) -> int:
         return len(self.signals)
+
+    def errors(self, file: int) -> OutputErrors:
+        """Return the errors of the outputs of a file."""
+        return OutputErrors(self.outputs, self.signals.T, self.noises[file].T, self.samples)
 
     @property
     def signal(self) -> Array:
