@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,9 @@ def _latencies(
         for phase in phases(files[0], inputs):
             key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
-                timings[key] = _latency(store, files, phase, key, options.seconds)
+                mark = "-".join(filter(None, ("latency", *map(str, key))))
+                time = partial(phase.time, files, threads=threads, seconds=options.seconds)
+                timings[key] = store.load_or_make(mark, Timing, time)
                 last = phase, timings[key]
     if last is None:
         return (), None
@@ -210,21 +213,6 @@ def _profile(subjects: Sequence[Subject], phase: Phase, timing: Timing) -> Profi
     nodes = profile_nodes(files, phase.inputs, threads=timing.threads)
     differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
     return Profile(timing.batch, timing.threads, nodes, timing.phase, differs)
-
-
-def _latency(
-    store: Store,
-    files: Sequence[Path],
-    phase: Phase,
-    key: tuple[int, int, str],
-    seconds: float,
-) -> Timing:
-    size, threads, name = key
-    return store.load_or_make(
-        f"latency-{size}-{threads}" + (f"-{name}" if name else ""),
-        Timing,
-        lambda: phase.time(files, threads=threads, seconds=seconds),
-    )
 
 
 def _layers(
