@@ -67,14 +67,6 @@ def time_calls(call: Callable[[], object], times: int, clock: Clock) -> float:
     return clock() - start
 
 
-@runtime_checkable
-class PreparedSession(Session, Protocol):
-    """A session whose inputs stay in the runtime, so that runs can be timed without copies."""
-
-    def prepared(self, feed: Mapping[str, Any]) -> Callable[[], object]:
-        """Return a function that runs on inputs that are there already."""
-
-
 @dataclass(frozen=True)
 class OtherRuntime:
     """A runtime besides the one that a format of files has on this machine.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -164,12 +165,13 @@ def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> No
 
 
 @needs_litert
-def test_a_prepared_session_runs_on_its_inputs(layouts: tuple[qtool.QuantizedModel, Path]) -> None:
+def test_timed_runs_are_on_kept_inputs(
+    layouts: tuple[qtool.QuantizedModel, Path],
+) -> None:
     session = LitertSession(layouts[1])
-    batch = signals(3).numpy()
-    feed = {port.name: batch for port in session.get_inputs()}
-    expected = session.run(None, feed)
-    session.run(None, {name: 0 * array for name, array in feed.items()})
-    session.prepared(feed)()
+    batch, ticks = signals(3).numpy(), itertools.count()
+    expected = session.run([batch])
+    session.run([0 * batch])
+    assert session.seconds([batch], 4, lambda: next(ticks)) == 1
     last = litert.outputs(session._interpreter)[0]
     assert np.array_equal(last, expected[0][-len(last) :])

@@ -113,24 +113,6 @@ def test_a_session_in_another_process_measures_itself(monkeypatch):
     assert next(rounds) == [0.25, 0.25]
 
 
-def test_inputs_that_are_there_already_are_not_timed(monkeypatch):
-    ran = []
-
-    class Kept:
-        def get_inputs(self):
-            return []
-
-        get_outputs = run = get_inputs
-
-        def prepared(self, feed):
-            return lambda: ran.append(feed)
-
-    monkeypatch.setattr(interleaved_timing, "open_model", lambda *_: Kept())
-    rounds = interleaved_timing._rounds(["a"], [], 1, iter(range(10**6)).__next__, 4)
-    assert next(rounds) == [0.25]
-    assert len(ran) == interleaved_timing.WARM_UP + 4
-
-
 def test_runs_in_a_row_count_by_their_mean(monkeypatch, tmp_path):
     ran = []
 
