@@ -214,7 +214,8 @@ def _sizes(kind: onnx.TypeProto | None) -> Sizes | None:
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
-    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+    known = all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
+    return tuple(d.dim_value for d in dims) if known else None
 
 
 def _slice(kind: onnx.TypeProto | None, axis: int) -> onnx.TypeProto | None:

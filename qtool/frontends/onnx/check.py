@@ -12,6 +12,7 @@ from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.errors import CaptureError
+from qtool.frontends.onnx.open_dimensions import clear_unnamed
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
 
@@ -88,7 +89,9 @@ def _is_true(stored: onnx.TensorProto | None) -> bool:
 
 def _normalize(model: onnx.ModelProto) -> None:
     """Add the default axes of MeanVarianceNormalization, which shape inference needs; remove empty
-    inputs at the end, which crash ONNX Runtime's layout pass on a LayerNormalization."""
+    inputs at the end, which crash ONNX Runtime's layout pass on a LayerNormalization; clear the
+    sizes of open dimensions."""
+    clear_unnamed(model)
     for node in nested_nodes(model.graph.node):
         while node.input and not node.input[-1]:
             node.input.pop()

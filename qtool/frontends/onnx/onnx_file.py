@@ -31,6 +31,7 @@ from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
 from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
 from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
 from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
@@ -233,7 +234,8 @@ def _open_dimensions(model: OnnxModule, batch: Batch) -> Dynamic:
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         ranked = kind.HasField("shape")
         dims[name] = model.dynamic[name] if ranked else {0: "batch"} if tensor.dim() else {}
-    return dims
+    shapes = zip(model.inputs, (t.shape for t in batch.args), strict=True)
+    return separate_names(dims, dict(shapes))
 
 
 def _refuse_non_tensors(outputs: Mapping[str, Any]) -> None:
@@ -291,9 +293,8 @@ def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
 
 def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
     wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-    sizes: list[int | str] = [
-        d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim
-    ]
+    names = open_dimensions(kind)
+    sizes = [names.get(axis, d.dim_value) for axis, d in enumerate(kind.shape.dim)]
     fits = not kind.HasField("shape") or (
         len(sizes) == tensor.dim()
         and all(
@@ -303,7 +304,7 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
     )
     if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
         raise CaptureError(
-            f"input '{name}' of the file is {wanted}{sizes}, the batch gives "
+            f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch gives "
             f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; "
             f"{_batch_remedy(sizes, tensor)}, or export the file with a dynamic batch"
         )

@@ -18,6 +18,7 @@ from qtool.core import graph as G
 from qtool.core.errors import DataError
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
+from qtool.frontends.onnx.open_dimensions import open_dimensions
 from qtool.frontends.onnx.read_nodes import OnnxNode, read_nodes
 from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
 from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
@@ -78,7 +79,7 @@ class OnnxModule(nn.Module):
         self.outputs = tuple(o.name for o in graph.output)
         stored = {i.name for i in graph.initializer} | set(external.arrays)
         self.inputs = {i.name: i.type.tensor_type for i in graph.input if i.name not in stored}
-        self.dynamic = {name: _open_dims(t) for name, t in self.inputs.items()}
+        self.dynamic = {name: open_dimensions(t) for name, t in self.inputs.items()}
         self.qtool_input_names = tuple(self.inputs)
         self.qtool_fixed_batch = _fixed_batch(self.inputs.values())
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
@@ -275,14 +276,6 @@ def _fixed_batch(inputs: Iterable[Any]) -> int | None:
     sizes = {int(d.dim_value) if d is not None and d.HasField("dim_value") else 0 for d in first}
     size = next(iter(sizes)) if len(sizes) == 1 else 0
     return size if size > 0 else None
-
-
-def _open_dims(kind: Any) -> dict[int, str]:
-    return {
-        axis: d.dim_param or ("batch" if axis == 0 else f"dim{axis}")
-        for axis, d in enumerate(kind.shape.dim)
-        if not d.HasField("dim_value")
-    }
 
 
 def _with_parameters(run: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
