@@ -110,12 +110,21 @@ logits = _context_option(
     "those of the last one only.",
 )
 decoder = apply(cache, attention, logits)
+fix = _context_option(
+    "fix",
+    "--fix",
+    multiple=True,
+    metavar="INPUT=VALUE",
+    help="Make an input of an .onnx file a constant, such as sr=16000; an If on it becomes one of "
+    "its branches. The written file has the input no more.",
+)
 weights = apply(
     click.option(
         "--weights",
         type=Path_,
         help="State dict of MODEL: .safetensors or .pt (loaded without running pickled code).",
     ),
+    fix,
     task,
 )
 _reading = apply(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,9 @@ def load_model(source: str, weights: Path | None, with_parts: bool = False) -> A
 
     attention = context_value("attention") or "fused"
     with track_task("loading the model"):
-        model = load(source, weights, context_value("task"), attention=attention)
+        model = load(
+            source, weights, context_value("task"), attention=attention, fixed=_fixed_inputs()
+        )
     if isinstance(model, EncoderDecoder) and not with_parts:
         task = context_value("task")
         raise click.BadParameter(
@@ -42,6 +45,23 @@ def load_model(source: str, weights: Path | None, with_parts: bool = False) -> A
     _apply_decoder_options(model)
     _read_data_for(source, model)
     return model
+
+
+def _fixed_inputs() -> dict[str, Any]:
+    """Parse the values of --fix: JSON numbers, true, false and lists of them."""
+    fixed = {}
+    for text in context_value("fix") or ():
+        name, _, value = text.rpartition("=")
+        try:
+            fixed[name] = json.loads(value)
+        except ValueError:
+            fixed[name] = None
+        if not name or not isinstance(fixed[name], int | float | list):
+            raise click.BadParameter(
+                f"'{text}' is not INPUT=VALUE, with a number, true, false or [NUMBER, ...]",
+                param_hint="--fix",
+            )
+    return fixed
 
 
 def _read_data_for(source: str, model: Any) -> None:
@@ -118,6 +138,8 @@ def empty_model(source: Path) -> Any:
     from qtool.frontends.onnx import map_onnx
 
     task, attention, cache = (context_value(name) for name in ("task", "attention", "cache"))
+    if context_value("fix"):
+        raise click.BadParameter("is not for conversions block by block", param_hint="--fix")
     if is_onnx := source.suffix == ".onnx":
         model: Any = map_onnx(source)
     else:

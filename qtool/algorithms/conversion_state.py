@@ -129,6 +129,8 @@ class ConversionState:
     ) -> list[Batch]:
         """Return batches as arguments of the graph, without those that are too small for it."""
         fewest = self.graph.batch_size_range()[0]
+        if batches and not self.graph.batches_are_samples:
+            fewest = self.graph.fewest_samples(self.graph.call_of(batches[0]))
         fitting = (t for t in batches if Batch(tuple(t)).size >= fewest)
         if channels_last:
             fitting = (tuple(map(_to_channels_last, t)) for t in fitting)

@@ -14,6 +14,7 @@ _KEYWORDS = {
     "--pad-to-max-length": "padded",
     "--eval": "function",
     "--shape": "qtool.capture_model(model, batch)",
+    "--fix": "qtool.load_model(path, fixed={input: value})",
 }
 """Option -> keyword or call, where it is not the option's name."""
 
@@ -44,6 +45,6 @@ def argument(option: str, value: object = None) -> str:
     if _on_command_line:
         return option if value is None else f"{option} {value}"
     name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
-    if value is not None:
+    if value is not None and not name.endswith(")"):
         return f"{name}={value!r}"
     return name if name.endswith(")") else f"'{name}'"

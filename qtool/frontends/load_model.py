@@ -19,8 +19,9 @@ from qtool.frontends.onnx import load_onnx
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
 
+ONNX = ".onnx"
 _FILES: Mapping[str, Callable[[str], nn.Module | ExportedProgram]] = {
-    ".onnx": load_onnx,
+    ONNX: load_onnx,
     ".pt2": load_program,
 }
 
@@ -30,6 +31,7 @@ def load_model(
     weights: str | Path | None = None,
     task: str | None = None,
     attention: str = "fused",
+    fixed: Mapping[str, Any] | None = None,
 ) -> nn.Module | ExportedProgram:
     """Load a model in eval mode.
 
@@ -42,6 +44,8 @@ def load_model(
         attention: of a decoder with its KV cache: "fused", one operator per layer where the model
             allows it, for padding behind the tokens and for several texts only without a cache or
             with one new token each; "masked", any padding and any batch.
+        fixed: input of an ONNX file -> its value: the input becomes a constant, what depends on it
+            alone is folded, and an If on it becomes one of its branches.
 
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
@@ -53,9 +57,15 @@ def load_model(
         raise CaptureError(
             f"{argument('--task')} is for folders of transformers, not for {source}; leave it out"
         )
+    if fixed and path.suffix != ONNX:
+        raise CaptureError(
+            f"{argument('--fix')} is for .onnx files, not for {source}; leave it out"
+        )
     if reader is not None or is_dir(path):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights; leave out {argument('--weights')}")
+        if fixed:
+            return load_onnx(source, fixed)
         return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
         raise CaptureError(_no_model(source))

@@ -20,9 +20,10 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
-from qtool.core.graph.file_parts import part_kind
+from qtool.core.graph.file_parts import branch_inputs, part_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
 from qtool.core.schemes import Scheme, When
+from qtool.core.summary import group_names
 from qtool.core.types import ObserverSpec
 from qtool.planning import weight_only
 from qtool.planning.execution import BY_RECIPE, RESULT, gives_floats, operator_name, plan_decisions
@@ -67,6 +68,9 @@ def make_plan(
         remedy = f"keep it in float or choose another target ({argument('--target')})"
         if recipe.mode != "static":
             remedy = f"use {argument('--mode', 'static')}"
+        if names := list(dict.fromkeys(i for n in G.calls(graph) for i in branch_inputs(n))):
+            fix = argument("--fix", " --fix ".join(f"{name}=VALUE" for name in names))
+            remedy = f"the network is inside an If on {group_names(names)}: fix that input ({fix})"
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: "
             f"{_float_reasons(state)}; {remedy}"

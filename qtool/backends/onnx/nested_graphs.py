@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
@@ -39,3 +39,25 @@ def read_names(node: onnx.NodeProto) -> list[str]:
     for graph in inner_graphs(node):
         names += _free_names(graph)
     return list(dict.fromkeys(names))
+
+
+def with_names(graph: onnx.GraphProto, names: Mapping[str, str]) -> onnx.GraphProto:
+    """Return a subgraph in which values have other names, inner graphs included.
+
+    Args:
+        graph: the subgraph.
+        names: name -> new name.
+    """
+    if not names:
+        return graph
+    renamed = onnx.GraphProto()
+    renamed.CopyFrom(graph)
+    for each in (*renamed.initializer, *renamed.output, *renamed.value_info):
+        each.name = names.get(each.name, each.name)
+    for node in nested_nodes(renamed.node):
+        for values in (node.input, node.output):
+            values[:] = [names.get(value, value) for value in values]
+        for inner in inner_graphs(node):
+            for output in inner.output:
+                output.name = names.get(output.name, output.name)
+    return renamed

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch
 from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
+from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
 
@@ -124,7 +125,8 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
 
 
 def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
-    arguments = Arguments.of(model)
+    arguments, fixed = Arguments.of(model), FixedInputs.of(model)
+    accepts = len(fixed.order) or arguments.positional
     for index in itertools.count():
         try:
             item = next(iterator)
@@ -134,7 +136,7 @@ def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
             raise
         except (Exception, SystemExit) as error:
             raise DataError(f"reading batch {index} failed: {describe(error)}") from error
-        batch, note = arguments.of_batch(to_batch(item, arguments.positional))
+        batch, note = arguments.of_batch(fixed.remove(to_batch(item, accepts), index))
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
         yield batch

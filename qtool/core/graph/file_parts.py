@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.core.graph.nodes import hint, shape, value
+from qtool.core.graph.nodes import hint, name_of, shape, value
 
 TensorSizes = tuple[torch.dtype, tuple[int, ...]]
 
@@ -66,6 +66,25 @@ def part_macs(node: fx.Node) -> int | None:
     tensors = [n for n in inputs if isinstance(n, fx.Node)]
     sizes = [(value(n).dtype, tuple(map(hint, shape(n)))) for n in tensors]
     return part.macs(sizes, [_from_sizes(n) for n in tensors])
+
+
+def branch_inputs(node: fx.Node) -> tuple[str, ...]:
+    """Return the inputs of the graph on which the branch of an If depends that a part holds; ()
+    for any other node, and where a tensor of floats is among them."""
+    condition = part_operand(node, 0) if part_kind(node) == "If" else None
+    names: dict[str, None] = {}
+    pending, seen = [condition], set[fx.Node]()
+    while pending:
+        each = pending.pop()
+        if not isinstance(each, fx.Node) or each in seen:
+            continue
+        seen.add(each)
+        if each.op == "placeholder":
+            if value(each).is_floating_point():
+                return ()
+            names[name_of(each)] = None
+        pending += each.all_input_nodes
+    return tuple(names)
 
 
 _MOST_STEPS = 64

@@ -14,9 +14,10 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from qtool.backends.onnx.nested_graphs import read_names
+from qtool.backends.onnx.nested_graphs import read_names, with_names
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.core.errors import CaptureError
+from qtool.core.graph.unique_names import unique
 from qtool.frontends.onnx.external_weights import MappedArray
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.runtime_parts import FileContext, make_part
@@ -36,10 +37,12 @@ def fold_constants(
         CaptureError: a node reads more constants than one protobuf message can have.
     """
     queue = deque(graph.node)
+    taken = {i.name for i in (*graph.initializer, *graph.input)}
+    taken.update(o for n in graph.node for o in n.output)
     while queue:
         proto = queue.popleft()
         if proto.op_type == "If" and proto.input[0] in known and operator_key(proto) == "If":
-            queue.extendleft(reversed(_branch(proto, bool(known[proto.input[0]]), known)))
+            queue.extendleft(reversed(_branch(proto, bool(known[proto.input[0]]), known, taken)))
         elif (values := _constant_results(proto, known, source)) is not None:
             known.update(values)
         else:
@@ -65,10 +68,25 @@ def operator_key(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
-def _branch(proto: onnx.NodeProto, condition: bool, known: dict[str, Any]) -> list[onnx.NodeProto]:
-    """Return the nodes of one branch of an If, with results under the names of the If."""
+def _branch(
+    proto: onnx.NodeProto, condition: bool, known: dict[str, Any], taken: set[str]
+) -> list[onnx.NodeProto]:
+    """Return the nodes of one branch of an If, with results under the names of the If.
+
+    Args:
+        proto: the If.
+        condition: selects the branch.
+        known: gets the constants of the branch.
+        taken: names of values, which another branch may have, too; gets those of the branch.
+    """
     name = "then_branch" if condition else "else_branch"
     graph = next(a.g for a in proto.attribute if a.name == name)
+    own = [*(i.name for i in graph.initializer), *(o for n in graph.node for o in n.output if o)]
+    graph = with_names(
+        graph, {n: unique(f"{label_of(proto)}.{n}", taken) for n in own if n in taken}
+    )
+    taken.update(i.name for i in graph.initializer)
+    taken.update(o for n in graph.node for o in n.output)
     known.update({i.name: numpy_helper.to_array(i) for i in graph.initializer})
     ends = [
         helper.make_node("Identity", [inner.name], [outer], f"{proto.name}.{outer}")

@@ -22,6 +22,7 @@ from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch
+from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.errors import CaptureError
 from qtool.core.graph.unique_names import unique
 from qtool.core.log import log_warning
@@ -29,7 +30,9 @@ from qtool.core.paths import is_file
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
+from qtool.frontends.onnx.example_sizes import with_branches, without_ones
 from qtool.frontends.onnx.external_weights import map_external_weights
+from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
 from qtool.frontends.onnx.runtime_values import run_file
@@ -38,6 +41,7 @@ from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_de
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
+from qtool.frontends.torch.shape_decisions import condition_sentence
 
 FEW = 2  # number of samples to run a model that may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
@@ -45,20 +49,31 @@ _STEP_IN_MESSAGE = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
 
 
-def load_onnx(path: str | Path) -> OnnxModule:
+def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxModule:
     """Load the network of a float ONNX file, in eval mode.
 
     All operators of ONNX Runtime are supported; ONNX Runtime runs those that have no torch form.
 
+    Args:
+        path: of the file.
+        fixed: input -> value: these inputs become constants, and an If on one of them the nodes of
+            one branch.
+
     Raises:
-        CaptureError: the file is unreadable, invalid or quantized already, draws random numbers, or
-            has inputs that are not tensors.
+        CaptureError: the file is unreadable, invalid or quantized already, draws random numbers,
+            has inputs that are not tensors, or no such inputs as `fixed` has.
     """
+
+    def make() -> OnnxModule:
+        model = _message(file, onnx.load)
+        constants = fix_inputs(model, fixed or {})
+        return OnnxModule(check_and_inline(model), fixed=constants)
+
     file = Path(path)
-    return _module(file, lambda: OnnxModule(check_and_inline(_message(file, onnx.load))))
+    return _module(file, make)
 
 
-def map_onnx(path: str | Path) -> OnnxModule:
+def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxModule:
     """Load an ONNX file like `load_onnx`, with external weights mapped instead of read.
 
     Raises:
@@ -68,7 +83,8 @@ def map_onnx(path: str | Path) -> OnnxModule:
     def make() -> OnnxModule:
         model = _message(file, partial(onnx.load, load_external_data=False))
         external = map_external_weights(model, file.parent)
-        return OnnxModule(check_and_inline(model), external)
+        constants = fix_inputs(model, fixed or {})
+        return OnnxModule(check_and_inline(model), external, constants)
 
     file = Path(path)
     return _module(file, make)
@@ -114,6 +130,8 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         _check_input(name, kind, tensor, wanted)
+    batch, wanted = without_ones(model, batch, wanted)
+    model = with_branches(model, batch)
     if model.external.arrays:
         pairs = zip(model.inputs, batch.args, strict=True)
         few = [t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs]
@@ -129,6 +147,13 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     if model.external.arrays:
         return graph
     return fix_dimensions(graph, partial(_outputs, model, graph), partial(_renamed, model, batch))
+
+
+def _branch_conditions(model: OnnxModule, graph: G.FloatGraph) -> Iterator[str]:
+    """Yield a sentence for each If on sizes whose branch is not the same at all sizes."""
+    for condition in sorted(model.conditions, key=str):
+        if condition.free_symbols and {str(s) for s in condition.free_symbols} <= graph.dims.keys():
+            yield condition_sentence(condition, graph)
 
 
 def _outputs(model: OnnxModule, graph: G.FloatGraph, batch: Batch) -> list[torch.Tensor]:
@@ -176,7 +201,8 @@ def _untraced(model: OnnxModule, error: CaptureError) -> str:
         node = model.nodes[nodes[0]]
         return f"{node.label} ({node.key}) is not traced with a dynamic size"
     fixed = isinstance(error.__cause__, FixedSizeError)
-    return "the operators compute with that number" if fixed else str(error).partition(";")[0]
+    why = str(error).partition(";")[0].removeprefix("torch.export cannot capture the model: ")
+    return "the operators compute with that number" if fixed else why
 
 
 def _lost(graph: G.FloatGraph, wanted: Dynamic, reason: str) -> Iterator[str]:
@@ -193,9 +219,13 @@ def _lost(graph: G.FloatGraph, wanted: Dynamic, reason: str) -> Iterator[str]:
 def _renamed(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     """Capture, and give the graph the names of the file."""
     names = {old: new for new, old in model.arguments.items()}
+    model.conditions.clear()
     graph = _capture(model, batch, {names.get(n, n): axes for n, axes in dynamic.items()})
     graph.inputs = tuple(G.Input(model.arguments[i.name], i.dtype, i.shape) for i in graph.inputs)
     graph.outputs = model.outputs
+    for node in G.placeholders(graph.graph)[:1]:
+        node.meta[FIXED_INPUTS] = model.qtool_fixed_inputs
+    graph.size_conditions = (*_branch_conditions(model, graph), *graph.size_conditions)
     _name_nodes(graph, model)
     return graph
 
@@ -304,8 +334,8 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
     )
     if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
         raise CaptureError(
-            f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch gives "
-            f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; "
+            f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
+            f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; "
             f"{_batch_remedy(sizes, tensor)}, or export the file with a dynamic batch"
         )
 

@@ -9,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import onnx
+import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch
 from onnx import helper
 from torch import nn
 
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
-from qtool.core.errors import DataError
+from qtool.core.data.fixed_inputs import NO_FIXED_INPUTS, FixedInputs
+from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
 from qtool.frontends.onnx.open_dimensions import open_dimensions
 from qtool.frontends.onnx.read_nodes import OnnxNode, read_nodes
 from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
 from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
+from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
@@ -53,8 +56,14 @@ class OnnxModule(nn.Module):
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
         qtool_input_names: of the file; batches are dicts of them, labels excepted.
+        qtool_fixed_inputs: inputs that became constants; data may still give them.
         qtool_fixed_batch: first size of all inputs, None where it is not fixed.
         nodes: in execution order.
+        branches: Ifs that depend on sizes, undecided.
+        decisions: Ifs that depend on sizes, and the condition with which they were inlined.
+        conditions: on dynamic sizes for these branches, sympy expressions. A set, which
+            `preserve_attributes` does not restore.
+        shapes: of all values at the last `observe`.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
         attributes: constant -> attribute that has it as a tensor.
@@ -68,12 +77,20 @@ class OnnxModule(nn.Module):
     qtool_masks = True
 
     def __init__(
-        self, model: onnx.ModelProto, external: ExternalWeights = NO_EXTERNAL_WEIGHTS
+        self,
+        model: onnx.ModelProto,
+        external: ExternalWeights = NO_EXTERNAL_WEIGHTS,
+        fixed: FixedInputs = NO_FIXED_INPUTS,
+        decisions: Sequence[tuple[SizeBranch, bool]] = (),
     ) -> None:
         super().__init__()
         self.path: Path | None = None
-        self.model, self.external = model, external
-        self.constants, self.nodes, self.source = read_nodes(model, external.arrays)
+        self.model, self.external, self.qtool_fixed_inputs = model, external, fixed
+        self.decisions, self.conditions = tuple(decisions), set[Any]()
+        chosen = {branch.condition: value for branch, value in decisions}
+        self.constants, self.nodes, self.source = read_nodes(model, external.arrays, chosen)
+        self.branches = size_branches(self.nodes, self.constants)
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self.cast = cast_types(p for node in self.nodes for p in node.protos)
         graph = model.graph
         self.outputs = tuple(o.name for o in graph.output)
@@ -145,10 +162,26 @@ class OnnxModule(nn.Module):
 
     def _run(self, *inputs: torch.Tensor) -> Any:
         values = self._run_nodes(inputs)
+        self._check_decisions(values)
         tensors = [self.as_tensor(n, values[n]) for n in self.outputs]
         pairs = zip(self.outputs, tensors, strict=True)
         outputs = tuple(t.clone() if n in self.constants else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _check_decisions(self, values: Mapping[str, Any]) -> None:
+        """Check that the branches of Ifs are right at these sizes."""
+        for branch, chosen in self.decisions:
+            shapes = {n: values[n].shape for n in branch.sources if values.get(n) is not None}
+            if shapes.keys() < branch.sources:
+                continue  # a value that no node makes any more
+            condition = branch.decide(shapes, self.constants)
+            symbolic = isinstance(condition, torch.SymBool)
+            condition = condition if chosen else torch.sym_not(condition)
+            equality = symbolic and isinstance(condition.node.expr, sympy.Equality)
+            if equality or not condition:
+                raise CaptureError(f"{branch.label} (If) has another branch at other sizes")
+            if symbolic:
+                self.conditions.add(condition.node.expr)
 
     def _run_nodes(
         self, inputs: Sequence[torch.Tensor], record: bool = False, whole: bool = True
@@ -170,6 +203,7 @@ class OnnxModule(nn.Module):
 
     def _record_types(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
+            self.shapes[name] = tuple(getattr(value, "shape", ()))
             if isinstance(value, torch.Tensor):
                 self.source.types[name] = _CODES[value.dtype], value.dim()
 

@@ -53,13 +53,14 @@ class OnnxNode:
 
 
 def read_nodes(
-    model: onnx.ModelProto, external: Mapping[str, Array]
+    model: onnx.ModelProto, external: Mapping[str, Array], conditions: Mapping[str, bool]
 ) -> tuple[dict[str, Any], tuple[OnnxNode, ...], FileContext]:
     """Return constants by name, the nodes to run in order, and the context of the file.
 
     Args:
         model: the file.
         external: constants in other files, which are inputs of the model.
+        conditions: value -> what it is; each If on one becomes one of its branches.
 
     Raises:
         CaptureError: ONNX Runtime cannot load the file.
@@ -67,8 +68,11 @@ def read_nodes(
     graph = model.graph
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     known: dict[str, Any] = {**{i.name: to_array(i) for i in graph.initializer}, **external}
-    source = FileContext(tuple(model.opset_import), model.ir_version, known, _used(graph))
-    protos = _live_nodes(list(fold_constants(graph, known, source)), {o.name for o in graph.output})
+    known.update((name, np.array(value)) for name, value in conditions.items())
+    source = FileContext(tuple(model.opset_import), model.ir_version, known)
+    outputs = {o.name for o in graph.output}
+    protos = _live_nodes(list(fold_constants(graph, known, source)), set(outputs))
+    source = replace(source, used=frozenset(outputs.union(*map(read_names, protos))))
     rules = {id(p): _rule_for(p, source.used) for p in protos}
     uncertain = any(rules[id(p)] is None or _casts_oddly(p) for p in protos)
     non_tensors = non_tensor_values(model) if uncertain else frozenset[str]()
@@ -87,13 +91,6 @@ def _casts_oddly(node: onnx.NodeProto) -> bool:
     """Return whether a node casts to a type that torch or numpy does not have."""
     kinds = [a.i for a in node.attribute if node.op_type == "Cast" and a.name == "to"]
     return any(k not in TORCH_TYPES or k == onnx.TensorProto.BFLOAT16 for k in kinds)
-
-
-def _used(graph: onnx.GraphProto) -> frozenset[str]:
-    """Return the names that a node or an output reads."""
-    return frozenset(
-        [*(n for p in graph.node for n in read_names(p)), *(o.name for o in graph.output)]
-    )
 
 
 def _live_nodes(protos: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

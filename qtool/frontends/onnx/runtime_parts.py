@@ -25,14 +25,14 @@ class FileContext:
         opsets: of the file.
         ir_version: of the file.
         constants: name -> array.
-        used: names that a node or an output of the file reads.
+        used: names that a node or an output of the file reads, folded nodes excepted.
         types: tensor -> element type and rank, recorded while running.
     """
 
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     ir_version: int
     constants: Mapping[str, Array]
-    used: frozenset[str]
+    used: frozenset[str] = frozenset()
     types: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 

@@ -57,7 +57,7 @@ def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def _each(function: Callable[..., Any]) -> Callable[..., Any]:
+def each_element(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return an operator that applies a function element by element."""
 
     def apply(call: NodeCall, *inputs: Array) -> Array:
@@ -90,7 +90,7 @@ def _cast(call: NodeCall, x: Array) -> Array:
     symbolic = any(isinstance(v, torch.SymInt) for v in x.ravel())
     if kind.kind not in "iu" and (kind != np.float32 or symbolic):
         raise UnsupportedForm("a symbol as a float")
-    converted: Array = _each(_whole if kind.kind in "iu" else np.float32)(call, x)
+    converted: Array = each_element(_whole if kind.kind in "iu" else np.float32)(call, x)
     return converted
 
 
@@ -99,7 +99,7 @@ def _whole(value: Any) -> Any:
 
 
 def _round_float(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    return _each(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
+    return each_element(lambda v: np.float32(function(v)) if isinstance(v, np.floating) else v)
 
 
 def _take(call: NodeCall, x: Array, index: Array) -> Array:
@@ -114,7 +114,7 @@ def _full(call: NodeCall, shape: Array) -> Array:
 
 
 def _equal(call: NodeCall, a: Array, b: Array) -> Array:
-    return np.asarray(_each(_are_equal)(call, a, b), bool)
+    return np.asarray(each_element(_are_equal)(call, a, b), bool)
 
 
 def _are_equal(a: Any, b: Any) -> bool:
@@ -138,16 +138,16 @@ SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Unsqueeze": moves.unsqueeze,
     "Squeeze": _positional(lambda x, *_: np.squeeze(x)),
     "Reshape": _positional(lambda x, shape: x.reshape([int(s) for s in shape])),
-    "Add": _each(lambda a, b: a + b),
-    "Sub": _each(lambda a, b: a - b),
-    "Mul": _each(lambda a, b: a * b),
-    "Div": _each(_divide),
+    "Add": each_element(lambda a, b: a + b),
+    "Sub": each_element(lambda a, b: a - b),
+    "Mul": each_element(lambda a, b: a * b),
+    "Div": each_element(_divide),
     "Floor": _round_float(math.floor),
     "Ceil": _round_float(math.ceil),
     "Sqrt": _round_float(np.sqrt),
-    "Neg": _each(lambda v: -v),
+    "Neg": each_element(lambda v: -v),
     "ConstantOfShape": _full,
     "Equal": _equal,
-    "Where": _each(lambda chosen, a, b: a if chosen else b),
+    "Where": each_element(lambda chosen, a, b: a if chosen else b),
 }
 """Operator -> function of (call, arrays); arrays are sizes or constants."""

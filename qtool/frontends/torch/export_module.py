@@ -238,16 +238,18 @@ def _name_dims(graph: G.FloatGraph, dynamic: DynamicShapes | None) -> None:
     if dynamic is None:
         return
 
+    first: dict[str, str] = {}  # dimensions that torch.export has as equal have one name
     for node in G.placeholders(graph.graph):
         for axis, name in sizes_of(G.name_of(node), dynamic).items():
-            graph.dims[str(G.shape(node)[axis])] = name
+            first.setdefault(str(G.shape(node)[axis]), name)
+    graph.dims |= first
     sums = _sums(graph.dims)
     graph.dims |= sums
     graph.inputs = tuple(
         replace(
             i,
             shape=tuple(
-                sums.get(str(s), sizes_of(i.name, dynamic).get(k, i.shape[k]))
+                sums.get(str(s), first[str(s)] if k in sizes_of(i.name, dynamic) else i.shape[k])
                 for k, s in enumerate(G.shape(node))
             ),
         )

@@ -54,7 +54,7 @@ def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tup
         runs += 1
         if runs == MAX_RUNS:
             break
-    return tuple(_sentence(guard, graph) for guard in violated)
+    return tuple(condition_sentence(guard, graph) for guard in violated)
 
 
 def _guards(graph: G.FloatGraph) -> list[Any]:
@@ -107,7 +107,8 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
     return len(expected) != len(actual) or largest_distance(expected, actual)[1] > MAX_DIFFERENCE
 
 
-def _sentence(guard: Any, graph: G.FloatGraph) -> str:
+def condition_sentence(guard: Any, graph: G.FloatGraph) -> str:
+    """Return the note on a condition that sizes have to meet, with the names of dimensions."""
     names = {s: sympy.Symbol(graph.dims[str(s)], integer=True) for s in guard.free_symbols}
     text = str(PythonPrinter().doprint(guard.xreplace(names)))
     text = re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")
