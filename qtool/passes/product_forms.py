@@ -1,8 +1,9 @@
 """Products with a stored matrix become `aten::linear`, whose weight is [out, in].
 
 A matrix computed from stored tensors alone (`x @ self.weight.T`) counts as stored: fold_constants
-stores it afterwards. An einsum is a linear layer if one of two operands is stored, and every letter
-is either summed over and in both, or kept and in one of them.
+stores it afterwards. It may be the first operand: W x = (x^T W^T)^T. An einsum is a linear layer if
+one of two operands is stored, and every letter is either summed over and in both, or kept and in one
+of them.
 """
 
 from __future__ import annotations
@@ -23,15 +24,29 @@ aten = torch.ops.aten
 def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     bias, x, weight = node.args[:3]
     factors = [G.argument(node, i, name, 1) for i, name in ((3, "beta"), (4, "alpha"))]
-    if factors != [1, 1] or not isinstance(bias, fx.Node) or not _stored(bias):
+    if factors != [1, 1] or not isinstance(bias, fx.Node):
+        return None
+    if _is_left(x, weight):
+        product = _transposed_layer(node, x, weight, "product")
+        return clone_as(node, aten.add.Tensor, (product, bias))
+    if not _stored(bias):
         return None
     spread = _spread(node, bias)
     return _linear(node, x, weight, spread) if spread is not None else None
 
 
 def _plain_layer(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Expand a scalar bias to all outputs; replace a layer without input features."""
-    x, bias = G.argument(node, 0, "input"), G.argument(node, 2, "bias")
+    """Expand a scalar bias to all outputs; replace a layer without input features, and one whose
+    input is stored and whose weight is data."""
+    x, weight, bias = (
+        G.argument(node, i, name) for i, name in enumerate(("input", "weight", "bias"))
+    )
+    if _is_left(x, weight):
+        columns = insert_before(node, aten.transpose.int, (weight, 0, 1), "input")
+        if bias is None:
+            return _transposed_layer(node, x, columns, "")
+        product = _transposed_layer(node, x, columns, "product")
+        return clone_as(node, aten.add.Tensor, (product, bias))
     if isinstance(x, fx.Node) and G.shape(x)[-1] == 0:
         return _without_features(node, bias)
     spread = _spread(node, bias) if isinstance(bias, fx.Node) else None
@@ -61,7 +76,31 @@ def _spread(node: fx.Node, bias: fx.Node) -> fx.Node | None:
 
 def _product(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     x, weight = node.args[:2]
+    if _is_left(x, weight):
+        return _transposed_layer(node, x, weight, "")
     return _linear(node, x, weight, None)
+
+
+def _is_left(matrix: Any, x: Any) -> bool:
+    """Return whether the first operand of a product is a stored matrix, and the second is data."""
+    both = isinstance(matrix, fx.Node) and isinstance(x, fx.Node)
+    return both and G.rank(matrix) == 2 and _stored(matrix) and not _stored(x)
+
+
+def _transposed_layer(node: fx.Node, matrix: Any, x: Any, part: str) -> fx.Node:
+    """Return matrix @ x as a linear layer: the rows of the matrix are outputs.
+
+    Args:
+        node: before which nodes are inserted.
+        matrix: stored, [outputs, inputs].
+        x: [..., inputs, columns], or [inputs].
+        part: of the product's name.
+    """
+    if G.rank(x) == 1:
+        return insert_before(node, aten.linear.default, (x, matrix, None), part)
+    columns = insert_before(node, aten.transpose.int, (x, -2, -1), "columns")
+    result = insert_before(node, aten.linear.default, (columns, matrix, None), "linear")
+    return insert_before(node, aten.transpose.int, (result, -2, -1), part)
 
 
 def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:

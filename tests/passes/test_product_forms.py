@@ -7,10 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+import qtool
 from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_constants import fold_constants
+from qtool.planning.plan import Execution
 from tests.passes.differential import Function, rewritten
 
 FORMS = [canonicalize, fold_constants]
@@ -30,7 +33,11 @@ FORMS = [canonicalize, fold_constants]
         ),
         pytest.param(lambda x, m: x @ m.weight.T, ["linear"], id="transposed"),
         pytest.param(lambda x, m: x @ (m.weight[:, :4] * 2), ["linear"], id="made of it"),
-        pytest.param(lambda x, m: m.weight @ x.t(), ["transpose", "matmul"], id="from the left"),
+        pytest.param(
+            lambda x, m: m.weight @ x.t(),
+            ["transpose", "transpose", "linear", "transpose"],
+            id="from the left",
+        ),
         pytest.param(lambda x, m: x @ m.bias, ["matmul"], id="a vector"),
     ],
 )
@@ -103,3 +110,40 @@ def test_other_sums_are_left_to_the_exporter(equation: str) -> None:
 
     found = rewritten(Function(function, stored), (3, 2, 6), passes=FORMS).ops()
     assert "linear" not in found
+
+
+class _Left(nn.Module):
+    """A stored matrix as the first operand, in the forms of torch and of ONNX's Gemm."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.weight = nn.Parameter(torch.randn(6, 8) / 3)
+        self.bias = nn.Parameter(torch.randn(6, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        forms = {
+            "matmul": lambda: self.weight @ x.mT,
+            "vector": lambda: torch.matmul(self.weight, x[0]),
+            "linear": lambda: F.linear(self.weight, x),
+            "addmm": lambda: torch.addmm(self.bias, self.weight, x.t()),
+            "rows": lambda: F.linear(x, self.weight).t(),
+        }
+        return forms[self.form]()
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight-only"])
+@pytest.mark.parametrize("form", ["matmul", "deep", "vector", "linear", "addmm", "rows"])
+def test_a_stored_matrix_as_first_operand_is_a_layer(form: str, mode: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(*([9, 5, 8] if form == "deep" else [9, 8]))
+    model = _Left("matmul" if form == "deep" else form).eval()
+    quantized = qtool.quantize(model, [x], mode=mode)
+    result = quantized.verify()
+    assert result.passed
+    layers = [d for d in quantized.plan.nodes if d.op == "linear"]
+    assert [d.execution for d in layers] != [Execution.FLOAT] * len(layers)
+    if mode == "static":
+        assert result.coverage.share == 1
+    expected = model(x)
+    assert (quantized(x) - expected).abs().max() < 0.05 * expected.abs().max()

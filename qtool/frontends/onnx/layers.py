@@ -83,14 +83,43 @@ def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torc
 
 
 def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
+    """Compute a transposed convolution; what torch does not crop is sliced off its result."""
     rank = weight.dim() - 2
-    call.require("auto_pad", "NOTSET", "VALID")
-    begins, ends = _pads(call, x, weight.shape[2:])
-    if begins != ends:
-        raise call.unsupported("pads that differ at the two ends")
     strides, dilations = _strides_and_dilations(call, rank)
-    extra, groups = call.get("output_padding", [0] * rank), call.get("group", 1)
-    return _TRANSPOSED[rank](x, weight, bias, strides, begins, extra, groups, dilations)
+    pads, extra, parts = list[int](), list[int](), list[slice]()
+    crops = zip(*_crops(call, x, weight.shape[2:]), strides, dilations, strict=True)
+    for begin, end, s, d in crops:
+        longer = begin - end  # torch crops both ends alike, and lengthens the last one
+        fits = 0 <= longer < max(s, d)
+        pads.append(begin if fits else max(min(begin, end), 0))
+        extra.append(longer if fits else max(-end, 0))
+        cut = 0 if fits else max(end, 0) - pads[-1]
+        parts.append(slice(begin - pads[-1], -cut or None))
+    y = _TRANSPOSED[rank](x, weight, bias, strides, pads, extra, call.get("group", 1), dilations)
+    return y if parts == [slice(0, None)] * rank else y[(..., *parts)]
+
+
+def _crops(call: NodeCall, x: Any, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return what a transposed convolution crops off the beginnings and off the ends; below 0 at an
+    end where output_padding lengthens it."""
+    rank, kind = len(kernel), call.get("auto_pad", "NOTSET")
+    strides, dilations = _strides_and_dilations(call, rank)
+    extra = list(call.get("output_padding", [0] * rank))
+    wanted = call.get("output_shape")
+    if wanted is None and kind in ("NOTSET", "VALID"):
+        pads = list(call.get("pads", [0] * 2 * rank)) if kind == "NOTSET" else [0] * 2 * rank
+        return pads[:rank], [p - e for p, e in zip(pads[rank:], extra, strict=True)]
+    begins, ends = [], []
+    for i, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        total = extra[i] + d * (k - 1) + 1 - s  # SAME: the output is the input times the stride
+        if wanted is not None:
+            total += s * x.shape[2 + i] - wanted[i - rank]
+        if not isinstance(total, int) or total < 0:
+            raise call.unsupported("output_shape of a dynamic size, or more than the window covers")
+        less, more = total // 2, total - total // 2
+        begins.append(less if kind == "SAME_UPPER" else more)
+        ends.append((more if kind == "SAME_UPPER" else less) - extra[i])
+    return begins, ends
 
 
 def gemm(call: NodeCall, a: Any, b: Any, c: Any = None) -> torch.Tensor:

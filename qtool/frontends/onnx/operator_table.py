@@ -96,7 +96,7 @@ _WINDOWS = "auto_pad dilations kernel_shape pads strides"
 
 OPERATORS: Mapping[str, OperatorRule] = {
     "Conv": _rule(f.conv, f"{_WINDOWS} group", 3),
-    "ConvTranspose": _rule(f.conv_transpose, f"{_WINDOWS} group output_padding", 3),
+    "ConvTranspose": _rule(f.conv_transpose, f"{_WINDOWS} group output_padding output_shape", 3),
     "Gemm": _rule(f.gemm, "alpha beta transA transB", 3),
     "MatMul": _positional(torch.matmul, 2),
     "qtool.Linear": _rule(f.linear, "alpha beta transA transB", 3),

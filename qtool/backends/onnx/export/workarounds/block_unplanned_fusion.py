@@ -3,13 +3,14 @@
 Runtime: ONNX Runtime, seen in 1.31.1, the QDQ fusions and the fusion of activations.
 Problem: the runtime computes in integers any operator between DequantizeLinear and QuantizeLinear
 that it has an integer kernel for, also where the plan keeps it in float, and quantizes the float
-weights of a layer for that. It fuses a clamp of float results into a float layer before it looks
-for integer kernels.
+weights of a layer for that. It fuses a clamp of float results into a float layer, and the transpose
+of a Gemm into the Gemm, before it looks for integer kernels.
 Rewrite: an operator that changes nothing (`torch_ops.idle`) between the two.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from qtool.backends.onnx.operators import CUSTOM_FORMS
@@ -20,6 +21,8 @@ from qtool.core.ops import Role, data_inputs, row_of
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
+aten = torch.ops.aten
+_TRANSPOSES = {aten.t.default, aten.transpose.int, aten.permute.default}
 _FUSED = {
     *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
     *("Mul", "Sigmoid", "Softmax", "Where"),
@@ -32,7 +35,9 @@ def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Targ
     """Insert idle operators into a QDQ graph where the runtime would fuse unplanned, in place."""
     fusible = [d for d in plan.nodes if d.op in target.file.implicit_fusions]
     floats = {d.node for d in fusible if d.execution is Execution.FLOAT}
-    results = {d.node for d in fusible if d.execution is Execution.INTEGER and d.output is None}
+    integer = [d for d in plan.nodes if d.execution is Execution.INTEGER and d.output is None]
+    results = {d.node for d in integer if d.op in target.file.implicit_fusions}
+    products = {d.node for d in integer} if target.file.implicit_fusions else set[str]()
     for node in G.calls(module.graph):
         is_custom = node.target in CUSTOM_FORMS
         if target.file.implicit_fusions and (is_custom or part_kind(node) in _FUSED):
@@ -41,6 +46,8 @@ def block_unplanned_fusion(module: fx.GraphModule, plan: QuantPlan, target: Targ
             _idle_before(node, [u for u in node.users if _quantizes(u)])
         elif G.name_of(node) in results:
             _idle_before(node, [u for u in node.users if _is_clamp(u) and not _quantizes(u)])
+        if G.name_of(node) in products and node.target is aten.linear.default:
+            _idle_before(node, [u for u in node.users if u.target in _TRANSPOSES])
 
 
 def _idle_inputs(node: fx.Node) -> None:
