@@ -2,8 +2,8 @@
 
 A matrix computed from stored tensors alone (`x @ self.weight.T`) counts as stored: fold_constants
 stores it afterwards. It may be the first operand: W x = (x^T W^T)^T. An einsum is a linear layer if
-one of two operands is stored, and every letter is either summed over and in both, or kept and in one
-of them.
+one of two operands is stored, and every letter is either summed over and in both, or kept and in
+one of them.
 """
 
 from __future__ import annotations

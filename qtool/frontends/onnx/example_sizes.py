@@ -28,7 +28,7 @@ def without_ones(model: OnnxModule, batch: Batch, wanted: Dynamic) -> tuple[Batc
     if every is None or few is not None or len(first) != 1:
         return every or few or batch, wanted
     (name,) = first
-    return every, {n: d | dict.fromkeys(ones[n], name) for n, d in wanted.items()}
+    return every, {n: {**d, **dict.fromkeys(ones[n], name)} for n, d in wanted.items()}
 
 
 def _doubled(model: OnnxModule, batch: Batch, axes: Mapping[str, Sequence[int]]) -> Batch | None:

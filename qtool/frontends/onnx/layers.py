@@ -96,7 +96,8 @@ def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = Non
         cut = 0 if fits else max(end, 0) - pads[-1]
         parts.append(slice(begin - pads[-1], -cut or None))
     y = _TRANSPOSED[rank](x, weight, bias, strides, pads, extra, call.get("group", 1), dilations)
-    return y if parts == [slice(0, None)] * rank else y[(..., *parts)]
+    whole = parts == [slice(0, None)] * rank
+    return y if whole else y[(slice(None), slice(None), *parts)]
 
 
 def _crops(call: NodeCall, x: Any, kernel: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -111,11 +112,12 @@ def _crops(call: NodeCall, x: Any, kernel: Sequence[int]) -> tuple[list[int], li
         return pads[:rank], [p - e for p, e in zip(pads[rank:], extra, strict=True)]
     begins, ends = [], []
     for i, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True)):
-        total = extra[i] + d * (k - 1) + 1 - s  # SAME: the output is the input times the stride
+        covered = extra[i] + d * (k - 1) + 1
+        total = max(0, covered - s)  # SAME: the output is the input times the stride
         if wanted is not None:
-            total += s * x.shape[2 + i] - wanted[i - rank]
-        if not isinstance(total, int) or total < 0:
-            raise call.unsupported("output_shape of a dynamic size, or more than the window covers")
+            total = covered + s * (x.shape[2 + i] - 1) - wanted[i - rank]
+        if not isinstance(total, int):
+            raise call.unsupported("output_shape of a dynamic size")
         less, more = total // 2, total - total // 2
         begins.append(less if kind == "SAME_UPPER" else more)
         ends.append((more if kind == "SAME_UPPER" else less) - extra[i])

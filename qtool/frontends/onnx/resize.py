@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -46,12 +48,15 @@ def upsample(call: NodeCall, x: torch.Tensor, scales: Any = None) -> torch.Tenso
 
 
 def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
-    for name, usual in (("antialias", 0), ("axes", None), ("keep_aspect_ratio_policy", "stretch")):
-        call.require(name, usual)
+    call.require("antialias", 0)
     if call.opset < 11:
         return upsample(call, x, *rest)
     _, scales, sizes = (*rest, None, None, None)[:3]
     scales, sizes = (a.tolist() if a is not None and a.size else None for a in (scales, sizes))
+    if call.get("axes") is not None:
+        scales, sizes = _of_all_dimensions(call, x, scales, sizes)
+    elif sizes is not None:
+        call.require("keep_aspect_ratio_policy", "stretch")
     lead = scales[:2] if sizes is None and scales is not None else (sizes or [])[:2]
     spatial_only = lead == ([1, 1] if sizes is None else list(x.shape[:2]))
     if not spatial_only or x.dim() < 3:
@@ -71,6 +76,29 @@ def resize(call: NodeCall, x: Any, *rest: Any) -> Any:
     ):
         return F.interpolate(x, wanted, factors, _LINEAR[x.dim() - 2], where == "align_corners")
     raise call.unsupported(f"{mode}, {where}")
+
+
+def _of_all_dimensions(
+    call: NodeCall, x: Any, scales: list[Any] | None, sizes: list[Any] | None
+) -> tuple[list[Any] | None, list[Any] | None]:
+    """Return scales or sizes of the dimensions in `axes` as those of all dimensions."""
+    axes = [a % x.dim() for a in call.get("axes")]
+    policy = call.get("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and policy != "stretch":  # one factor for all
+        before = [x.shape[a] for a in axes]
+        if not all(isinstance(n, int) for n in (*before, *sizes)):
+            raise call.unsupported(f"{policy} of a dynamic size")
+        ratios = [new / old for new, old in zip(sizes, before, strict=True)]
+        factor = min(ratios) if policy == "not_larger" else max(ratios)
+        stored = float(np.nextafter(np.float32(factor), np.float32(np.inf)))
+        if any(math.floor(stored * n) != math.floor(factor * n + 0.5) for n in before):
+            raise call.unsupported(f"{policy} with sizes that are rounded up")
+        scales, sizes = [stored] * len(axes), None
+    if sizes is not None:
+        given = dict(zip(axes, sizes, strict=True))
+        return None, [given.get(i, n) for i, n in enumerate(x.shape)]
+    factors = dict(zip(axes, scales or (), strict=True))
+    return [factors.get(i, 1) for i in range(x.dim())], None
 
 
 def _nearest(call: NodeCall, where: str, factors: Sequence[float] | None) -> str:

@@ -120,10 +120,12 @@ def _size(call: NodeCall, shape: Sequence[Any]) -> Array:
 
 def _cast(call: NodeCall, x: Array) -> Array:
     if call.get("to") == onnx.TensorProto.BOOL:
-        return each_element(lambda v: v if isinstance(v, _BOOLS) else v != 0)(call, x)
+        truth: Array = each_element(lambda v: v if isinstance(v, _BOOLS) else v != 0)(call, x)
+        return truth
     if any(isinstance(v, _BOOLS) for v in np.asarray(x, object).ravel()):
         raise UnsupportedForm("a condition as a number")
-    return SHAPE_OPERATORS["Cast"](call, x)
+    number: Array = SHAPE_OPERATORS["Cast"](call, x)
+    return number
 
 
 _BOOLS = (bool, np.bool_, torch.SymBool)

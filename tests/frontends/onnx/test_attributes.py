@@ -100,6 +100,18 @@ OTHERS = {
     "transposed to a size": """y0 = ConvTranspose <strides = [2, 2],
         output_shape = [17, 18]> (h, w2)""",
     "transposed uneven": "y0 = ConvTranspose <pads = [0, 1, 1, 0]> (h, w2)",
+    "transposed long": """y0 = ConvTranspose <strides = [4, 2], pads = [0, 2, 1, 0],
+        output_padding = [3, 1]> (h, w2)""",
+    "transposed same, lower": """y0 = ConvTranspose <strides = [3, 5], dilations = [2, 1],
+        auto_pad = "SAME_LOWER", output_padding = [1, 2]> (h, w2)""",
+    "transposed to a size, upper": """y0 = ConvTranspose <strides = [2, 2],
+        output_shape = [16, 15], auto_pad = "SAME_UPPER"> (h, w2)""",
+    "axes, kept": """z = Constant <value_ints = [12, 5]> ()
+        y0 = Resize <mode = "cubic", axes = [-1, 2]> (h, , , z)""",
+    "axes, of a computed size": """t = Shape <start = 2> (x) two = Constant <value_ints = [2]> ()
+        z = Mul (t, two) y0 = Resize <mode = "linear", axes = [2, 3]> (h, , , z)""",
+    "axes of a ratio": """z = Constant <value_ints = [12, 20]> () y0 = Resize <mode = "linear",
+        axes = [2, 3], keep_aspect_ratio_policy = "not_larger"> (h, , , z)""",
     "split in three": "a, c, y0 = Split <axis = 3, num_outputs = 3> (h)",
     "all axes squeezed": "m = ReduceMax (h) y0 = Squeeze (m)",
     "dropped": "y0, y1 = Dropout (h)",

@@ -16,6 +16,7 @@ import onnxscript
 from onnx import helper, version_converter
 from torch import fx
 
+from qtool.backends.onnx.export.resize_axes import write_all_dimensions
 from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
 from qtool.backends.onnx.subgraph import (
     OnnxSubgraph,
@@ -104,7 +105,14 @@ def inline_parts(model: ir.Model) -> None:
 
 def _replace(model: ir.Model, node: ir.Node, part: OnnxSubgraph) -> None:
     opset = model.opset_imports[""]
-    inner = ir.from_proto(_in_opset(part, opset))
+    written = _in_opset(part, opset)
+    ranks = {
+        name: len(value.shape)
+        for name, value in zip(part.inputs, node.inputs, strict=True)
+        if value is not None and value.shape is not None
+    }
+    write_all_dimensions(written.graph, ranks)
+    inner = ir.from_proto(written)
     for domain, version in inner.opset_imports.items():
         model.opset_imports.setdefault(domain, version)
     graph = inner.graph

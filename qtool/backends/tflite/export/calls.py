@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
+from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import Role, row_of
 from qtool.core.types import Bounds, QuantParams, storage_qtype
 from qtool.planning.plan import Execution
@@ -272,6 +274,12 @@ def _float(w: Writer, node: fx.Node, whole: fx.Node | None = None) -> Value | St
         return write(w, node)
     if whole is None and (parts := decomposed(node)) is not None:
         return _decomposed(w, node, parts)
+    source = node.args[0] if node.target is operator.getitem else node
+    if isinstance(source, fx.Node) and (part := part_kind(source)) is not None:
+        raise ExportError(
+            f"{G.name_of(source)}: {part} in this form, kept as the file has it, has no TFLite "
+            "operator that qtool writes; replace it in the model, or write an .onnx file"
+        )
     kind = str(getattr(node.target, "_schema", node.target)).split("(")[0]
     made = "" if whole is None else ", which torch makes of it,"
     raise ExportError(

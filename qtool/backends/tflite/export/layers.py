@@ -64,7 +64,10 @@ def conv_transpose(
     _require_image(node)
     args: tuple[Any, ...] = node.args
     if any(d != 1 for d in args[7]) or args[6] != 1:
-        raise ExportError(f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation")
+        raise ExportError(
+            f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation; "
+            "write a layer per group in the model, or write an .onnx file"
+        )
     x, weight, bias = read_layer(w, node, out)
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
     codes = weight.data

@@ -1,0 +1,66 @@
+"""Writes Resize nodes of kept parts without `axes`, which ONNX Runtime ignores where it moves a
+transpose over a Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+_INPUTS = {1: "roi", 2: "scales", 3: "sizes"}
+
+
+def write_all_dimensions(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> None:
+    """Give each Resize the scales or sizes of all dimensions instead of those in `axes`, in place.
+
+    A Resize that keeps the aspect ratio stays as it is: its factor is that of the axes alone.
+
+    Args:
+        graph: of a kept part.
+        ranks: of its inputs.
+    """
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        axes, rank = attributes.get("axes"), ranks.get(node.input[0] if node.input else "")
+        policy = attributes.get("keep_aspect_ratio_policy", b"stretch")
+        if node.op_type == "Resize" and axes and rank is not None and policy == b"stretch":
+            nodes += _all_dimensions(graph, node, [axis % rank for axis in axes], rank)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _all_dimensions(
+    graph: onnx.GraphProto, node: onnx.NodeProto, axes: list[int], rank: int
+) -> list[onnx.NodeProto]:
+    """Remove `axes` from a node; return the nodes that compute its new inputs."""
+    before: list[onnx.NodeProto] = []
+
+    def stored(name: str, array: np.ndarray[Any, Any]) -> str:
+        full = f"{node.output[0]}/{name}"
+        graph.initializer.append(numpy_helper.from_array(array, full))
+        return full
+
+    node.attribute.remove(next(a for a in node.attribute if a.name == "axes"))
+    for index, kind in _INPUTS.items():
+        if len(node.input) <= index or not node.input[index]:
+            continue
+        if kind == "roi":  # begins, then ends
+            default = stored("whole", np.repeat(np.array([0, 1], np.float32), rank))
+        elif kind == "scales":
+            default = stored("ones", np.ones(rank, np.float32))
+        else:
+            default = f"{node.output[0]}/shape"
+            before.append(helper.make_node("Shape", [node.input[0]], [default]))
+        where = [*axes, *(a + rank for a in axes)] if kind == "roi" else axes
+        result = f"{node.output[0]}/all_{kind}"
+        indices = stored(f"{kind}_axes", np.array(where, np.int64))
+        before.append(
+            helper.make_node("ScatterElements", [default, indices, node.input[index]], [result])
+        )
+        node.input[index] = result
+    return before
