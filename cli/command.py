@@ -20,7 +20,7 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights task attention cache logits tokenizer calibration reference "
+    "Model": "model weights fix task attention cache logits tokenizer calibration reference "
     "other_model block memory",
     "Data": "data shape samples sample calibration_data eval_data labels transform processor "
     "max_length pad_to_max_length stride classes max_unreadable batch_size dynamic",

@@ -112,6 +112,7 @@ def command(
             f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
             "--shape": shape is not None,
             "--weights": weights is not None,
+            "--fix": bool(source_options.context_value("fix")),
             "--labels": labels is not None,
             "--eval-data": eval_data is not None,
             "a folder as --output": folder is not None,

@@ -39,6 +39,8 @@ CASES: dict[str, tuple[list[str], str]] = {
         [*quantize(), "--weights", DIGITS[2]],
         "does not fit Sequential",
     ),
+    "a fixed input without a value": ([*quantize(), "--fix", "rate"], "'rate' is not INPUT=VALUE"),
+    "a fixed input of a module": ([*quantize(), "--fix", "rate=1"], "--fix is for .onnx files"),
     "no such data": (quantize(data="images.npz"), "images.npz: no such file or folder"),
     "a folder without data": (
         quantize(data="tests"),

@@ -95,8 +95,8 @@ def _of_all_dimensions(
             raise call.unsupported(f"{policy} with sizes that are rounded up")
         scales, sizes = [stored] * len(axes), None
     if sizes is not None:
-        given = dict(zip(axes, sizes, strict=True))
-        return None, [given.get(i, n) for i, n in enumerate(x.shape)]
+        chosen = dict(zip(axes, sizes, strict=True))
+        return None, [chosen.get(i, n) for i, n in enumerate(x.shape)]
     factors = dict(zip(axes, scales or (), strict=True))
     return [factors.get(i, 1) for i in range(x.dim())], None
 

@@ -9,7 +9,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
+from qtool.cli import main
 
 import qtool
 from qtool.core.errors import CaptureError, DataError, PlanError
@@ -147,3 +149,13 @@ def test_values_that_do_not_fit_are_refused(
         load_onnx(_choosing(tmp_path / "m.onnx"), fixed)
     with pytest.raises(CaptureError, match=r"is for \.onnx files"):
         qtool.load_model("torch.nn:Identity", fixed=fixed)
+
+
+def test_the_command_fixes_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _choosing(tmp_path / "m.onnx")
+    np.save("x.npy", torch.rand(40, 1, 12).numpy())
+    arguments = ["quantize", "m.onnx", "--fix", "sr=16000", "--data", "x.npy", "-o", "out.onnx"]
+    result = CliRunner().invoke(main, [*arguments, "--seconds", "0"], prog_name="qtool")
+    assert result.exit_code == 0, result.output
+    assert [i.name for i in _session(tmp_path / "out.onnx").get_inputs()] == ["x"]
