@@ -290,4 +290,5 @@ def _publish(run: BlockwiseRun, path: Path) -> None:
     origin = Origin(run.source.fingerprint, versions=present_versions())
     info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes, origin
     metadata = {**FileInfo(*info).metadata(), **SelfTest("", missing=UNTESTED).metadata()}
-    publish_blocks(checkpoint.models, ports, metadata, path, (checkpoint.data, checkpoint.digest))
+    weights, source = (checkpoint.data, checkpoint.digest), run.whole.metadata
+    publish_blocks(checkpoint.models, ports, metadata, path, weights, source)

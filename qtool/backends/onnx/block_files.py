@@ -10,7 +10,9 @@ from pathlib import Path
 import onnx
 
 from qtool.backends.onnx.join_models import join_models
+from qtool.backends.onnx.source_metadata import write_source_metadata
 from qtool.backends.onnx.storage import move_into_place
+from qtool.core.graph import SourceMetadata
 
 UNTESTED = "the file was written block by block and never run as a whole"
 
@@ -21,6 +23,7 @@ def publish_blocks(
     metadata: Mapping[str, str],
     path: Path,
     weights: tuple[Path, str],
+    source: SourceMetadata,
 ) -> None:
     """Join the files of blocks to one model and write it under its final name.
 
@@ -30,6 +33,7 @@ def publish_blocks(
         metadata: keys and values for the file.
         path: of the model.
         weights: the data file, and its digest.
+        source: metadata of the float model.
 
     Raises:
         FileError: the place cannot be written.
@@ -37,6 +41,7 @@ def publish_blocks(
     parts = [onnx.load(block, load_external_data=False) for block in blocks]
     model = join_models(parts, *ports)
     onnx.helper.set_model_props(model, dict(metadata))
+    write_source_metadata(model, source)
     move_into_place(model, path, *weights)
 
 

@@ -120,8 +120,9 @@ class SelfTest:
         Raises:
             VerificationError: it is damaged, or of a newer format.
         """
-        entries = (p for p in model.metadata_props if p.key == KEY or p.value.startswith(_MARK))
-        text = next((p.value for p in entries), None)
+        entries = sorted(model.metadata_props, key=lambda p: p.key != KEY)  # one of a source last
+        marked = (p.value for p in entries if p.key == KEY or p.value.startswith(_MARK))
+        text = next(marked, None)
         return None if text is None else cls.read(text)
 
     @classmethod

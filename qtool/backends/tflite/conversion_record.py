@@ -26,6 +26,8 @@ DESCRIPTION = "qtool"
 """Description of files of qtool."""
 LAYOUT = "layout"
 """Key there: the order of the axes of inputs and outputs."""
+SOURCE = "onnx_metadata"
+"""Name of the metadata of the source file: JSON."""
 ENTRY = "qtool_conversion"
 """Name of the metadata: JSON, compressed."""
 _MAX_BYTES = 2**28

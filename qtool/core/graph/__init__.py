@@ -34,6 +34,7 @@ from qtool.core.graph.nodes import (
     tensor,
     value,
 )
+from qtool.core.graph.source_metadata import SourceMetadata
 
 __all__ = [
     "FOLDED_PAD",
@@ -41,6 +42,7 @@ __all__ = [
     "OUTPUT",
     "FloatGraph",
     "Input",
+    "SourceMetadata",
     "add_call",
     "add_tensor",
     "argument",

@@ -8,7 +8,7 @@ module path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
+from qtool.core.graph.source_metadata import SourceMetadata
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class FloatGraph:
         dims: symbol -> name that the user gave the dimension ("batch").
         size_conditions: sentences on further conditions that sizes must meet, because the model
             branches on them.
+        metadata: of the file that it was captured from.
     """
 
     module: fx.GraphModule
@@ -60,6 +62,7 @@ class FloatGraph:
     constraints: dict[Any, Any]
     dims: dict[str, str]
     size_conditions: tuple[str, ...] = ()
+    metadata: SourceMetadata = field(default_factory=SourceMetadata)
 
     @property
     def graph(self) -> fx.Graph:

@@ -17,6 +17,7 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.source_metadata import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
@@ -226,6 +227,7 @@ def _renamed(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     for node in G.placeholders(graph.graph)[:1]:
         node.meta[FIXED_INPUTS] = model.qtool_fixed_inputs
     graph.size_conditions = (*_branch_conditions(model, graph), *graph.size_conditions)
+    graph.metadata = read_source_metadata(model.model)
     _name_nodes(graph, model)
     return graph
 

@@ -23,6 +23,7 @@ from qtool.backends.onnx.export.kept_parts import PART_TRANSLATIONS, inline_part
 from qtool.backends.onnx.export.torch_exporter import translate
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.operators import functions_of, writers
+from qtool.backends.onnx.source_metadata import write_source_metadata
 from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names
@@ -43,8 +44,8 @@ def to_onnx(
 ) -> onnx.ModelProto:
     """Return the ONNX model of a graph (QDQ or float).
 
-    Inputs, outputs, nodes and initializers have the names of the user's model; paths and source
-    lines that the exporter adds are removed.
+    Inputs, outputs, nodes and initializers have the names of the user's model, and the file has the
+    metadata of the user's; paths and source lines that the exporter adds are removed.
 
     Args:
         module: the graph to write.
@@ -74,7 +75,9 @@ def to_onnx(
     model.producer_name = "qtool"
     for key, text in metadata.items():
         model.metadata_props[key] = text
-    return ir.to_proto(model)
+    proto = ir.to_proto(model)
+    write_source_metadata(proto, graph.metadata)
+    return proto
 
 
 def _add_functions(model: ir.Model) -> None:

@@ -16,6 +16,7 @@ from qtool.backends.tflite.conversion_record import (
     ENTRY,
     LAYOUT,
     METADATA,
+    SOURCE,
     StoredPoint,
     record,
 )
@@ -132,6 +133,8 @@ def to_tflite(
         "outputs": [list(v.order) for v in outputs],
     }
     entries = {METADATA: json.dumps({**metadata, LAYOUT: orders}).encode()}
+    if source := graph.metadata.to_json():
+        entries[SOURCE] = json.dumps(source, ensure_ascii=False).encode()
     if info is not None:
         entries[ENTRY] = record(info, _stored_points(w), w.layers)
     model = Model(
