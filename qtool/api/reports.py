@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import open_file
+from qtool.backends.table import open_file, open_model
 from qtool.calibration.calibration import Calibration
 from qtool.core.atomic import resolve
 from qtool.core.data import Batch, peek
-from qtool.core.errors import DataError
+from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
+from qtool.evaluation.latency.baseline import ONNX
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.compare import measure_file, measure_files
 from qtool.evaluation.report.report import Report
@@ -30,6 +34,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.onnx import load_onnx
 from qtool.planning.targets import DEFAULT
 
 
@@ -187,7 +192,9 @@ def _report_file(
     reference: Path | Captured | None = None
     sample: Batch | None = None
     if isinstance(model, str | Path):
-        reference = Path(model)
+        model = _float_file(Path(model))
+    if isinstance(model, Path):
+        reference = model
     elif model is not None:
         sample, data = peek(data, data_module(model))
         if sample is None:
@@ -207,6 +214,19 @@ def _report_file(
 
     history = None if options.history is None else History(options.history, file, str(file))
     return write_report(folder, measure, history=history)
+
+
+def _float_file(file: Path) -> Path | nn.Module:
+    """Return the path of a float file; the loaded copy in float32 of one in bfloat16, for which
+    ONNX Runtime has no kernels."""
+    try:
+        open_model(file)
+    except VerificationError:
+        with suppress(CaptureError):
+            if file.suffix == ONNX and (module := load_onnx(file)).notes:
+                return module
+        raise
+    return file
 
 
 def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:

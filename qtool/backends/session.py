@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from qtool.core.types import Array
 
 Clock = Callable[[], float]
@@ -26,6 +28,10 @@ class PortInfo:
     name: str
     type: str
     shape: tuple[int | str | None, ...]
+
+
+FLOATS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
+"""Floating point types of inputs -> type of an array."""
 
 
 class Session(Protocol):

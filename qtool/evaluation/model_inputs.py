@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.session import Session
+from qtool.backends.session import FLOATS, Session
 from qtool.backends.table import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
@@ -101,8 +101,10 @@ def _checked(expected: Any, tensor: Any, index: int) -> Array:
     where = f"batch {index}, input '{expected.name}'"
     if not isinstance(tensor, torch.Tensor):
         raise DataError(f"{where} is a {type(tensor).__name__}, not a tensor")
-    array: Array = tensor.detach().cpu().numpy()
     dtype = _DTYPES.get(expected.type, expected.type)
+    if expected.type in FLOATS and tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, dtype))  # as calibration does, with a note
+    array: Array = tensor.detach().cpu().numpy()
     if str(array.dtype) != dtype:
         raise DataError(f"{where} is {array.dtype}, the model takes {dtype}; convert it first")
     shape = list(expected.shape)
@@ -123,10 +125,10 @@ def check_same_inputs(files: Sequence[Path]) -> None:
         DataError: they do not.
     """
     reference, *others = (open_model(file) for file in files)
-    first = [(i.name, i.type, len(i.shape)) for i in reference.inputs]
+    first = [(i.name, _kind(i), len(i.shape)) for i in reference.inputs]
     outputs = len(reference.outputs)
     for file, session in zip(files[1:], others, strict=True):
-        other = [(i.name, i.type, len(i.shape)) for i in session.inputs]
+        other = [(i.name, _kind(i), len(i.shape)) for i in session.inputs]
         names, own = ([name for name, *_ in inputs] for inputs in (first, other))
         if own != names and sorted(own) == sorted(names):
             raise DataError(
@@ -147,6 +149,11 @@ def check_same_inputs(files: Sequence[Path]) -> None:
             )
         if (count := len(session.outputs)) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
+
+
+def _kind(tensor: Any) -> str:
+    """Return the type of an input, one for all floating point types: `feeds` converts them."""
+    return "tensor(float)" if tensor.type in FLOATS else str(tensor.type)
 
 
 def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:

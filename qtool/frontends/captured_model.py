@@ -202,7 +202,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     elif example is None:
         raise DataError("there is no batch to capture the model with; give at least one")
     elif isinstance(model, OnnxModule):
-        graph = capture_onnx(model, next(batches([example], model)), dynamic)
+        batch = next(batches([example], model))
+        graph = capture_onnx(model, batch, dynamic)
+        notes = (*model.notes, *_note_on_data(batch, model.in_float32(batch)))
     elif isinstance(model, nn.Module):
         model, batch, notes = _to_float32(model, next(batches([example], model)))
         with without_cache(model, batch) as cache_notes:
@@ -361,10 +363,15 @@ def _to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tup
     if other := types - {torch.float32}:
         notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
         model = _converted(model)
-    dtypes = {t.dtype for _, t in example.tensors() if t.is_floating_point()}
-    if other := dtypes - {torch.float32}:
-        notes.append(f"the data is in {_names(other)}: it is converted to float32")
-    return model, example.to_float32(), tuple(notes)
+    converted = example.to_float32()
+    return model, converted, (*notes, *_note_on_data(example, converted))
+
+
+def _note_on_data(batch: Batch, converted: Batch) -> tuple[str, ...]:
+    before, after = ({t.dtype for _, t in b.tensors()} for b in (batch, converted))
+    if other := before - after:
+        return (f"the data is in {_names(other)}: it is converted to float32",)
+    return ()
 
 
 def _converted(model: nn.Module) -> nn.Module:

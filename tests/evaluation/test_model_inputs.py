@@ -33,6 +33,7 @@ X = torch.arange(6.0).reshape(2, 3)
 FORMS = [
     *(X, (X, torch.zeros(2)), {"x": X}, X.numpy(), {"x": X, "y": X}),
     *({"image": X}, {"image": X, "labels": X}, {"y": X}),  # the only entry that is no label
+    *(X.double(), X.half(), X.bfloat16()),
 ]
 
 
@@ -46,7 +47,7 @@ def test_batches_in_any_form(file: Path, batch: object) -> None:
     ("batch", "says"),
     [
         ({"a": X, "b": X}, "batch 7 lacks input 'x': it gives a, b; the model takes x"),
-        (X.double(), "batch 7, input 'x' is float64, the model takes float32"),
+        (X.long(), "batch 7, input 'x' is int64, the model takes float32"),
         (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
         (X / 0, "batch 7, input 'x' holds"),
         ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0, a; the model takes x"),

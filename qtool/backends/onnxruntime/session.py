@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.runtime import Arrays, Runtime
-from qtool.backends.session import Clock, PortInfo, time_calls
+from qtool.backends.session import FLOATS, Clock, PortInfo, time_calls
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
@@ -83,8 +83,19 @@ def cpu_session(
 
 
 def feeds(model: ort.InferenceSession, arrays: Arrays) -> dict[str, Any]:
-    """Return input name -> array, for arrays in the order of the inputs."""
-    return {i.name: a for i, a in zip(model.get_inputs(), arrays, strict=True)}
+    """Return input name -> array, for arrays in the order of the inputs.
+
+    Floating point arrays are converted to the type of the input: a float16 file runs on the batch
+    of its int8 file, which takes float32.
+    """
+    pairs = zip(model.get_inputs(), arrays, strict=True)
+    return {i.name: _converted(a, FLOATS.get(i.type)) for i, a in pairs}
+
+
+def _converted(array: Array, dtype: type | None) -> Array:
+    if dtype is None or array.dtype.kind != "f":
+        return array
+    return array.astype(dtype, copy=False)
 
 
 def run(model: ort.InferenceSession, arrays: Arrays) -> list[Array]:

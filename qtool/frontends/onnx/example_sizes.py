@@ -56,7 +56,11 @@ def with_branches(model: OnnxModule, batch: Batch) -> OnnxModule:
         decisions |= {b.condition: (b, value) for b, value in values if value is not None}
         path, size = model.path, model.file_bytes
         model = OnnxModule(
-            model.model, model.external, model.qtool_fixed_inputs, tuple(decisions.values())
+            model.model,
+            model.external,
+            model.qtool_fixed_inputs,
+            tuple(decisions.values()),
+            model.notes,
         ).eval()
         model.path, model.file_bytes = path, size
     return model

@@ -6,6 +6,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
 
+_CHUNK = 1 << 24  # elements that are converted at once
 _MIN_MAPPED = 1 << 12
 """Smallest number of elements to map; smaller tensors are read, since operators need their values
 (sizes, axes)."""
@@ -49,8 +51,15 @@ class ExternalWeights:
 NO_EXTERNAL_WEIGHTS = ExternalWeights()
 
 
-def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeights:
+def map_external_weights(
+    model: onnx.ModelProto, folder: Path, converted: frozenset[int] = frozenset()
+) -> ExternalWeights:
     """Map large external tensors, and make them inputs of the model; read small ones into it.
+
+    Args:
+        model: changed in place.
+        folder: of the model.
+        converted: element types of which temporary files in float32 are mapped.
 
     Raises:
         CaptureError: a file is missing, truncated, or outside of the model's folder.
@@ -68,6 +77,9 @@ def map_external_weights(model: onnx.ModelProto, folder: Path) -> ExternalWeight
         if array.size < _MIN_MAPPED:
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
             continue
+        if tensor.data_type in converted:
+            tensor.data_type = TensorProto.FLOAT
+            array = _in_float32(array, maps, tensor.name)
         arrays[tensor.name] = array.view(MappedArray)
         if tensor.name not in inputs:
             kind = helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
@@ -89,9 +101,21 @@ def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Arr
         raise CaptureError(
             f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
         )
-    if tensor.data_type not in TORCH_TYPES or size % kind.itemsize:
+    if tensor.data_type not in {*TORCH_TYPES, TensorProto.BFLOAT16} or size % kind.itemsize:
         raise CaptureError(f"'{tensor.name}' has a type without torch tensors")
     return np.frombuffer(mapped, kind, size // kind.itemsize, start).reshape(shape)
+
+
+def _in_float32(array: Array, maps: dict[str, mmap.mmap], name: str) -> Array:
+    """Return an array in float32, mapped from a temporary file."""
+    flat = array.reshape(-1)
+    with TemporaryFile() as file:
+        for start in range(0, flat.size, _CHUNK):
+            flat[start : start + _CHUNK].astype(np.float32).tofile(file)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    maps[f"/{name}"] = mapped
+    return np.frombuffer(mapped, np.float32).reshape(array.shape)
 
 
 def _map(folder: Path, name: str, tensor: str) -> mmap.mmap:

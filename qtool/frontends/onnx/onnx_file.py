@@ -34,6 +34,7 @@ from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
 from qtool.frontends.onnx.example_sizes import with_branches, without_ones
 from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
+from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
 from qtool.frontends.onnx.runtime_values import run_file
@@ -67,8 +68,9 @@ def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxM
 
     def make() -> OnnxModule:
         model = _message(file, onnx.load)
+        notes = convert_to_float32(model, types_to_convert(model))
         constants = fix_inputs(model, fixed or {})
-        return OnnxModule(check_and_inline(model), fixed=constants)
+        return OnnxModule(check_and_inline(model), fixed=constants, notes=notes)
 
     file = Path(path)
     return _module(file, make)
@@ -83,9 +85,11 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
 
     def make() -> OnnxModule:
         model = _message(file, partial(onnx.load, load_external_data=False))
-        external = map_external_weights(model, file.parent)
+        types = types_to_convert(model)
+        external = map_external_weights(model, file.parent, types)
+        notes = convert_to_float32(model, types)
         constants = fix_inputs(model, fixed or {})
-        return OnnxModule(check_and_inline(model), external, constants)
+        return OnnxModule(check_and_inline(model), external, constants, notes=notes)
 
     file = Path(path)
     return _module(file, make)
@@ -117,7 +121,8 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
 
     Args:
         model: the loaded file.
-        example: one batch, by position or by the names of the file's inputs.
+        example: one batch, by position or by the names of the file's inputs; other floating point
+            types are converted where the file takes float32 alone.
         dynamic: as for `capture_module`; by default the dynamic dimensions of the file, to which
             `AddedSizes` adds others. Of these, as few as possible are fixed where tracing fails or
             the graph is not right at other sizes, the first ones last; each is logged and is in
@@ -127,7 +132,7 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool computes an
             operator differently (names it), or torch.export cannot trace the model.
     """
-    batch = Batch(_in_order(model, example))
+    batch = model.in_float32(Batch(_in_order(model, example)))
     wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
         _check_input(name, kind, tensor, wanted)

@@ -16,6 +16,7 @@ from torch import nn
 
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
+from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import NO_FIXED_INPUTS, FixedInputs
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
@@ -71,6 +72,7 @@ class OnnxModule(nn.Module):
         path: of the file, absolute; None for a model in memory.
         file_bytes: of the file and of its external data; 0 for a message.
         qtool_masks: a constant may be infinite: masks are initializers as weights are.
+        notes: on what was converted when the file was loaded.
     """
 
     file_bytes = 0
@@ -82,9 +84,11 @@ class OnnxModule(nn.Module):
         external: ExternalWeights = NO_EXTERNAL_WEIGHTS,
         fixed: FixedInputs = NO_FIXED_INPUTS,
         decisions: Sequence[tuple[SizeBranch, bool]] = (),
+        notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.path: Path | None = None
+        self.notes = notes
         self.model, self.external, self.qtool_fixed_inputs = model, external, fixed
         self.decisions, self.conditions = tuple(decisions), set[Any]()
         chosen = {branch.condition: value for branch, value in decisions}
@@ -144,6 +148,12 @@ class OnnxModule(nn.Module):
             shape = [s or samples for s in sizes]
             batch.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
         return tuple(batch)
+
+    def in_float32(self, batch: Batch) -> Batch:
+        """Return a batch in float32 if the floating point inputs of the file are."""
+        types = {kind.elem_type for kind in self.inputs.values()}
+        others = {c for d, c in _CODES.items() if d.is_floating_point and d != torch.float32}
+        return batch if types & others else batch.to_float32()
 
     def observe(self, inputs: Sequence[torch.Tensor], whole: bool = True) -> Values:
         """Return all values on a batch by name, and record their types and ranks.

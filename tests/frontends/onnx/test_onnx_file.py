@@ -502,8 +502,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_a_batch_that_does_not_fit_is_refused(small: Path) -> None:
     with pytest.raises(CaptureError, match="the batch gives a, b; the inputs of the file are in"):
         capture_model(load_onnx(small), {"a": images(4), "b": images(4)})
-    with pytest.raises(CaptureError, match=r"the batch gives float64\[4, 3, 8, 8\]"):
-        capture_model(load_onnx(small), images(4).double())
+    with pytest.raises(CaptureError, match=r"the batch gives int64\[4, 3, 8, 8\]"):
+        capture_model(load_onnx(small), images(4).long())
+    double = capture_model(load_onnx(small), images(4).double())
+    assert double.notes == ("the data is in float64: it is converted to float32",)
 
 
 def test_a_weight_may_be_called_what_the_exporter_calls_its_constants(tmp_path: Path) -> None:
