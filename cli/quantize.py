@@ -138,6 +138,7 @@ def command(
         "mode": mode,
         "accuracy": accuracy,
         "recover": options.names(recover),
+        "format": file_format(output_, format_),
     }
     ports = (layout if layout in IMAGE_LAYOUTS else IMAGE_LAYOUTS[0], interface)
     for part, module in parts.items():

@@ -18,6 +18,7 @@ from qtool.api.conversion_inputs import (
     example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.table import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.data import batches
@@ -152,6 +153,7 @@ def quantize(
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
     progress: Progress = lambda x: x,
+    format: str | None = None,  # noqa: A002  # the field's word
 ) -> QuantizedModel:
     """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.
 
@@ -178,6 +180,8 @@ def quantize(
         dynamic: see `capture_model`.
         samples: use the first ones of the data only, this many; by default all.
         progress: wraps the iterable of batches, for a progress bar.
+        format: of the file that the model is for, as for `QuantizedModel.export` or "tflite":
+            operators that it cannot hold are refused before the calibration.
 
     Returns:
         The quantized model: call it like the float model, `export` it, or train it.
@@ -186,10 +190,14 @@ def quantize(
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
         CaptureError: the model cannot be captured.
         PlanError: the recipe does not fit the model.
+        ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, first, data = capture_data(model, data, dynamic, samples)
     plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    if format is not None:
+        targets.check_format(target, format)
+        format_of(format).check_graph(captured.for_target(target)[0])
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
         graph, _ = captured.for_target(target)

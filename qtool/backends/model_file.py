@@ -265,6 +265,8 @@ class FileFormat:
         other_runtimes: others that run files of this format.
         runtime: returns the runtime of `session` with its version; "" for ONNX Runtime, which needs
             no name.
+        check_graph: checks, before anything is calibrated, that files of this format can hold the
+            operators of a graph; raises ExportError.
     """
 
     names: tuple[str, ...]
@@ -277,3 +279,4 @@ class FileFormat:
     check_measurable: Callable[[Target], None]
     other_runtimes: tuple[OtherRuntime, ...] = ()
     runtime: Callable[[], str] = lambda: ""
+    check_graph: Callable[[FloatGraph], None] = lambda _: None

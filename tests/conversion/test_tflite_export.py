@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -23,6 +26,7 @@ from qtool.backends.tflite.self_test import without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
+from qtool.frontends.onnx import load_onnx
 from tests.passes.differential import Function
 from tests.planning.targets.converted import converted, images, samples
 
@@ -293,6 +297,62 @@ def test_operators_of_several_results_are_refused_in_a_sentence(tmp_path: Path) 
     model = qtool.quantize(Normed().eval(), [x], target="tflite")
     with pytest.raises(ExportError, match="has no TFLite operator that qtool writes"):
         model.export(tmp_path / "model.tflite")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.cell, self.head = kind(5, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.cell(x)[0])
+        return scores
+
+
+class Sorted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 4), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.last(self.first(x).sort(-1)[0])
+        return scores
+
+
+def kept_from_a_file(folder: Path) -> nn.Module:
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["" : 23]>
+        g (float[N,6,5] x) => (float[N,6,3] y)
+        <float[5] g = {1, 2, 1, 2, 1}, float[5,3] m = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}>
+        { norm = RMSNormalization (x, g) y = MatMul (norm, m) }"""
+    )
+    onnx.save(model, folder / "kept.onnx")
+    return load_onnx(folder / "kept.onnx")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda _: Recurrent(nn.LSTM), "cell: lstm has no TFLite"),
+        (lambda _: Recurrent(nn.GRU), "cell: gru has no TFLite"),
+        (lambda _: Sorted(), "sort: aten::sort has no TFLite"),
+        (kept_from_a_file, "norm: the ONNX operator RMSNormalization, in a form .* has no TFLite"),
+    ],
+    ids=["lstm", "gru", "sort", "kept"],
+)
+def test_operators_without_a_tflite_form_are_named_before_the_calibration(
+    tmp_path: Path, make: Callable[[Path], nn.Module], said: str
+) -> None:
+    def data() -> Iterator[torch.Tensor]:
+        yield torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(1))
+        raise AssertionError("the calibration has begun")
+
+    model = make(tmp_path).eval()
+    with pytest.raises(ExportError, match=said):
+        qtool.quantize(model, data(), target="tflite", format="tflite")
+    late = qtool.quantize(model, list(itertools.islice(data(), 1)), target="tflite")
+    with pytest.raises(ExportError, match=said):
+        late.export(tmp_path / "model.tflite")
 
 
 class Pairs(nn.Module):

@@ -29,6 +29,7 @@ from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
+from qtool.core.graph.file_parts import nodes_before_parts
 from qtool.core.ops import row_of
 from qtool.core.types import Change, ObserverSpec
 from qtool.observers import MinMax
@@ -137,10 +138,11 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
     module, plan = state.graph.module, state.plan
     layers = {n for p in plan if p.kind is Kind.WEIGHT for n in {e.user for e in p.edges}}
     names = {p.tensor for p in plan if p.kind is Kind.ACTIVATION} | layers
-    axes = {n: streams.tensors[n].axis for n in names if n in streams.tensors}
+    unmeasured = {G.name_of(n) for n in nodes_before_parts(module.graph)}
+    axes = {n: streams.tensors[n].axis for n in names - unmeasured if n in streams.tensors}
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     rows = {s.constant: _rows(nodes[s.constant]) for s in streams.slots if s.power == 1}
-    weights = {name: axis for name, axis in rows.items() if axis is not None}
+    weights = {n: axis for n, axis in rows.items() if axis is not None and n not in unmeasured}
     inputs = [state.graph.tensors_of(b) for b in batches]
     try:
         sensitivity = measure_sensitivity(module, inputs, axes, weights)
@@ -152,7 +154,7 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
         n: s.extent()[1] for n, s in extremes.items() if isinstance(s, MinMax) and not s.empty
     }
     noise = noise_model(module, plan, streams, sensitivity)
-    logs = solve_factors(noise, factor_limits(streams, highest))
+    logs = solve_factors(noise, factor_limits(streams, highest, unmeasured))
     before, after = (float(predict_noise(noise, each)) for each in (torch.zeros_like(logs), logs))
     if after > WORTH * before:
         return {}

@@ -5,7 +5,7 @@ Adam on the logarithms of the factors, with a gradient in closed form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -38,18 +38,25 @@ class Limits:
     pinned: torch.Tensor
 
 
-def factor_limits(streams: Streams, highest: Mapping[str, torch.Tensor]) -> Limits:
+def factor_limits(
+    streams: Streams, highest: Mapping[str, torch.Tensor], unmeasured: Collection[str] = ()
+) -> Limits:
     """Return the bounds that clamps with an upper bound set.
 
     A channel that reached the bound keeps the factor 1. Others may be scaled up to the bound, with
     a margin: larger values than observed would be clipped at another place.
 
     Args:
+        streams: of the graph.
         highest: input of a clamp -> largest value of each channel [channels].
+        unmeasured: tensors whose noise is not predicted; their channels keep the factor 1.
     """
     lower = torch.full((streams.count,), -float("inf"), dtype=torch.float64)
     pinned = torch.zeros(streams.count, dtype=torch.bool)
     pinned[0] = True
+    for name in unmeasured:
+        if name in streams.tensors:
+            pinned[streams.tensors[name].streams] = True
     for bound in streams.bounds:
         numbers, high = streams.tensors[bound.source].streams, highest.get(bound.source)
         if high is None:

@@ -115,7 +115,9 @@ def run_backwards(
             results = pytree.tree_leaves(run.run(*batch, enable_io_processing=False))
             outputs = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
             known[sizes] = [o.shape for o in outputs]
-            torch.autograd.backward(outputs, [_signs(o, generator) for o in outputs])
+            signs = [_signs(o, generator) for o in outputs]
+            if outputs:  # none depends on a measured value by differentiable operators
+                torch.autograd.backward(outputs, signs)
             ran.append(number)
     return ran
 

@@ -21,6 +21,7 @@ from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import run_b
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
+from qtool.core.graph.file_parts import nodes_before_parts
 
 MAX_SQUARE = (
     1e30  # beyond, or no number: behind a norm of what does not vary; rows then count equally
@@ -41,9 +42,11 @@ def token_weights(
         needed: numbers of the batches to return, by default all.
 
     Returns:
-        layer -> number of a batch -> float32 [*rows]; empty where an operator has no derivative.
+        layer -> number of a batch -> float32 [*rows], without layers in front of parts of a file;
+        empty where an operator has no derivative.
     """
-    names = {G.name_of(n) for n in layers if _has_tokens(graph, n)}
+    before = nodes_before_parts(graph.graph)
+    names = {G.name_of(n) for n in layers if _has_tokens(graph, n) and n not in before}
     if not names:
         return {}
     weights: dict[str, list[torch.Tensor]] = {name: [] for name in names}

@@ -28,14 +28,11 @@ def write_source_metadata(model: onnx.ModelProto, source: SourceMetadata) -> Non
     """Add the metadata of the source to a model, in place; what the source lacks stays."""
     for key, value in source.properties.items():
         model.metadata_props.add(key=key, value=value)
-    for owner, field, value in (
-        (model, "model_version", source.model_version),
-        (model, "domain", source.domain),
-        (model, "doc_string", source.doc_string),
-        (model.graph, "name", source.graph_name),
-        (model.graph, "doc_string", source.graph_doc_string),
-    ):
-        if value:
-            setattr(owner, field, value)
+    if source.model_version:
+        model.model_version = source.model_version
+    model.domain = source.domain or model.domain
+    model.doc_string = source.doc_string or model.doc_string
+    model.graph.name = source.graph_name or model.graph.name
+    model.graph.doc_string = source.graph_doc_string or model.graph.doc_string
     for port in (*model.graph.input, *model.graph.output):
         port.doc_string = source.value_doc_strings.get(port.name, "")

@@ -238,6 +238,7 @@ def _unknown() -> Any:
 _lib = torch.library.Library("qtool", "FRAGMENT")
 _lib.define("onnx_part(Tensor[] inputs, str part) -> Tensor[]")
 _lib.impl("onnx_part", _run, "CompositeExplicitAutograd")
+_lib.impl("onnx_part", torch.library.fallthrough_kernel, "Autograd")  # results without gradient
 torch.library.register_fake("qtool::onnx_part", _fake, lib=_lib)
 onnx_part: torch._ops.OpOverload = torch.ops.qtool.onnx_part.default
 """The nodes of `part` (OnnxSubgraph.text) on the tensors that they read."""

@@ -16,7 +16,7 @@ from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.deployment import measure_deployment
 from qtool.backends.tflite.dequantized import without_quantization
 from qtool.backends.tflite.engine import tensor_names
-from qtool.backends.tflite.export import write_float
+from qtool.backends.tflite.export import check_writable, write_float
 from qtool.backends.tflite.file import is_tflite, save
 from qtool.backends.tflite.planned_export import FORMATS, TfliteExport
 from qtool.backends.tflite.self_test import check_self_test, read_self_test
@@ -170,4 +170,5 @@ TFLITE = FileFormat(
     TfliteExport,
     check_measurable,
     runtime=lambda: f"{litert.TITLE} {litert.version()}",
+    check_graph=check_writable,
 )

@@ -49,6 +49,18 @@ def part_kind(node: fx.Node) -> str | None:
     return None if part is None else part.kind
 
 
+def nodes_before_parts(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Return the nodes whose results a part reads, directly or not: no gradient passes a part."""
+    waiting = [n for n in graph.nodes if part_kind(n) is not None]
+    before = set[fx.Node]()
+    while waiting:
+        for source in waiting.pop().all_input_nodes:
+            if source not in before:
+                before.add(source)
+                waiting.append(source)
+    return frozenset(before)
+
+
 def part_operand(node: fx.Node, position: int) -> Any:
     """Return the node that the first operator of a part reads; None for a constant."""
     part = _part(node)

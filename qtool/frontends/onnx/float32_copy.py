@@ -6,7 +6,7 @@ are only stored in 16 bits, and cast before they are read, are folded elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ from qtool.frontends.onnx.constant_folding import to_array
 
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _FLOATS = _HALVES | {TensorProto.FLOAT, TensorProto.DOUBLE}
-_NAMES = {
+_NAMES: Mapping[int, str] = {
     TensorProto.FLOAT16: "float16",
     TensorProto.BFLOAT16: "bfloat16",
     TensorProto.DOUBLE: "float64",

@@ -185,9 +185,9 @@ def space_to_depth(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
 
 def constant_of_shape(call: NodeCall, shape: Array) -> torch.Tensor:
     value = call.get("value")
-    array = np.zeros(1, np.float32) if value is None else value
-    kind = torch.from_numpy(np.asarray(array).reshape(-1)).dtype
-    return torch.full(shape.tolist(), np.asarray(array).reshape(-1)[0].item(), dtype=kind)
+    array = np.zeros(1, np.float32) if value is None else np.array(value)  # a writable copy
+    kind = torch.from_numpy(array.reshape(-1)).dtype
+    return torch.full(shape.tolist(), array.reshape(-1)[0].item(), dtype=kind)
 
 
 def eye_like(call: NodeCall, x: torch.Tensor) -> torch.Tensor:

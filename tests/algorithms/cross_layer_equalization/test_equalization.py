@@ -199,6 +199,40 @@ def test_the_same_data_in_other_batches_and_another_order_gives_the_same_factors
     assert all(torch.equal(f, second.arrays[n]) for n, f in first.arrays.items())
 
 
+def test_layers_in_front_of_a_part_of_a_file_are_not_measured(tmp_path: Path) -> None:
+    """No gradient passes the norm, which is kept from the file; `side` gives a part of one."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 11, opset_import: ["" : 23]>
+        g (float[N,3,8,8] x) => (float[N,8,8,8] y) {
+            front = Conv (x, w1) front_relu = Relu (front)
+            inner = Conv (front_relu, w2)
+            norm = RMSNormalization (inner, g)
+            behind = Conv (norm, w3) behind_relu = Relu (behind)
+            main = Conv (behind_relu, w4)
+            side = Conv (front_relu, w5)
+            y = Add (main, side)
+        }"""
+    )
+    random = np.random.default_rng(0)
+    widths = 4.0 ** np.arange(-4, 4)
+    for name, inputs in (("w1", 3), ("w2", 8), ("w3", 8), ("w4", 8), ("w5", 8)):
+        weight = random.normal(size=(8, inputs, 1, 1))
+        if name in ("w1", "w3"):
+            weight *= widths.reshape(-1, 1, 1, 1)
+        elif inputs == 8:
+            weight /= widths.reshape(1, -1, 1, 1)
+        array = weight.astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    ones = onnx.numpy_helper.from_array(np.ones(8, np.float32), "g")
+    model.graph.initializer.append(ones)
+    onnx.save(model, tmp_path / "net.onnx")
+    names = ["cross-layer-equalization", "gptq"]
+    made = qtool.quantize(load_onnx(tmp_path / "net.onnx"), batch(1, 128).split(32), recover=names)
+    (change,) = (c for c in made.changes if c.step == "cross-layer-equalization")
+    assert change.arrays.keys() & {"behind", "behind_relu"}
+    assert not change.arrays.keys() & {"front", "front_relu", "inner"}
+
+
 def test_where_every_channel_is_pinned_nothing_happens() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Sigmoid(), nn.Conv2d(8, 4, 1)).eval()
     assert steps(qtool.quantize(net, [batch(1)], recover=STEPS)) == []

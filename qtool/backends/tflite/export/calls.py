@@ -23,7 +23,7 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
-from qtool.core.graph import torch_ops
+from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import Role, row_of
 from qtool.core.types import Bounds, QuantParams, storage_qtype
@@ -274,15 +274,34 @@ def _float(w: Writer, node: fx.Node, whole: fx.Node | None = None) -> Value | St
         return write(w, node)
     if whole is None and (parts := decomposed(node)) is not None:
         return _decomposed(w, node, parts)
-    source = node.args[0] if node.target is operator.getitem else node
-    if isinstance(source, fx.Node) and (part := part_kind(source)) is not None:
-        raise ExportError(
-            f"{G.name_of(source)}: {part} in this form, kept as the file has it, has no TFLite "
-            "operator that qtool writes; replace it in the model, or write an .onnx file"
+    raise ExportError(_no_operator(node, whole))
+
+
+def check_writable(graph: FloatGraph) -> None:
+    """Check that no operator is of those that no TFLite file can hold, whatever the plan.
+
+    They are operators with several results, and those that were kept from an ONNX file.
+
+    Raises:
+        ExportError: there is one; names it.
+    """
+    for node in G.calls(graph.graph):
+        if node.target is operator.getitem and G.is_tensor(node) and node.users:
+            raise ExportError(_no_operator(node))
+
+
+def _no_operator(node: fx.Node, whole: fx.Node | None = None) -> str:
+    """Return the sentence on an operator without a TFLite operator; see `_float`."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        node = node.args[0]  # the operator, of which this is a result
+    if (kept := part_kind(node)) is not None:
+        kind = f"the ONNX operator {kept}, in a form that qtool keeps from the file,"
+    else:
+        kind = (
+            str(getattr(node.target, "_schema", node.target)).split("(")[0].removeprefix("qtool::")
         )
-    kind = str(getattr(node.target, "_schema", node.target)).split("(")[0]
     made = "" if whole is None else ", which torch makes of it,"
-    raise ExportError(
+    return (
         f"{G.name_of(whole or node)}: {kind}{made} has no TFLite operator that qtool writes; "
         "rewrite this part of the model, or write an .onnx file"
     )
