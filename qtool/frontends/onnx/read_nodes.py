@@ -24,6 +24,7 @@ from qtool.frontends.onnx.runtime_parts import (
     outputs_of,
 )
 from qtool.frontends.onnx.runtime_values import non_tensor_values
+from qtool.frontends.onnx.shared_constants import SharedConstants
 from qtool.frontends.onnx.value_names import label_of
 
 LINEAR = "qtool.Linear"
@@ -78,10 +79,11 @@ def read_nodes(
     non_tensors = non_tensor_values(model) if uncertain else frozenset[str]()
     readers = Counter(n for p in protos for n in read_names(p))
     readers.update(o.name for o in graph.output)
+    shared = SharedConstants(known, (i.name for i in graph.initializer))
     nodes: list[OnnxNode] = []
     for group in group_nodes(protos, non_tensors):
         node = _node(group, rules, known, opset, readers)
-        node = _as_linear(node, known)
+        node = _with_shared_weights(_as_linear(node, known), shared)
         if not _fuse_bias(nodes, node, known, readers):
             nodes.append(node)
     return known, tuple(nodes), source
@@ -158,6 +160,13 @@ def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
         known.setdefault(name, transposed)
     inputs = (node.inputs[0], name, *(node.inputs[2:] if biased else ()))
     return replace(node, key=LINEAR, rule=OPERATORS[LINEAR], inputs=inputs)
+
+
+def _with_shared_weights(node: OnnxNode, shared: SharedConstants) -> OnnxNode:
+    """Let a node read the first of equal constants; a part reads those of the file."""
+    if node.rule is None:
+        return node
+    return replace(node, inputs=tuple(map(shared.first, node.inputs)))
 
 
 def _fuse_bias(
