@@ -204,7 +204,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     elif isinstance(model, OnnxModule):
         batch = next(batches([example], model))
         graph = capture_onnx(model, batch, dynamic)
-        notes = (*model.notes, *_note_on_data(batch, model.in_float32(batch)))
+        data_notes = _note_on_data(batch, model.in_float32(batch))
+        notes = (*model.notes, *data_notes, *model.notes_on_float())
     elif isinstance(model, nn.Module):
         model, batch, notes = _to_float32(model, next(batches([example], model)))
         with without_cache(model, batch) as cache_notes:

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import last_pad
-from qtool.core.ops import recurrent as cells
 from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -226,33 +225,6 @@ def group_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch
         shifts: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
         return shifts  # each value is its own mean, which torch refuses
     return F.group_norm(x, groups, weight, bias, epsilon)
-
-
-def recurrent(kind: str) -> Callable[..., Any]:
-    """Return the function of "lstm", "gru" or "rnn", for the forms that torch has."""
-    activations = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}
-
-    def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
-        lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
-        count = len(w)
-        call.require("direction", *(["forward"] if count == 1 else ["bidirectional"]))
-        for name in ("layout", "input_forget"):
-            call.require(name, 0)
-        if kind == "gru" and not call.get("linear_before_reset", 0):
-            raise call.unsupported("linear_before_reset = 0")
-        names = [a.decode().title() for a in call.get("activations", [])]
-        single = names[0] if kind == "rnn" and names else "Tanh"
-        default = (activations.get(kind) or [single]) * count
-        supported = single in ("Tanh", "Relu") and (not names or names == default)
-        if lengths is not None or peepholes is not None or b is None or not supported:
-            raise call.unsupported("lengths, peepholes, other activations or no bias")
-        if kind == "lstm":
-            return cells.lstm(x, w, r, b, h, c)
-        return (
-            cells.gru(x, w, r, b, h) if kind == "gru" else cells.rnn(x, w, r, b, h, single.lower())
-        )
-
-    return apply
 
 
 def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:

@@ -29,6 +29,7 @@ from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _SMALL = 16  # elements; a larger constant of a part is a weight
 _CODES = {dtype: code for code, dtype in TORCH_TYPES.items()}
 Values = dict[str, Any]
@@ -67,6 +68,7 @@ class OnnxModule(nn.Module):
         shapes: of all values at the last `observe`.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
+        reasons: position -> the form of a node that its rule does not support.
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
         path: of the file, absolute; None for a model in memory.
@@ -106,6 +108,7 @@ class OnnxModule(nn.Module):
         self.arguments = dict(zip(identifiers(self.inputs), self.inputs, strict=True))
         self.fallback = {i for i, node in enumerate(self.nodes) if node.rule is None}
         self.untraced: set[int] = set()
+        self.reasons: dict[int, str] = {}
         self.attributes: dict[str, str] = {}
         for node in self.nodes:
             static = () if node.rule is None else node.rule.static_inputs
@@ -148,6 +151,12 @@ class OnnxModule(nn.Module):
             shape = [s or samples for s in sizes]
             batch.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))
         return tuple(batch)
+
+    def notes_on_float(self) -> tuple[str, ...]:
+        """Return a note for each recurrent layer that ONNX Runtime runs as it is in the file."""
+        kept = sorted(self.fallback & self.reasons.keys())
+        recurrent = [i for i in kept if self.nodes[i].key in _RECURRENT]
+        return tuple(f"left in float, as in the file: {self.reasons[i]}" for i in recurrent)
 
     def in_float32(self, batch: Batch) -> Batch:
         """Return a batch in float32 if the floating point inputs of the file are."""
@@ -232,9 +241,11 @@ class OnnxModule(nn.Module):
                 arguments = [self._argument(node, i, v, mixed) for i, v in enumerate(inputs)]
                 started = True
                 result = self.steps[index](node.rule.function, node.call, *arguments)
-            except Exception:  # a form of the operator that its rule does not support
+            except Exception as error:  # a form of the operator that its rule does not support
                 if record:
                     self.fallback.add(index)
+                    if isinstance(error, UnsupportedForm):
+                        self.reasons[index] = str(error)
                 elif started and torch.compiler.is_exporting():
                     self.untraced.add(index)
                     raise  # tracing cannot continue; the caller retries with the node as fallback

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from qtool.frontends.onnx import activations as a
 from qtool.frontends.onnx import layers as f
 from qtool.frontends.onnx import moves as m
+from qtool.frontends.onnx import recurrent
 from qtool.frontends.onnx import resize as r
 from qtool.frontends.onnx.node_calls import NodeCall
 
@@ -87,9 +88,9 @@ def _global(name: str) -> OperatorRule:
     return _positional(lambda x: getattr(x, name)(tuple(range(2, x.dim())), keepdim=True))
 
 
-def _recurrent(kind: str, extra: str = "", inputs: int = 6) -> OperatorRule:
-    names = f"activations direction hidden_size layout {extra}"
-    return _rule(f.recurrent(kind), names, inputs, outputs=3 if kind == "lstm" else 2)
+def _recurrent(kind: str) -> OperatorRule:
+    outputs = 3 if kind == "lstm" else 2
+    return _rule(recurrent.recurrent(kind), recurrent.ATTRIBUTES, recurrent.INPUTS, outputs=outputs)
 
 
 _WINDOWS = "auto_pad dilations kernel_shape pads strides"
@@ -100,8 +101,8 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Gemm": _rule(f.gemm, "alpha beta transA transB", 3),
     "MatMul": _positional(torch.matmul, 2),
     "qtool.Linear": _rule(f.linear, "alpha beta transA transB", 3),
-    "LSTM": _recurrent("lstm", "input_forget", 8),
-    "GRU": _recurrent("gru", "linear_before_reset"),
+    "LSTM": _recurrent("lstm"),
+    "GRU": _recurrent("gru"),
     "RNN": _recurrent("rnn"),
     "MaxPool": _rule(f.max_pool, f"{_WINDOWS} ceil_mode storage_order"),
     "AveragePool": _rule(f.average_pool, f"{_WINDOWS} ceil_mode count_include_pad"),
