@@ -100,7 +100,9 @@ def _choose_integer(state: NodeDecisions) -> None:
             if operator_name(node) == RESULT:
                 state.reasons[node] = f"one of the results of {G.name_of(source)}"  # type: ignore[arg-type]  # a node
             elif part_kind(node) is not None:
-                state.reasons[node] = "kept unchanged from the file"
+                form = node.meta.get(G.KEPT_FORM)
+                why = f": {form}" if form else ""
+                state.reasons[node] = f"kept unchanged from the file{why}"
             elif gives_floats(node):
                 state.reasons[node] = f"no integer kernel on {state.target.name}"
         elif row.role is Role.CLIP:

@@ -16,6 +16,7 @@ from qtool.core.graph.edit import (
 from qtool.core.graph.float_graph import FloatGraph, Input
 from qtool.core.graph.nodes import (
     FOLDED_PAD,
+    KEPT_FORM,
     NAME,
     OUTPUT,
     argument,
@@ -38,6 +39,7 @@ from qtool.core.graph.source_metadata import SourceMetadata
 
 __all__ = [
     "FOLDED_PAD",
+    "KEPT_FORM",
     "NAME",
     "OUTPUT",
     "FloatGraph",

@@ -19,6 +19,9 @@ FOLDED_PAD = "folded_pad"
 """The key of the pads that a convolution took over from an operator of its own: begins, then ends,
 of each spatial dimension."""
 
+KEPT_FORM = "kept_form"
+"""The key of the form for which a part was kept from a file: "clip", "auto_pad = SAME_UPPER"."""
+
 OUTPUT = "(output)"
 """The name of the output node; a layer may be called `output`."""
 

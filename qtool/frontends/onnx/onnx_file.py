@@ -304,6 +304,8 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
             new = label if last.get(match[1]) == old else f"{label}.{part}"
         else:
             new = weights.get(old, old)
+        if match and node.target is onnx_part and int(match[1]) in model.reasons:
+            node.meta[G.KEPT_FORM] = model.reasons[int(match[1])]
         node.meta[G.NAME] = unique(new, taken)
         taken.add(node.meta[G.NAME])
 

@@ -156,7 +156,8 @@ class OnnxModule(nn.Module):
         """Return a note for each recurrent layer that ONNX Runtime runs as it is in the file."""
         kept = sorted(self.fallback & self.reasons.keys())
         recurrent = [i for i in kept if self.nodes[i].key in _RECURRENT]
-        return tuple(f"left in float, as in the file: {self.reasons[i]}" for i in recurrent)
+        labels = {i: self.nodes[i].label for i in recurrent}
+        return tuple(f"left in float: {labels[i]}, since {self.reasons[i]}" for i in recurrent)
 
     def in_float32(self, batch: Batch) -> Batch:
         """Return a batch in float32 if the floating point inputs of the file are."""
@@ -245,7 +246,7 @@ class OnnxModule(nn.Module):
                 if record:
                     self.fallback.add(index)
                     if isinstance(error, UnsupportedForm):
-                        self.reasons[index] = str(error)
+                        self.reasons[index] = str(error).removeprefix(f"{node.label}: ")
                 elif started and torch.compiler.is_exporting():
                     self.untraced.add(index)
                     raise  # tracing cannot continue; the caller retries with the node as fallback

@@ -30,7 +30,7 @@ def recurrent(kind: str) -> Callable[..., Any]:
     def apply(call: NodeCall, x: Any, w: Any, r: Any, b: Any = None, *rest: Any) -> Any:
         lengths, h, c, peepholes = (*rest, None, None, None, None)[:4]
         names = [n.decode() for n in call.get("activations", [])] or _ACTIVATIONS[kind] * len(w)
-        partial_lengths = lengths is not None and not _all_whole(call, x)
+        partial_lengths = lengths is not None and not _all_whole(call, x.shape[0])
         forms = _forms_in_float(kind, call, names, partial_lengths, peepholes is not None)
         if (form := next(forms, None)) is not None:
             raise call.unsupported(f"qtool quantizes no {kind.upper()} with {form}")
@@ -48,10 +48,9 @@ def recurrent(kind: str) -> Callable[..., Any]:
     return apply
 
 
-def _all_whole(call: NodeCall, x: torch.Tensor) -> bool:
+def _all_whole(call: NodeCall, steps: int | torch.SymInt) -> bool:
     """Return whether the lengths are a constant that is the length of the sequence."""
     lengths = call.constants.get(_LENGTHS)
-    steps = x.shape[0]
     return lengths is not None and isinstance(steps, int) and bool((lengths == steps).all())
 
 

@@ -13,6 +13,7 @@ import torch
 from onnx import helper, numpy_helper
 
 import qtool
+from qtool.core.errors import PlanError
 from qtool.core.sqnr import sqnr
 from qtool.frontends.onnx import load_onnx
 
@@ -86,10 +87,21 @@ def test_a_form_is_quantized_or_named(form: str, tmp_path: Path) -> None:
     assert sqnr(exact, coded) > 30
 
     notes = [note for note in made.notes if note.startswith("left in float")]
-    expected = f"left in float, as in the file: cell: qtool quantizes {in_float}"
+    expected = f"left in float: cell, since qtool quantizes {in_float}"
     assert notes == ([expected] if in_float else [])
     read = {
         n for node in onnx.load(paths[1]).graph.node if node.op_type == kind for n in node.input
     }
     codes = {n for n in read if n.endswith(".dequantize")}
     assert len(codes) == (0 if in_float else 2)
+
+
+def test_a_network_of_such_a_layer_alone_is_refused_with_the_form(tmp_path: Path) -> None:
+    model = network("LSTM", {}, "b - - - p")
+    del model.graph.node[-1]
+    model.graph.output[0].name = "sum"
+    model.graph.output[0].type.tensor_type.shape.dim[2].dim_value = HIDDEN
+    onnx.save(model, tmp_path / "float.onnx")
+    x = torch.ones(STEPS, SAMPLES, INPUTS)
+    with pytest.raises(PlanError, match=r"cell \(kept .*: qtool quantizes no LSTM with peepholes"):
+        qtool.quantize(load_onnx(tmp_path / "float.onnx"), [x])
