@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import onnx
 
-from qtool.backends.onnx.nested_graphs import read_names
+from qtool.backends.onnx.nested_graphs import inner_graphs, read_names
 
 
 def in_order(graph: onnx.GraphProto) -> bool:
@@ -21,6 +21,14 @@ def in_order(graph: onnx.GraphProto) -> bool:
             return False
         waiting.difference_update(node.output)
     return True
+
+
+def sort_graphs(graph: onnx.GraphProto) -> None:
+    """Sort the nodes of a graph and of those inside its nodes, as `sort_nodes` does."""
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            sort_graphs(inner)
+    sort_nodes(graph)
 
 
 def sort_nodes(graph: onnx.GraphProto) -> None:

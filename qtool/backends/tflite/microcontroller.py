@@ -11,7 +11,7 @@ from qtool.backends.onnx.self_test_format import KEY
 from qtool.backends.profiles import profile
 from qtool.backends.runtime import Arrays
 from qtool.backends.tflite import tflm
-from qtool.backends.tflite.conversion_record import ENTRY
+from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
 from qtool.backends.tflite.engine.call import params_of
 from qtool.backends.tflite.file import Model, Tensor
 from qtool.backends.tflite.kernels.micro import LEAST_SCALE
@@ -140,8 +140,8 @@ def compare(file: TfliteFile, batch: Arrays) -> str:
 
 
 def flash_bytes(file: TfliteFile) -> int:
-    """Return the bytes of a file as a microcontroller has it: without what only qtool reads."""
-    entries = (file.model.metadata.get(name, b"") for name in (ENTRY, KEY))
+    """Return the bytes of a file as a microcontroller has it: without what none reads there."""
+    entries = (file.model.metadata.get(name, b"") for name in (ENTRY, SOURCE, KEY))
     return file.path.stat().st_size - sum(map(len, entries))
 
 

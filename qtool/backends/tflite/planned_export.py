@@ -18,7 +18,7 @@ from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.tflite import c_source, litert, microcontroller, tflm
-from qtool.backends.tflite.conversion_record import ENTRY
+from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
 from qtool.backends.tflite.self_test import make_self_test, with_self_test, without_self_test
@@ -95,9 +95,9 @@ def publish(verified: Path, path: Path, kind: str) -> None:
 
 
 def _without_record(data: bytes) -> bytes:
-    """Return a file without what only qtool reads, for the flash of a microcontroller."""
-    model = without_self_test(from_bytes(data))
-    metadata = {name: value for name, value in model.metadata.items() if name != ENTRY}
+    """Return a file without what no program on a microcontroller reads, for its flash."""
+    model, record = without_self_test(from_bytes(data)), (ENTRY, SOURCE)
+    metadata = {name: value for name, value in model.metadata.items() if name not in record}
     return to_bytes(replace(model, metadata=metadata))
 
 

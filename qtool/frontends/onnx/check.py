@@ -11,6 +11,7 @@ from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.backends.onnx.subgraph import TORCH_TYPES
+from qtool.backends.onnx.topological_order import sort_graphs
 from qtool.core.errors import CaptureError
 from qtool.frontends.onnx.open_dimensions import clear_unnamed
 from qtool.frontends.onnx.value_names import label_of
@@ -22,7 +23,7 @@ _OPSETS = range(1, onnx.defs.onnx_opset_version() + 1)
 
 
 def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Check a model, and return it with its functions inlined.
+    """Check a model, and return it with its functions inlined and its nodes in order.
 
     Raises:
         CaptureError: the model is invalid, too large after inlining, quantized already, draws
@@ -36,6 +37,7 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
                 "convert it with onnx.version_converter"
             )
     _refuse_bombs(model)
+    sort_graphs(model.graph)  # tools that convert to float16 append the casts of inputs
     try:
         _check(model if fits_one_message(model) else outline(model))
         model = inline_local_functions(model) if model.functions else model

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from qtool.core.errors import CaptureError
@@ -156,3 +157,19 @@ def test_functions_are_written_out(tmp_path: Path) -> None:
     assert [n.key for n in found.nodes] == ["Conv", "Relu"]
     assert not found.fallback
     assert (found(images()) >= 0).all()
+
+
+def test_nodes_in_any_order(tmp_path: Path) -> None:
+    """As tools that convert to float16 write them: the casts of inputs come last."""
+    text = """flag = Constant <value = bool {1}> ()
+        y0 = If (flag) <
+            then_branch = t () => (float[N,4,8,8] q) { p = Relu (h) q = Neg (p) },
+            else_branch = e () => (float[N,4,8,8] r) { r = Neg (h) }>"""
+    model = behind_conv(text)
+    expected = loaded(model, tmp_path)(images())
+    for graph in (model.graph, model.graph.node[-1].attribute[0].g):
+        nodes = list(graph.node)[::-1]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    assert model.graph.node[0].op_type == "If"
+    assert torch.equal(loaded(model, tmp_path)(images()), expected)
