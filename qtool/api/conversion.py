@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import collect_probes, run_steps
 from qtool.algorithms.registry import samples_to_keep, select_steps
@@ -42,6 +44,7 @@ VERIFIED_SAMPLES = 64
 
 
 @collective
+@torch.inference_mode(False)
 def calibrate(
     model: Model | Captured,
     data: Iterable[Any] | None,
@@ -140,6 +143,7 @@ def convert(
 
 
 @collective
+@torch.inference_mode(False)
 def quantize(
     model: Model | Captured,
     data: Iterable[Any] | None,

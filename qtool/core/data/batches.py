@@ -143,6 +143,10 @@ def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
 
 
 def _tensor(x: Any) -> Any:
+    """Return an array as a tensor, and one of torch.inference_mode, which torch.export does not
+    take, as a copy; anything else unchanged."""
+    if isinstance(x, torch.Tensor) and x.is_inference():
+        return x.clone()
     return to_tensor(x) if isinstance(x, np.ndarray) else x
 
 

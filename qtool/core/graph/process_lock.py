@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+import torch
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -29,11 +31,12 @@ PROCESS_LOCK = threading.RLock()
 
 
 def exclusive(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function to run under PROCESS_LOCK."""
+    """Decorate a function to run under PROCESS_LOCK, and outside of the caller's inference mode, in
+    which torch neither traces nor counts changes of tensors."""
 
     @wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with PROCESS_LOCK:
+        with PROCESS_LOCK, torch.inference_mode(False):
             return function(*args, **kwargs)
 
     return locked
