@@ -35,6 +35,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
+from qtool.core.in_process import InProcess
 from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.summary import Summary
@@ -74,7 +75,7 @@ class _Results:
     fidelity: Fidelity | None = None
 
 
-class Quantized:
+class Quantized(InProcess):
     """A quantized model, callable as the float model was.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
@@ -88,6 +89,12 @@ class Quantized:
         changes: what the recovery steps changed.
         notes: sentences for the user.
     """
+
+    instead = (
+        "`export` writes its file, and another process makes it anew with "
+        "qtool.convert(model, path of a calibration that qtool.calibrate(...).save wrote); "
+        "torch.save takes module.state_dict(), the weights"
+    )
 
     def __init__(self, state: ConversionState, sample: Batch) -> None:
         """

@@ -27,6 +27,7 @@ from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.graph.process_lock import exclusive
+from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
@@ -51,7 +52,7 @@ Model = nn.Module | ExportedProgram
 DynamicSizes = Mapping[str, Mapping[int, str]]
 
 
-class Captured:
+class Captured(InProcess):
     """A model captured in canonical form, ready to be planned.
 
     Pass it to `calibrate` and `convert` instead of the model to capture only once.
@@ -64,6 +65,8 @@ class Captured:
         file: the ONNX file that it was read from; None for a model of torch.
         file_bytes: of the ONNX file that was captured, with its external data; 0 for other models.
     """
+
+    instead = "send the model, and capture it there"
 
     def __init__(
         self,
@@ -361,6 +364,8 @@ def _to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tup
     if torch.float32 in types and len(types) > 1:
         return model, example, ()
     notes = []
+    if any(t.is_inference() for t in (*model.parameters(), *model.buffers())):
+        model = _converted(model)  # torch.export takes no tensors of torch.inference_mode
     if other := types - {torch.float32}:
         notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
         model = _converted(model)
@@ -380,8 +385,8 @@ def _converted(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model).float()
     except Exception as error:
         raise CaptureError(
-            f"the model is not in float32 and cannot be copied ({describe(error)}); give "
-            "model.float()"
+            "the model is not in float32, or made under torch.inference_mode, and cannot be copied "
+            f"({describe(error)}); make it without that, and give model.float()"
         ) from error
 
 
