@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.ops import Role, row_of
 
 aten = torch.ops.aten
 _RECURRENT = (
@@ -30,6 +31,11 @@ def unsupported_reason(node: fx.Node) -> str | None:
         return (
             f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
             "takes tensors only and fixes the other arguments"
+        )
+    if node.op == "call_function" and _computes_in_bfloat16(node):
+        return (
+            f"the model computes in bfloat16 ({node.target}), for which the runtimes have no "
+            "kernels: leave out torch.autocast in forward, and call float() on that module"
         )
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return (
@@ -62,6 +68,12 @@ def unsupported_reason(node: fx.Node) -> str | None:
         if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
             return f"a convolution gets one sample, {list(G.shape(x))}; give it a batch"
     return None
+
+
+def _computes_in_bfloat16(node: fx.Node) -> bool:
+    value, row = G.value(node), row_of(node)
+    computed = row is not None and row.role is not Role.PASS
+    return computed and isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
 
 
 def _has_projections(lstm: fx.Node) -> bool:
