@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,14 @@ BYTES = (IMAGES * 50).clamp(0, 255).to(torch.uint8)
 NHWC = IMAGES.permute(0, 2, 3, 1)
 A, B = torch.randn(40, 4), torch.randn(40, 5)
 LABELS = torch.zeros(40).long()
+
+
+def quantized_tensor() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that these will end
+        return torch.quantize_per_tensor(IMAGES, 0.1, 0, torch.qint8)
+
+
 REFUSED: Cases = {
     "one tensor": (
         lambda: quantize(IMAGES),
@@ -185,6 +194,14 @@ REFUSED: Cases = {
     "a sparse tensor": (
         lambda: quantize([IMAGES.to_sparse()]),
         "batch 0, input 0 is sparse (torch.sparse_coo); give a dense tensor",
+    ),
+    "a quantized tensor": (
+        lambda: quantize([quantized_tensor()]),
+        "batch 0, input 0 is a quantized tensor (torch.qint8); give its values, x.dequantize()",
+    ),
+    "complex numbers": (
+        lambda: qtool.quantize(image_net(), [IMAGES.to(torch.complex64)]),
+        "the model does not run on the given inputs (input 0: complex64[40, ... RuntimeError:",
     ),
     "a meta tensor": (
         lambda: quantize([IMAGES.to("meta")]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,18 @@ from tests.mistakes.nets import IMAGES, calibration, captured, flat_net, image_n
 
 D = [IMAGES]
 REFUSED: Cases = {
+    "a dynamic input by its number": (
+        lambda: qtool.quantize(image_net(), D, dynamic={5: {0: "b"}}),
+        "dynamic is {5: {0: 'b'}}; give a dict of inputs ... such as {'tokens': {1: 'length'}}",
+    ),
+    "a quantized model in a pickle": (
+        lambda: pickle.dumps(quantize(D)),
+        "a QuantizedModel cannot be pickled (torch.save, ... the weights",
+    ),
+    "a captured model in a pickle": (
+        lambda: pickle.dumps(captured()),
+        "a Captured cannot be pickled (torch.save, ... send the model, and capture it there",
+    ),
     "a target misspelled": (
         lambda: quantize(D, target="tflight"),
         "unknown target 'tflight'; did you mean ... tensorrt, tflite, tflite-micro, qnn",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
+from qtool.core.attributes import attribute
 from qtool.core.data.batch import NAMED, Batch
 from qtool.core.value_names import NODE_NAME
 
@@ -89,4 +90,4 @@ def _input_names(model: nn.Module) -> frozenset[str]:
     if isinstance(model, fx.GraphModule):
         inputs = model.graph.find_nodes(op="placeholder")
         return frozenset(str(node.meta.get(NODE_NAME, node.target)) for node in inputs)
-    return frozenset(getattr(model, "qtool_input_names", ()))
+    return frozenset(attribute(model, "qtool_input_names", default=()))

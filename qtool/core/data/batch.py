@@ -113,7 +113,7 @@ class Batch:
         """
         for where, t in self.tensors():
             if (layout := _unsupported_layout(t)) is not None:
-                raise DataError(f"batch {index}, {where} is {layout}; give a dense tensor")
+                raise DataError(f"batch {index}, {where} is {layout}")
             if t.dim() and not len(t) and not self.size:
                 raise DataError(f"batch {index}, {where} has no samples; remove empty batches")
             if t.is_floating_point() and not _is_finite(t):
@@ -129,12 +129,14 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _unsupported_layout(tensor: torch.Tensor) -> str | None:
-    """Return the kind of a tensor that is not dense; None if it is."""
+    """Return what a tensor is that is not dense, and what to give; None if it is."""
     if tensor.is_nested:
-        return "nested"
+        return "nested; give a dense tensor"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype}); give its values, x.dequantize()"
     if tensor.layout is not torch.strided:
-        return f"sparse ({tensor.layout})"
-    return "on the meta device, without values" if tensor.is_meta else None
+        return f"sparse ({tensor.layout}); give a dense tensor"
+    return "on the meta device, without values; give a dense tensor" if tensor.is_meta else None
 
 
 def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataError:

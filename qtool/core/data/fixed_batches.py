@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import fx, nn
 
+from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
 from qtool.core.log import log_note
 
@@ -22,7 +23,7 @@ def fixed_batch_size(model: nn.Module | None) -> int | None:
         if not firsts or not all(isinstance(size, int) for size in firsts):
             return None  # dynamic
         return int(firsts[0]) if len(set(firsts)) == 1 and firsts[0] else None
-    size: int | None = getattr(model, "qtool_fixed_batch", None)
+    size: int | None = attribute(model, "qtool_fixed_batch")
     return size
 
 

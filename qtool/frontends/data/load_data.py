@@ -14,6 +14,7 @@ import numpy as np
 from torch import nn
 
 from qtool.core.argument_names import argument
+from qtool.core.attributes import attribute
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
 from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
@@ -272,5 +273,5 @@ def _failure(row: Row, collate: Collator) -> str | None:
 
 def _classes(model: Any) -> Mapping[str, int]:
     """Return class name -> number from the model's configuration."""
-    numbers = getattr(getattr(model, "config", None), "label2id", None)
+    numbers = attribute(model, "config", "label2id")
     return {str(k): int(v) for k, v in numbers.items()} if isinstance(numbers, Mapping) else {}

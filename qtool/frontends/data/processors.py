@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.argument_names import argument
+from qtool.core.attributes import attribute
 from qtool.core.errors import DataError, describe
 from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_dir
@@ -98,7 +99,7 @@ def _transform(name: str, model: Any) -> Any:
 
 def _timm(model: Any) -> Any | None:
     """Return the evaluation transform of a timm model, or None for another model."""
-    if not isinstance(getattr(model, "pretrained_cfg", None), dict):
+    if not isinstance(attribute(model, "pretrained_cfg"), dict):
         return None
     timm = require("timm.data", "the model's own transform", DataError)
     return timm.create_transform(**timm.resolve_model_data_config(model), is_training=False)
@@ -196,7 +197,7 @@ _BYTEWISE = ("byt5", "canine", "perceiver")
 
 
 def _check_vocabulary(tokenizer: Any, model: Any, folder: Path) -> None:
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    size = attribute(model, "config", "vocab_size")
     if isinstance(size, int) and len(tokenizer) > size:
         raise DataError(
             f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes "

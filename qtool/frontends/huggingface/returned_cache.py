@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qtool.core.attributes import attribute
 from qtool.core.data import Batch
 
 _CACHES = frozenset({"past_key_values", "past_buckets_states", "cache_params", "mems", "state"})
@@ -49,8 +50,8 @@ def disable_cache(model: nn.Module) -> nn.Module:
 
 def _caching_parts(model: nn.Module) -> list[Any]:
     """Return the configurations of a model and its parts that ask for a cache."""
-    configs = [getattr(part, "config", None) for part in model.modules()]
-    return [c for c in configs if getattr(c, "use_cache", False) is True]
+    configs = [attribute(part, "config") for part in model.modules()]
+    return [c for c in configs if attribute(c, "use_cache") is True]
 
 
 def _returns_cache(model: nn.Module, example: Batch) -> bool:

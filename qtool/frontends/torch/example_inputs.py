@@ -27,7 +27,9 @@ def check_dynamic(dynamic: Any) -> None:
     """
     if dynamic is None:
         return
-    valid = isinstance(dynamic, Mapping) and all(map(_is_named, dynamic.values()))
+    valid = isinstance(dynamic, Mapping) and all(
+        isinstance(name, str) and _is_named(sizes) for name, sizes in dynamic.items()
+    )
     if not valid:
         raise CaptureError(
             f"dynamic is {dynamic!r:.80}; give a dict of inputs with a name for each dimension "

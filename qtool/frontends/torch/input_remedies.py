@@ -52,11 +52,16 @@ _STEPS = (
     Step("{}.float() / 255", lambda t: t.dtype is torch.uint8, lambda t: t.float() / 255, "type"),
     Step(
         "{}.float()",
-        lambda t: not t.is_floating_point() and t.dtype is not torch.uint8,
+        lambda t: not t.is_floating_point() and not t.is_complex() and t.dtype is not torch.uint8,
         lambda t: t.float(),
         "type",
     ),
-    Step("{}.long()", lambda t: t.dtype is not torch.int64, lambda t: t.long(), "type"),
+    Step(
+        "{}.long()",
+        lambda t: t.dtype is not torch.int64 and not t.is_complex(),
+        lambda t: t.long(),
+        "type",
+    ),
 )
 """In the order in which they are applied."""
 
@@ -91,8 +96,8 @@ def _runs(model: nn.Module, batch: Batch, steps: tuple[Step, ...]) -> bool:
             tensor = step.change(tensor)
         return tensor
 
-    changed = batch.map_tensors(change)
     try:
+        changed = batch.map_tensors(change)
         with torch.no_grad():
             model(*changed.args, **changed.kwargs)
     except (Exception, SystemExit):  # noqa: BLE001  # the user's code may raise anything

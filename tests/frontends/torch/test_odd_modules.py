@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,61 @@ class FailsAfterwards(nn.Module):
         return self.conv(x)
 
 
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers(x).float()
+
+
+class Unreadable(nn.Module):
+    """Its attributes, name and text cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_forward_hooks", "conv") or name.startswith("_"):
+            return super().__getattr__(name)
+        raise RuntimeError(name)
+
+    def _get_name(self) -> str:
+        raise ValueError("no name")
+
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x)
+
+
+def test_attributes_that_cannot_be_read() -> None:
+    made = qtool.quantize(Unreadable().eval(), [IMAGE])
+    assert [d.node for d in made.plan.nodes if d.computes_on_codes] == ["conv"]
+
+
+@pytest.mark.parametrize("part", ["model", "data", "call"])
+def test_inference_mode(part: str, tmp_path: Path) -> None:
+    """A model or data made in it, and a call in it, give the same file as without."""
+    torch.manual_seed(0)
+    plain = layers()
+    with torch.inference_mode():
+        copied = layers()
+        copied.load_state_dict(plain.state_dict())
+        data = [IMAGE.clone()]
+    qtool.quantize(plain, [IMAGE]).export(tmp_path / "plain.onnx", timing=0)
+    with torch.inference_mode(part == "call"):
+        made = qtool.quantize(
+            copied if part == "model" else plain, data if part == "data" else [IMAGE]
+        )
+        made.export(tmp_path / "other.onnx", timing=0)
+    assert (tmp_path / "other.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+
+
 @pytest.mark.filterwarnings("ignore")  # of TorchScript, about itself
 @pytest.mark.parametrize(
     ("make", "image", "error", "sentence"),
@@ -82,6 +138,7 @@ class FailsAfterwards(nn.Module):
         (cyclic, IMAGE, CaptureError, "recursion"),
         (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
         (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
+        (lambda: Autocast().eval(), IMAGE, CaptureError, "leave out torch.autocast in forward"),
         (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
     ],
 )
