@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,13 +14,16 @@ from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
-from qtool.evaluation.generation import Generation, Sampling, end_tokens
+from qtool.evaluation.generation import Generation, Sampling, context_size, end_tokens
 from qtool.frontends.data.processors import load_tokenizer
 from qtool.frontends.huggingface.folder_layout import model_folder_of
 from qtool.frontends.huggingface.model_folder import WITH_PAST
 from qtool.frontends.load_model import load_model
 
-_CONFIGS = ("generation_config.json", "config.json")
+_ENDS = ("generation_config.json", "config.json")
+_SIZES = ("config.json", "genai_config.json")
+
+_T = TypeVar("_T")
 
 
 @accepts_paths("file", "model", "tokenizer")
@@ -46,7 +49,8 @@ def generate(
         model: folder of the float model, to count the tokens that it finds most likely, too; only
             where the most likely token is taken.
         tokenizer: folder with the tokenizer; by default that of the file, or the one above "onnx".
-        tokens: the most new tokens; a text ends earlier with a token that ends texts.
+        tokens: the most new tokens; a text ends earlier with a token that ends texts, or with the
+            context of the model.
         temperature: divides the logits; 0 takes the most likely token.
         top_k: number of tokens to choose from; 0 for all.
         top_p: probability of the smallest set of tokens to choose from.
@@ -55,7 +59,8 @@ def generate(
         on_text: is called with each piece of the new text.
 
     Raises:
-        DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens.
+        DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens, or
+            as many as the model's context.
         OptionError: a number is out of its range, or `model` is combined with a temperature.
         VerificationError: ONNX Runtime refuses the file.
     """
@@ -70,7 +75,8 @@ def generate(
         loaded,
         tokens=tokens,
         sampling=sampling,
-        ends=_ends(folder),
+        ends=_read_first(folder, _ENDS, end_tokens) or frozenset(),
+        context=_read_first(folder, _SIZES, context_size),
         threads=threads,
         on_text=on_text,
     )
@@ -79,16 +85,21 @@ def generate(
     return replace(result, agreement=_agreement(model, loaded(prompt)["input_ids"], result.tokens))
 
 
-def _ends(folder: Path) -> frozenset[int]:
-    """Return the tokens that end a text, of the first configuration in the folder."""
-    for path in (folder / name for name in _CONFIGS):
+def _read_first(folder: Path, names: Sequence[str], read: Callable[[Any], _T]) -> _T | None:
+    """Return what a function reads from the first of these configurations in a folder; None without
+    one.
+
+    Raises:
+        DataError: it is no configuration.
+    """
+    for path in (folder / name for name in names):
         if is_file(path):
             try:
-                return end_tokens(json.loads(path.read_text("utf-8")))
+                return read(json.loads(path.read_text("utf-8")))
             except (OSError, ValueError, RecursionError) as error:
                 why = describe(error)
                 raise DataError(f"{path} is no configuration of a model: {why}") from error
-    return frozenset()
+    return None
 
 
 @torch.no_grad()

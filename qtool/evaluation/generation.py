@@ -13,7 +13,9 @@ import numpy as np
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError
+from qtool.core.formats import quantity
 from qtool.core.limits import Range
+from qtool.core.log import log_note
 from qtool.core.summary import Summary
 from qtool.core.types import Array
 
@@ -123,6 +125,7 @@ def generate(
     tokens: int = 64,
     sampling: Sampling = Sampling(),
     ends: AbstractSet[int] = frozenset(),
+    context: int | None = None,
     threads: int = 0,
     on_text: Callable[[str], object] = lambda _: None,
 ) -> Generation:
@@ -135,11 +138,12 @@ def generate(
         tokens: the most new tokens.
         sampling: how the next token is chosen.
         ends: tokens that end a text.
+        context: the most tokens of prompt and text; None: not known.
         threads: of the runtime; 0 lets it choose.
         on_text: is called with each piece of the new text.
 
     Raises:
-        DataError: the file has no KV cache, or the prompt no tokens.
+        DataError: the file has no KV cache, or the prompt no tokens, or as many as the context.
         OptionError: a number is out of its range.
         VerificationError: the runtime refuses the file.
     """
@@ -150,6 +154,8 @@ def generate(
     path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
     if not ids:
         raise DataError("the prompt has no tokens; write at least a word")
+    if context is not None:
+        tokens = _within(context, len(ids), tokens)
     decoder = CachedDecoder(path, len(ids) + tokens, threads)
     new, shown, times = list[int](), "", [time.perf_counter()]
     for token in next_tokens(decoder, ids, tokens, sampling, ends):
@@ -172,6 +178,25 @@ def generate(
     )
 
 
+def _within(context: int, prompt: int, tokens: int) -> int:
+    """Return how many of the new tokens fit into the context of a model.
+
+    Raises:
+        DataError: the prompt fills it.
+    """
+    if prompt >= context:
+        raise DataError(
+            f"the prompt has {quantity(prompt, 'token')}, and the model was made for texts of "
+            f"{context:,}; shorten it"
+        )
+    if prompt + tokens > context:
+        log_note(
+            f"the text ends after {quantity(context - prompt, 'token')}: the model was made for "
+            f"{context:,} with those of the prompt"
+        )
+    return min(tokens, context - prompt)
+
+
 def end_tokens(config: Any) -> frozenset[int]:
     """Return the tokens that end a text, of a configuration of transformers.
 
@@ -183,3 +208,21 @@ def end_tokens(config: Any) -> frozenset[int]:
     if not all(isinstance(token, int) for token in tokens):
         raise ValueError(f"'eos_token_id' is {ends!r:.40}, not a number or a list of numbers")
     return frozenset(tokens)
+
+
+_CONTEXTS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length"),
+    "context_length",  # of onnxruntime-genai
+)
+
+
+def context_size(config: Any) -> int | None:
+    """Return the most tokens of a text that a model was made for, of its configuration.
+
+    Returns:
+        None where it is not known.
+    """
+    whole = config if isinstance(config, Mapping) else {}
+    parts = [whole, *(p for p in whole.values() if isinstance(p, Mapping))]  # as text_config
+    sizes = [part.get(name) for part in parts for name in _CONTEXTS]
+    return next((size for size in sizes if type(size) is int and size > 0), None)

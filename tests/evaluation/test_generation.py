@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
-from qtool.api.generation import _ends
+from qtool.api.generation import _ENDS, _read_first
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, OptionError
-from qtool.evaluation.generation import Sampling, next_tokens
+from qtool.evaluation.generation import Sampling, context_size, end_tokens, next_tokens
+from qtool.frontends.data.processors import load_tokenizer
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.huggingface.test_causal_decoder import folder  # noqa: F401  # a fixture
 
@@ -106,9 +108,44 @@ def test_a_damaged_configuration_is_refused(text: str, model: Path, tmp_path: Pa
     shutil.copytree(model, place)
     (place / "generation_config.json").write_text(text)
     with pytest.raises(DataError, match=r"generation_config\.json is no configuration of a model"):
-        _ends(place)
+        _read_first(place, _ENDS, end_tokens)
 
 
 def test_a_prompt_that_is_no_text(model: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="bytes that are no UTF-8"):
         qtool.generate(tmp_path / "none.onnx", "\udcff", tokenizer=model)
+
+
+def test_a_text_ends_with_the_context_of_the_model(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = export(model, tmp_path / "model.onnx", "fused")
+    place = tmp_path / "tokenizer"
+    shutil.copytree(model, place)
+    prompt = len(load_tokenizer(model)(PROMPT)["input_ids"])
+    write_context(place, prompt + 3)
+    assert len(qtool.generate(file, PROMPT, tokenizer=place, tokens=20).tokens) == 3
+    assert "the text ends after 3 tokens" in caplog.text
+    write_context(place, prompt)
+    with pytest.raises(DataError, match=f"the model was made for texts of {prompt}; shorten it"):
+        qtool.generate(file, PROMPT, tokenizer=place)
+
+
+def write_context(place: Path, size: int) -> None:
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "max_position_embeddings": size}))
+    (place / "generation_config.json").write_text("{}")  # no token ends a text
+
+
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"n_positions": 1024, "n_embd": 8}, 1024),
+        ({"text_config": {"max_position_embeddings": 32}}, 32),
+        ({"model": {"context_length": 64}}, 64),
+        ({"max_position_embeddings": "64", "n_positions": True}, None),
+        ([], None),
+    ],
+)
+def test_the_context_of_a_configuration(config: object, size: int | None) -> None:
+    assert context_size(config) == size
