@@ -22,6 +22,7 @@ from qtool.core.paths import is_file
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache
+from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require
 from qtool.frontends.torch.exported_program import first_line
@@ -105,6 +106,7 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         raise CaptureError(
             f"{path} is a timm folder, which has no tasks; leave out {argument('--task')}"
         )
+    check_indices(path)
     try:
         with silence_logging(logging.CRITICAL, "torch", "transformers"):
             model = _timm(path, config) if is_timm else _transformers(path, config, task)
@@ -192,8 +194,9 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
     if not isinstance(names, list) or not names:
         return library.AutoModel
     name = str(names[0])
-    loader = getattr(library, name, None)
-    if loader is None or config.get("auto_map"):
+    loader = getattr(library, name, None) if name.isidentifier() else None
+    known = isinstance(loader, type) and issubclass(loader, library.PreTrainedModel)
+    if not known or config.get("auto_map"):
         raise CaptureError(
             f"{path} needs code that is not part of transformers {library.__version__} ({name}), "
             "and qtool runs no code from a folder; give package.module:factory that returns the "

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import safetensors
@@ -76,17 +76,35 @@ class WeightFiles:
         return tensor.float() if tensor.is_floating_point() else tensor
 
 
+def check_indices(folder: Path) -> None:
+    """Check the indices of weights in a folder, of any name.
+
+    Raises:
+        CaptureError: one is no index, or names a file outside of the folder.
+    """
+    for path in sorted(folder.glob("*.safetensors.index.json")):
+        _files_in(path)
+
+
 def _index(folder: Path) -> Mapping[str, Path]:
     """Return tensor -> file from the index; empty without an index."""
     path = folder / _INDEX
-    if not is_file(path):
-        return {}
+    return _files_in(path) if is_file(path) else {}
+
+
+def _files_in(index: Path) -> Mapping[str, Path]:
+    """Return tensor -> file of an index."""
     try:
-        weight_map = json.loads(path.read_text("utf-8"))["weight_map"]
-        files = {str(k): folder / Path(str(v)).name for k, v in weight_map.items()}
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise CaptureError(f"{path} is not an index of weights ({first_line(error)})") from error
-    return files
+        weight_map = json.loads(index.read_text("utf-8"))["weight_map"]
+        names = {str(k): str(v) for k, v in weight_map.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CaptureError(f"{index} is not an index of weights ({first_line(error)})") from error
+    outside = next((v for v in names.values() if v != PureWindowsPath(v).name or v == ".."), None)
+    if outside is not None:
+        raise CaptureError(
+            f"{index} lists weights in {outside!r:.80}; give names of files in the same folder"
+        )
+    return {name: index.parent / file for name, file in names.items()}
 
 
 def _tensors_in(file: Path) -> dict[str, StoredTensor]:

@@ -194,6 +194,23 @@ def test_code_in_a_folder_is_not_run(bert: Path, tmp_path: Path) -> None:
         load_model(folder)
 
 
+@pytest.mark.parametrize("name", ["Trainer", "pipeline", "utils", "AutoModel", "BertConfig", "a.b"])
+def test_an_architecture_that_is_no_model(name: str, bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match=r"is not part of transformers"):
+        load_model(_edited(bert, tmp_path, architectures=[name]))
+
+
+@pytest.mark.parametrize("place", ["/elsewhere/w.safetensors", "../w.safetensors", "a\\\\w", ".."])
+def test_weights_outside_of_the_folder(place: str, bert: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    (folder / "model.safetensors").rename(folder / "w.safetensors")
+    index = {"weight_map": {"embeddings.word_embeddings.weight": place}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for read in (load_model, WeightFiles):
+        with pytest.raises(CaptureError, match="give names of files in the same folder"):
+            read(folder)
+
+
 def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
     folder = _edited(bert, tmp_path)
     torch.save({}, folder / "pytorch_model.bin")
