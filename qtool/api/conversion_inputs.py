@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
+from qtool.calibration.strip_padding import strip_padding
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
-from qtool.core.graph.finite_outputs import check_weights
+from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.graph.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
@@ -48,7 +50,7 @@ def capture_data(
     if data is not None:
         first, data = _peek_first_batch(data, model, samples)
         captured = capture_model(model, first, dynamic)
-        captured.check_outputs()
+        _check_outputs(captured)
         return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
@@ -60,6 +62,22 @@ def capture_data(
     synthetic, ranks = synthesize_data(captured.unfolded or captured.graph), current()
     own = SyntheticData(synthetic.batches[ranks.rank :: ranks.size], synthetic.notes)
     return captured, synthetic.batches[0], own
+
+
+def _check_outputs(captured: Captured) -> None:
+    """Check that the outputs on the example are finite; those at padded tokens are not used.
+
+    Raises:
+        DataError: they are not.
+    """
+    try:
+        captured.check_outputs()
+    except DataError:
+        graph = captured.graph
+        for part in strip_padding(graph, Batch(*graph.example)):
+            with torch.no_grad():
+                outputs = pytree.tree_leaves(graph.module(*part.args, **part.kwargs))
+            check_outputs(graph, part, outputs, 0)
 
 
 def capture_notes(

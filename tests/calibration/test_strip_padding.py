@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import qtool
 from qtool.calibration.strip_padding import strip_padding
 from qtool.core.data import Batch
+from qtool.core.errors import DataError
 
 BOTH = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
 ROWS = [[1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]]
@@ -87,3 +89,20 @@ def test_parts_are_counted_as_one_by_one(most: int, monkeypatch: pytest.MonkeyPa
     for name, statistic in found.statistics.items():
         for key, value in statistic.state().items():
             assert np.array_equal(value, seen.statistics[name].state()[key]), name
+
+
+class OnlyTokens(Reader):
+    """Its result at padding is 0 / 0, as that of a softmax of a row of -inf."""
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        mask = attention_mask[..., None].float()
+        return self.layer(self.table(input_ids)) * mask / mask
+
+
+def test_nan_at_padding_is_no_result_of_the_model(tmp_path: Path) -> None:
+    made = qtool.quantize(OnlyTokens().eval(), [padded(ROWS[:4] * 10)], dynamic=BOTH)
+    result = made.export(tmp_path / "tokens.onnx", timing=0)
+    assert result.passed
+    assert all(check.sqnr_db > 20 for check in result.other_sizes)
+    with pytest.raises(DataError, match="output 'output' of the float model is NaN"):
+        qtool.quantize(OnlyTokens().eval(), [padded([[1, 0, 1], [1, 1, 0]])], dynamic=BOTH)

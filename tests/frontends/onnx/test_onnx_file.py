@@ -20,12 +20,14 @@ import qtool
 from qtool.api.conversion import quantize
 from qtool.core import graph as G
 from qtool.core.errors import CaptureError
+from qtool.core.graph.finite_outputs import check_weights
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.load_model import load_model
 from qtool.frontends.onnx import OnnxModule, load_onnx
 from qtool.frontends.onnx.operator_table import OPERATORS
 from tests.backends.onnx.export.networks import run
 from tests.conftest import Digits
+from tests.frontends.onnx.files import behind_conv, loaded
 
 INT64 = onnx.TensorProto.INT64
 Arrays = list[Any]
@@ -572,3 +574,11 @@ def test_names_of_any_script(tmp_path: Path) -> None:
     written = found.to_onnx()
     assert [i.name for i in written.graph.input] == ["层"]
     assert [o.name for o in written.graph.output] == ["出"]
+
+
+def test_a_mask_of_minus_infinity_is_no_damaged_weight(tmp_path: Path) -> None:
+    model = behind_conv("p = IsNaN (h) y0 = Where (p, mask, h)")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(-np.inf), "mask"))
+    module = loaded(model, tmp_path)
+    check_weights(module)
+    assert "mask" in dict(module.named_buffers())

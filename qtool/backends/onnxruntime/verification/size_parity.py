@@ -23,6 +23,7 @@ from qtool.core.graph.other_sizes import OtherSize, at_other_sizes, varying_dime
 from qtool.core.sqnr import sqnr
 from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.size_check import SizeCheck
+from qtool.verification.strip_padding import Padding
 
 _FAILED = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _ALLOWED = 6.0  # dB of the file below its simulation before nodes are compared
@@ -74,8 +75,9 @@ def _check(
     model: FakeQuantized, file: ExportedFile, other: OtherSize, run: Callable[[Arrays], Arrays]
 ) -> SizeCheck:
     expected: Arrays = other.expected
+    inputs = other.batch.arrays()
     try:
-        actual = run(other.batch.arrays())
+        actual = run(inputs)
     except VerificationError as error:
         return SizeCheck(str(other), None, _failure(error))
     for name, a, b in zip(model.graph.outputs, expected, actual, strict=True):
@@ -83,8 +85,12 @@ def _check(
             node = _first_node(model, file, other)
             wrong = f"{node}output '{name}' has the shape {list(b.shape)} for {list(a.shape)}"
             return SizeCheck(str(other), None, wrong)
+    padding = Padding.of_graph(model.graph)
+    expected, actual, simulated = (
+        padding.strip(inputs, outputs) for outputs in (expected, actual, model.run(other.batch))
+    )
     noise = _worst(expected, actual)
-    if noise is None or noise >= (_worst(expected, model.run(other.batch)) or np.inf) - _ALLOWED:
+    if noise is None or noise >= (_worst(expected, simulated) or np.inf) - _ALLOWED:
         return SizeCheck(str(other), noise)
     node = _first_node(model, file, other)
     wrong = f"{node}the outputs have {noise:.1f} dB" if node else ""
