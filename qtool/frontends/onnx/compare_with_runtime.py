@@ -76,11 +76,28 @@ def compare_with_runtime(
                     continue
                 if _is_noise(model, index, arguments, place, expect):
                     continue
+                if _overflows(expect, actual, arguments):
+                    raise CaptureError(
+                        f"{node.label} ({node.key}) overflows float32 on the first batch, and what "
+                        "comes of it differs by runtime; repair its weights, or check that the "
+                        "data is what it was trained on"
+                    )
                 by = "in type or shape" if error == float("inf") else f"by {error:.2g} of its range"
                 raise CaptureError(
                     f"qtool computes {node.label} ({node.key}) differently than ONNX Runtime: the "
                     f"result differs {by}; this is a bug in qtool, please report it"
                 )
+
+
+def _overflows(expected: torch.Tensor, actual: torch.Tensor, inputs: Mapping[str, Any]) -> bool:
+    """Return whether a result of finite inputs is NaN or Inf for ONNX Runtime, or for qtool only
+    where products of the inputs may be so large."""
+    tensors = [v.detach() for v in inputs.values() if isinstance(v, torch.Tensor)]
+    floats = [v for v in tensors if v.is_floating_point() and v.numel()]
+    if not expected.is_floating_point() or not all(bool(v.isfinite().all()) for v in floats):
+        return False
+    large = any(float(v.abs().max()) > torch.finfo(v.dtype).max ** 0.5 for v in floats)
+    return not bool(expected.isfinite().all()) or (large and not bool(actual.isfinite().all()))
 
 
 def _is_near(actual: torch.Tensor, expected: torch.Tensor, inputs: Mapping[str, Any]) -> bool:

@@ -54,3 +54,14 @@ def test_a_file_that_the_runtime_refuses_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(CaptureError, match="ONNX Runtime cannot run the file"):
         capture_onnx(model, Batch((images(),)))
+
+
+def test_results_that_overflow_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OnnxModule(behind_conv("w3 = Constant <value_float = 1e30> () y0 = Mul (h, w3)")).eval()
+    x = 1e20 * images()
+    values = model.observe([x])
+    expected = {"y0": torch.full_like(values["y0"], float("inf")).numpy()}
+    runs = {**expected, "h": values["h"].numpy()}
+    monkeypatch.setattr(compare_with_runtime, "run_file", lambda *_: runs)
+    with pytest.raises(CaptureError, match="overflows float32 on the first batch"):
+        compare_with_runtime.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
