@@ -69,8 +69,9 @@ class SubprocessRunner(PipeProcess):
                 f"{CALL_SECONDS // 60} minutes to run it); the file may be damaged"
             )
         return (
-            f"{self.title} crashes on the model ({why}), which is a bug in {self.title}; "
-            f"choose another target, or another version of {self.title}"
+            f"{self.title} crashes on the model ({why}): the file is damaged, or this is a bug in "
+            f"{self.title}; write the file again, or choose another target or version of "
+            f"{self.title}"
         )
 
 

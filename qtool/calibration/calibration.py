@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -175,18 +175,21 @@ class Calibration:
             axes = header["axes"]
             specs = {n: _spec(value) for n, value in header["observers"].items()}
             limit, total, *bounds = header["kept"]
+            inputs = tuple(_input(*value) for value in header["inputs"])
+            samples = CalibrationSamples.from_state(
+                _count(limit), kept, _count(total), (_text(bounds[0]), _text(bounds[1]))
+            )
+            _check_count(inputs, samples)
             return cls(
                 _text(header["fingerprint"]),
                 current_name(_text(header["target"])),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
-                tuple(_input(*value) for value in header["inputs"]),
+                inputs,
                 _count(header["samples"]),
                 specs,
                 _restored(specs, axes, flat),
-                CalibrationSamples.from_state(
-                    _count(limit), kept, _count(total), (_text(bounds[0]), _text(bounds[1]))
-                ),
+                samples,
                 data=_text(header["data"]),
                 estimate_statistics=_restored(specs, axes, held) if held else {},
             )
@@ -228,6 +231,12 @@ def _input(name: Any, dtype: Any, shape: Any) -> Input:
     if math.prod(s for s in sizes if isinstance(s, int)) > LARGEST_SAMPLE:
         raise ValueError(f"{shape!r} is not a shape")
     return Input(_text(name), dtype, tuple(sizes))
+
+
+def _check_count(inputs: Sequence[Input], samples: CalibrationSamples) -> None:
+    """Check that each stored sample has a tensor per input."""
+    if not inputs or any(len(s.tensors) != len(inputs) for s in samples.stored()):
+        raise ValueError(f"{len(inputs)} inputs, which are not those of its samples")
 
 
 def _split(flat: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -389,6 +389,8 @@ def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Pa
         ("inputs", [["x", "float32", [4.5]]]),
         ("inputs", [[3, "float32", [4]]]),
         ("inputs", [["x", ["float32"], [4]]]),
+        ("inputs", []),
+        ("inputs", [["x", "float32", [4, 4]]] * 2),
     ],
 )
 def test_a_header_that_makes_no_sense(key: str, value: object, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "a TFLite file of another target": (
         quantize(output="out.tflite"),
-        "target onnxruntime does not support format 'tflite'; it supports: qdq, qoperator",
+        "it supports: qdq, qoperator; --target tflite supports tflite",
     ),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
     "unknown observer": ([*quantize(), "--observer", "median"], "unknown observer 'median'"),

@@ -1,5 +1,6 @@
 """Targets: a file per runtime, with a table for each kind of hardware."""
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.option_names import unknown_name
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
@@ -71,6 +72,8 @@ def check_format(name: str, file_format: str) -> None:
     chosen = target(name)
     if file_format not in chosen.file.formats:
         known = ", ".join(chosen.file.formats)
+        other = next((n for n, t in TARGETS.items() if file_format in t.file.formats), None)
+        choose = f"; {argument('--target', other)} supports {file_format}" if other else ""
         raise ExportError(
-            f"target {name} does not support format '{file_format}'; it supports: {known}"
+            f"target {name} does not support format '{file_format}'; it supports: {known}{choose}"
         )
