@@ -136,6 +136,15 @@ _reading = apply(
         "batches the first ones; by default all.",
     ),
     _context_option(
+        "states",
+        "--state",
+        multiple=True,
+        metavar="OUTPUT=INPUT",
+        help="For a recurrent model: MODEL's OUTPUT is its INPUT in the next step. --data then has "
+        "recordings, each file of arrays with a row per step, and the float model runs over them; "
+        "auto pairs the outputs with the inputs that the data lacks. Repeatable.",
+    ),
+    _context_option(
         "transform",
         "--transform",
         metavar="NAME",

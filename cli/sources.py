@@ -186,6 +186,7 @@ def load_data(
         unreadable=context_value("unreadable") or 0.0,
         without=(labels,) if inside and labels else (),
         samples=None if whole else chosen_samples(),
+        states=parse_states(context_value("states") or ()),
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
@@ -342,6 +343,22 @@ def dynamic_of(
 ) -> Mapping[str, Mapping[int, str]] | None:
     """Return the dimensions of --dynamic; without the option those that the data declares."""
     return parse_dynamic(values) or getattr(batches, "dynamic", None)
+
+
+def parse_states(values: tuple[str, ...]) -> Mapping[str, str] | str | None:
+    """Parse `stateN=state`, or `auto`; return None for no values."""
+    if values == ("auto",):
+        return "auto"
+    pairs = dict[str, str]()
+    for text in values:
+        name, _, into = text.partition("=")
+        if not name or not into or name in pairs or into in pairs.values():
+            raise click.BadParameter(
+                f"'{text}' is not OUTPUT=INPUT, of a state of its own, or auto",
+                param_hint="--state",
+            )
+        pairs[name] = into
+    return pairs or None
 
 
 def parse_dynamic(values: tuple[str, ...]) -> Mapping[str, Mapping[int, str]] | None:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from qtool.evaluation.report.report import Report
     from qtool.frontends.captured_model import Captured, capture_model
     from qtool.frontends.data.load_data import load_data
+    from qtool.frontends.data.recordings import with_states
     from qtool.frontends.huggingface.meta_init import without_weights
     from qtool.frontends.load_model import load_model
     from qtool.frontends.onnx import load_onnx
@@ -90,6 +91,7 @@ _HOMES = {
     "evaluation.report.report": "Report",
     "frontends.captured_model": "Captured capture_model",
     "frontends.data.load_data": "load_data",
+    "frontends.data.recordings": "with_states",
     "frontends.huggingface.meta_init": "without_weights",
     "frontends.load_model": "load_model",
     "frontends.onnx": "load_onnx",
@@ -166,6 +168,7 @@ __all__ = [
     "tune",
     "verify",
     "verify_on",
+    "with_states",
     "within",
     "without_weights",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.class_order import check_names, chosen_classes
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
+from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, class_numbers, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
@@ -132,6 +134,7 @@ def load_data(
     samples: int | None = None,
     stride: int | None = None,
     classes: str | Sequence[str] | None = None,
+    states: States | str | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -159,6 +162,8 @@ def load_data(
         classes: names of the classes in the order of the model's outputs, where labels are names
             (of folders, or in a file): a list, names separated by commas, or a file with one per
             line. By default classes.txt in the folder, else as for `class_numbers`.
+        states: the source has recordings for a recurrent `model`: each file of arrays, or batch of
+            a function, has a row per step. Output -> input, or "auto"; see `with_states`.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -170,6 +175,11 @@ def load_data(
     options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
     if (named or arrays) and (unused := [name for name, value in options.items() if value]):
         raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
+    if states is not None:
+        if isinstance(states, str) and states != AUTO:
+            raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
+        recordings = _recordings(source, path, named, arrays, without)
+        return with_states(model, recordings, None if isinstance(states, str) else states, samples)
     if named:
         module = model if isinstance(model, nn.Module) else None
         return first_samples(_from_code(str(source)), samples, module)
@@ -205,6 +215,24 @@ def load_data(
 
 CHECKED_TEXTS = 64
 MANY_UNKNOWN = 0.5
+
+
+AUTO = "auto"
+"""In place of pairs of states: those of one shape and a similar name."""
+
+
+def _recordings(
+    source: str | Path, path: Path, named: bool, arrays: bool, without: tuple[str, ...]
+) -> Iterable[Any]:
+    """Return the batches of a function, or each file of arrays as a batch."""
+    if named:
+        return _from_code(str(source))
+    if not arrays:
+        raise DataError(
+            f"{source} has no recordings for {argument('--state')}; give .npy or .npz files with a "
+            "row per step, or package.module:function"
+        )
+    return ArrayFiles(path, sys.maxsize, without)
 
 
 def _warn_unknown(share: float, source: str | Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
@@ -55,11 +55,29 @@ def run_file(
         extended.CopyFrom(model)
         between = [n for n in _intermediate_values(model) if n not in excluded]
         extended.graph.output.extend(onnx.ValueInfoProto(name=n) for n in between)
+    return open_file(extended)(inputs)
+
+
+def open_file(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """Return a function from the inputs of a file to its outputs, both by name.
+
+    Raises:
+        CaptureError: ONNX Runtime cannot load the file, or run it on a batch.
+    """
+    names = [o.name for o in model.graph.output]
     try:
-        results = _open_session(extended).run(None, dict(inputs))
+        session = _open_session(model)
     except Exception as error:
         raise _run_error(error) from error
-    return dict(zip((o.name for o in extended.graph.output), results, strict=True))
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            results = session.run(names, dict(inputs))
+        except Exception as error:
+            raise _run_error(error) from error
+        return dict(zip(names, results, strict=True))
+
+    return run
 
 
 def _open_session(model: onnx.ModelProto) -> ort.InferenceSession:
