@@ -23,7 +23,7 @@ import torch
 from qtool import observers
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
-from qtool.core.errors import CalibrationError, PlanError
+from qtool.core.errors import MALFORMED, CalibrationError, PlanError
 from qtool.core.graph import Input
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
@@ -195,7 +195,7 @@ class Calibration:
             )
         except (CalibrationError, PlanError) as error:
             raise CalibrationError(f"{path}: {error}; calibrate again") from error
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        except MALFORMED as error:
             raise CalibrationError(
                 f"{path}: damaged calibration ({error!r}); calibrate again"
             ) from error
@@ -284,7 +284,9 @@ def _merged(
 
 def _spec(value: Any) -> ObserverSpec:
     name, options = value
-    return ObserverSpec(name, tuple(options.items()))
+    if odd := [v for v in options.values() if not isinstance(v, float | int | str)]:
+        raise TypeError(f"{odd[0]!r:.40} is no value of an observer's option")
+    return ObserverSpec(_text(name), tuple(options.items()))
 
 
 def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -299,7 +301,7 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         header: dict[str, Any] = json.loads(text)
         schema = header.get("schema")
-    except (ValueError, AttributeError, RecursionError) as error:
+    except MALFORMED as error:
         raise CalibrationError(f"{path}: damaged header ({error!r}); calibrate again") from error
     if schema != SCHEMA:
         raise CalibrationError(

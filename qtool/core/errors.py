@@ -78,6 +78,16 @@ class FileError(QtoolError):
     """A file cannot be read or written."""
 
 
+MALFORMED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading raises where a document has other values than it should: JSON that anybody wrote."""
+
 _INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback begin
 
 

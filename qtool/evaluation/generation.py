@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, describe
 from qtool.core.formats import quantity
 from qtool.core.limits import Range
 from qtool.core.log import log_note
@@ -151,7 +151,10 @@ def generate(
     Range(1, whole=True).check("tokens", tokens)
     if not prompt.isascii() and prompt != prompt.encode("utf-8", "ignore").decode():
         raise DataError("the prompt has bytes that are no UTF-8; give it in that encoding")
-    path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
+    try:
+        path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
+    except Exception as error:
+        raise DataError(f"the tokenizer does not take the prompt: {describe(error)}") from error
     if not ids:
         raise DataError("the prompt has no tokens; write at least a word")
     if context is not None:

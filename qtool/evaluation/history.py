@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import check_writable, fcntl, resolve
-from qtool.core.errors import FileError
+from qtool.core.errors import MALFORMED, FileError
+from qtool.core.paths import is_special_file
 from qtool.core.versions import own_version
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.provenance import provenance
@@ -102,6 +103,8 @@ def read_history(history: Path) -> list[Run]:
     Raises:
         FileError: it cannot be read, or a line is no run.
     """
+    if is_special_file(history):
+        raise FileError(f"{history}: cannot read the history: not a regular file")
     try:
         lines = history.read_text("utf-8").splitlines() if history.exists() else []
     except (OSError, ValueError) as error:
@@ -112,7 +115,7 @@ def read_history(history: Path) -> list[Run]:
 def _read_line(history: Path, number: int, line: str) -> Run:
     try:
         return _parsed(json.loads(line))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except MALFORMED as error:
         raise FileError(
             f"{history}: line {number} is no run ({error}); remove it, or name another file"
         ) from error

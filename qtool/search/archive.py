@@ -17,7 +17,7 @@ import numpy as np
 
 from qtool.core.atomic import resolve, write_atomic
 from qtool.core.data import batches
-from qtool.core.errors import FileError
+from qtool.core.errors import MALFORMED, FileError
 from qtool.core.records import from_json, to_json
 from qtool.core.store import Store
 from qtool.core.types import Array
@@ -99,12 +99,13 @@ def _open(folder: Path, marks: Mapping[str, str]) -> None:
             raise FileError(f"{folder} is not an archive of a search; choose a new folder")
         folder.mkdir(parents=True, exist_ok=True)
         stored = json.loads(head.read_text("utf-8")) if head.exists() else None
-    except (OSError, ValueError) as error:
+    except (OSError, *MALFORMED) as error:
         raise FileError(f"{folder} cannot be used as an archive ({error})") from error
     if stored is None:
         write_atomic(head, json.dumps(dict(marks), indent=1).encode())
         return
-    other = [what for what in marks if stored.get(what) != marks[what]]
+    values = stored if isinstance(stored, dict) else {}
+    other = [what for what in marks if values.get(what) != marks[what]]
     if other:
         raise FileError(
             f"{folder} holds results of another {' and '.join(other)}; choose another folder, or "
@@ -117,7 +118,7 @@ def _evaluations(folder: Path) -> Iterable[tuple[str, Trial]]:
         if path.name != _HEAD:
             try:
                 trial = from_json(Trial, json.loads(path.read_text("utf-8")))
-            except (OSError, KeyError, TypeError, ValueError) as error:
+            except (OSError, *MALFORMED) as error:
                 raise FileError(f"{path} is damaged ({error!r}); remove it to continue") from error
             yield trial.key, trial
 

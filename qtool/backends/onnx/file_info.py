@@ -17,7 +17,7 @@ import onnx
 import torch
 
 from qtool.backends.onnx.origin import Origin
-from qtool.core.errors import PlanError, VerificationError
+from qtool.core.errors import MALFORMED, PlanError, VerificationError
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
@@ -114,7 +114,7 @@ class FileInfo:
                 tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
                 Origin.of(metadata),
             )
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except MALFORMED as error:
             raise VerificationError(
                 f"the metadata that qtool wrote into the file is damaged ({error!r}); convert again"
             ) from error

@@ -19,7 +19,7 @@ import onnx
 
 from qtool.backends.onnx.content_digest import DIGITS, FIRST_FORMAT, content_digest
 from qtool.backends.onnx.storage import LIMIT
-from qtool.core.errors import FileError, VerificationError
+from qtool.core.errors import MALFORMED, FileError, VerificationError
 
 KEY = "qtool_self_test"
 """Name of the metadata."""
@@ -140,7 +140,7 @@ class SelfTest:
                     f"qtool reads format {_FORMAT}. Use a newer qtool"
                 )
             return _parse(data)
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except MALFORMED as error:
             raise VerificationError(
                 f"the self-test in the file's metadata is damaged ({error!r}); take a fresh copy "
                 "of the file, or convert again"

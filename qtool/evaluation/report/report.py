@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtool.backends.model_file import Deployment
-from qtool.core.errors import FileError
+from qtool.core.errors import MALFORMED, FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json
 from qtool.core.summary import Result, Summary
@@ -142,7 +142,7 @@ class Report(Result):
             )
         try:
             return from_json(cls, value)
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FileError(f"the report is damaged ({error!r}); create it again") from error
 
     @property

@@ -130,7 +130,10 @@ class ProcessorCollator:
 
     def _ids(self, texts: list[str], pairs: list[str] | None = None, **padding: Any) -> Any:
         options = {"truncation": True, "max_length": self.max_length, **padding}
-        return self.tokenizer(texts, pairs, **options)
+        try:
+            return self.tokenizer(texts, pairs, **options)
+        except Exception as error:
+            raise DataError(f"the tokenizer does not take the texts: {describe(error)}") from error
 
     def _tokens(
         self, texts: list[str], pairs: list[str] | None = None

@@ -12,6 +12,7 @@ import torch
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
+from qtool.core.paths import is_file
 from qtool.frontends.data.collators import ProcessorCollator
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row
@@ -97,6 +98,8 @@ def sliding_windows(
     """
     if path.suffix != ".txt":
         raise DataError(f"{path}: {argument('--stride')} is for one long text in a .txt file")
+    if not is_file(path):
+        raise DataError(f"{path}: no such file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
