@@ -13,7 +13,7 @@ from torch import nn
 
 from qtool.algorithms.registry import samples_to_keep
 from qtool.api.conversion import convert, probes_of_steps
-from qtool.api.evaluation import by_input_name
+from qtool.api.evaluation import by_input_name, data_module
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.onnxruntime.model_file import ONNX
@@ -120,7 +120,7 @@ def tune(
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)
-    first = next(batches(data), None)
+    first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)

@@ -50,6 +50,13 @@ class Feeder:
         names = frozenset(i.name for i in self.inputs)
         self._arguments = Arguments(None, names, names)
 
+    def batches(self, data: Iterable[Any]) -> Iterator[Batch]:
+        """Yield the user's batches; of the file's own size, if that is fixed."""
+        firsts = {i.shape[0] if i.shape else None for i in self.inputs}
+        size = next(iter(firsts)) if len(firsts) == 1 else None
+        stream = batches(data)
+        return in_batches_of(size, stream) if isinstance(size, int) and size > 0 else stream
+
     def arrays(self, item: Any, index: int) -> list[Array]:
         """Return one batch as arrays in the order of the file's inputs.
 
@@ -178,11 +185,8 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    feeder, stream = Feeder(path), batches(data)
-    firsts = {i.shape[0] if i.shape else None for i in feeder.inputs}
-    if len(firsts) == 1 and isinstance(size := next(iter(firsts)), int) and size > 0:
-        stream = in_batches_of(size, stream)
-    for index, batch in enumerate(stream):
+    feeder = Feeder(path)
+    for index, batch in enumerate(feeder.batches(data)):
         yield feeder.arrays(batch, index)
 
 

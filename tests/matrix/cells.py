@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.matrix.kinds import SAMPLES, Kind
 
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
+MODES_OF = dict.fromkeys(("batch-1", "kept-part"), ("static",))
+"""Modes of kinds that other kinds have in the other modes."""
 COMMANDS = (
     "calibrate",
     "convert",
@@ -49,6 +51,7 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("*", "tflite", "weight-only", "no TFLite layer with integer weights .*; use --mode static"),
     ("compare", "encoder-decoder", "*", "the encoder computes it, .*`qtool report FILE --model"),
     ("calibrate", "*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
+    ("bench", "batch-1", "*", "does not accept batch size 2; change --batch-sizes"),
     ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
     ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
 )

@@ -181,6 +181,29 @@ def _onnx_file(folder: Path) -> Kind:
     return Kind(str(path), str(data))
 
 
+def _batch_1(folder: Path) -> Kind:
+    """A file that takes one sample, as exporters write by default."""
+    kind = _onnx_file(folder)
+    model = onnx.load(kind.model)
+    for port in (*model.graph.input, *model.graph.output):
+        port.type.tensor_type.shape.dim[0].dim_value = 1
+    return _saved(model, kind)
+
+
+def _kept_part(folder: Path) -> Kind:
+    """A file with an operator between its layers that qtool leaves to ONNX Runtime."""
+    kind = _onnx_file(folder)
+    model = onnx.load(kind.model)
+    model.graph.node[1].CopyFrom(helper.make_node("LRN", ["a"], ["b"], size=3))
+    return _saved(model, kind)
+
+
+def _saved(model: onnx.ModelProto, kind: Kind) -> Kind:
+    path = str(Path(kind.model).with_name("changed.onnx"))
+    onnx.save(model, path)
+    return replace(kind, model=path)
+
+
 KINDS: dict[str, Callable[[Path], Kind]] = {
     "cnn": _digits,
     "detector": _detector,
@@ -192,5 +215,7 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "lstm": _lstm,
     "onnx": _onnx_file,
     "tflite": _tflite,
+    "batch-1": _batch_1,
+    "kept-part": _kept_part,
 }
 """Name -> function that makes the files of a kind in a folder."""

@@ -199,4 +199,5 @@ def _inputs(file: Path, data: Iterable[Any] | None, size: int) -> list[Array]:
     first = next(iter(data), None)
     if first is None:
         raise DataError("the data is empty; give at least one batch")
-    return Feeder(file).arrays(first, 0)
+    feeder = Feeder(file)
+    return feeder.arrays(next(feeder.batches([first])), 0)

@@ -154,7 +154,7 @@ def measure_outputs(
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
-    for index, batch in enumerate(progress(data)):
+    for index, batch in enumerate(reference.feeder.batches(progress(data))):
         current().check()
         arrays = reference.feeder.arrays(batch, index)
         if first is not None:
