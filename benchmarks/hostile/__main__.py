@@ -4,9 +4,9 @@
 
 Each input is a damaged or tampered file, folder or argument of a command, which runs in a forked
 process of one that has imported everything. What must not happen: no end within 60 s, exit code 70,
-a traceback, more than one line of refusal, code of a file that runs (it makes a canary file), or a
-peak of memory of more than 2 GiB above the process's own. Input 17 of a surface is the same on
-every machine; `--keep` stores the folders of those that went wrong.
+a traceback, more than one line of refusal, a library's warning, code of a file that runs (it makes
+a canary file), or a peak of memory of more than 2 GiB above the process's own. Input 17 of a
+surface is the same on every machine; `--keep` stores the folders of those that went wrong.
 
 Needs transformers, tokenizers and ai-edge-litert.
 """
@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import select
 import shutil
@@ -39,7 +40,9 @@ from surfaces import SURFACES, Case  # noqa: E402
 
 DEADLINE = 60.0  # seconds
 ABOVE = 2 << 30  # bytes of peak memory above those of the process at rest
-BAD = ("hang", "crash", "exit 70", "traceback", "code run", "memory", "several lines")
+BAD = ("hang", "crash", "exit 70", "traceback", "code run", "memory", "several lines", "warning")
+WARNING = re.compile(r"^\S+:\d+: \w*Warning: |\[[WE]:onnxruntime", re.MULTILINE)
+"""Of Python, or of a library in C++."""
 
 
 def cases(count: int, seed: int, only: set[str]) -> list[Case]:
@@ -106,6 +109,8 @@ def judge(result: dict[str, Any], folder: Path, rest: int, canary: Path) -> str:
         return "exit 70"
     if result["peak"] > rest + ABOVE:
         return "memory"
+    if WARNING.search(printed):
+        return "warning"
     errors = [line for line in printed.splitlines() if line.startswith("Error: ")]
     if result["code"] == 2 and len(errors) != 1:
         return "several lines"

@@ -390,6 +390,9 @@ def test_a_bit_that_flipped_in_the_statistics_is_noticed(part: int, tmp_path: Pa
         ("inputs", [[3, "float32", [4]]]),
         ("inputs", [["x", ["float32"], [4]]]),
         ("inputs", []),
+        ("observer", [5, {}]),
+        ("observer", [["minmax"], {}]),
+        ("observer", ["percentile", {"p": [99]}]),
         ("inputs", [["x", "float32", [4, 4]]] * 2),
     ],
 )

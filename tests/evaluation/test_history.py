@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +65,9 @@ def test_numbers_that_json_lacks_and_a_line_without_end(tmp_path: Path) -> None:
     assert (first.sqnr_db, first.metrics, second) == (None, {"loss": None}, RUN)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"schema": 2}', '{"schema": 1, "time": "x"}'])
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"schema": 2}', '{"schema": 1, "time": "x"}', "[" * 100_000]
+)
 def test_what_is_no_history(tmp_path: Path, line: str) -> None:
     path = tmp_path / "history.jsonl"
     append_run(path, RUN)
@@ -78,6 +81,13 @@ def test_a_folder_is_no_history(tmp_path: Path) -> None:
         append_run(tmp_path, RUN)
     with pytest.raises(FileError, match="cannot read the history"):
         read_history(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names on this system")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "history.jsonl")
+    with pytest.raises(FileError, match="not a regular file"):
+        read_history(tmp_path / "history.jsonl")
 
 
 def test_a_trend_is_of_one_model_and_speed_of_one_processor() -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+import qtool
 from qtool.core.errors import DataError, VerificationError
+from qtool.evaluation.measure.accuracy import measure_outputs
 from qtool.evaluation.model_inputs import (
     Feeder,
     check_same_inputs,
@@ -18,6 +20,7 @@ from qtool.evaluation.model_inputs import (
     random_inputs,
     resized,
 )
+from qtool.evaluation.options import ReportOptions
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.onnx_files import linear_file
 
@@ -86,6 +89,21 @@ def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
     assert resized(fixed, arrays, 3) is None
     assert resized(fixed, arrays, 2)[0].shape == (2, 3)
+
+
+def test_a_fixed_batch_gets_batches_of_its_size(tmp_path: Path) -> None:
+    """Of any data, in each command on files."""
+    fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
+    data = [torch.arange(15.0).reshape(5, 3), torch.ones(1, 3)]
+    sizes = [batch.size for batch in Feeder(fixed).batches(data)]
+    assert sizes == [2, 2, 2]
+    other, options = tmp_path / "other.onnx", ReportOptions(seconds=0.01, batch_sizes=(2,))
+    other.write_bytes(fixed.read_bytes())
+    for result in (
+        measure_outputs([fixed], data),
+        qtool.compare([fixed, other], data, options=options).accuracy,
+    ):
+        assert result.samples == 6
 
 
 def test_random_inputs_reach_a_little_beyond_the_range(tmp_path: Path) -> None:

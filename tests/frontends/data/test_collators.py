@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from qtool.frontends.data.collators import UnreadableFileError, read_image, read_sound
+from qtool.core.errors import DataError
+from qtool.frontends.data.collators import (
+    ProcessorCollator,
+    UnreadableFileError,
+    read_image,
+    read_sound,
+)
+from qtool.frontends.data.rows import Row
 
 
 def test_a_file_of_another_decoder_is_not_read(tmp_path: Path) -> None:
@@ -25,3 +32,12 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / name)
         with pytest.raises(UnreadableFileError, match="is a pipe or a device; remove it"):
             read(tmp_path / name)
+
+
+@pytest.mark.parametrize("call", ["lengths", "__call__"])
+def test_a_tokenizer_that_fails(call: str) -> None:
+    def tokenizer(*texts: object, **options: object) -> dict[str, object]:
+        raise OverflowError("no such\nword")
+
+    with pytest.raises(DataError, match=r"does not take the texts: OverflowError: no such"):
+        getattr(ProcessorCollator(tokenizer), call)([Row(text="a cat")])
