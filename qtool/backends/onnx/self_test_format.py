@@ -177,6 +177,8 @@ def _parse(data: Mapping[str, Any]) -> SelfTest:
         return SelfTest(content, missing=missing, format=data["format"])
     sizes = [prod(map(int, shape)) for shape, *_ in data["inputs"]]
     counts = [int(count) for _, count in data["kinds"]] + [int(n) for *_, n in data["digests"]]
+    if int(data["runs"]) < 0 or any(int(n) < 0 for shape, *_ in data["inputs"] for n in shape):
+        raise ValueError("a negative number")
     if max(sizes, default=0) > _MOST_ELEMENTS or sum(counts) + int(data["runs"]) > _MOST_TENSORS:
         raise ValueError("sizes beyond all that qtool writes")
     digests = {

@@ -129,6 +129,9 @@ def _processed(
         sounds = _loaded(library.AutoFeatureExtractor, folder, "feature extractor")
     longest = getattr(tokenizer, "model_max_length", MAX_LENGTH)
     start = config.get("decoder_start_token_id", config.get("pad_token_id"))
+    _check_number("model_max_length", longest, folder)
+    if start is not None:
+        _check_number("decoder_start_token_id", start, folder)
     return ProcessorCollator(
         tokenizer,
         images,
@@ -138,6 +141,14 @@ def _processed(
         start if config.get("is_encoder_decoder") else None,
         forward,
     )
+
+
+def _check_number(name: str, value: object, folder: Path) -> None:
+    """Raise DataError for a value of the configurations in a folder that is no whole number."""
+    if not isinstance(value, int):
+        raise DataError(
+            f"{name} in {folder} is {value!r:.40}, not a whole number; correct it there"
+        )
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -211,6 +211,17 @@ def test_weights_outside_of_the_folder(place: str, bert: Path, tmp_path: Path) -
             read(folder)
 
 
+def test_a_length_that_is_no_number(bert: Path, texts: Path, tmp_path: Path) -> None:
+    folder = _edited(bert, tmp_path)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": "x"}))
+    with pytest.raises(DataError, match=r"model_max_length in .* is 'x', no whole number"):
+        load_data(texts, folder=folder)
+    _edited(bert, tmp_path, decoder_start_token_id="y")
+    with pytest.raises(DataError, match=r"decoder_start_token_id in .* is 'y', no whole number"):
+        load_data(texts, folder=folder)
+
+
 def test_weights_are_not_unpickled(bert: Path, tmp_path: Path) -> None:
     folder = _edited(bert, tmp_path)
     torch.save({}, folder / "pytorch_model.bin")

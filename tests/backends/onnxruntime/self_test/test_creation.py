@@ -357,6 +357,7 @@ def test_why_there_is_no_test(file: Path, tmp_path: Path) -> None:
         '{"format":1,"content":"","runs":9999999,"inputs":[],"kinds":[],"digests":[]}',
         '{"format":1,"content":"","runs":1,"inputs":[[[9,999999999],0,1,1]],"kinds":[]}',
         '{"format":1,"content":"","runs":1,"inputs":[[[9],1e999,1,1]],"kinds":[],"digests":[]}',
+        '{"format":1,"content":"","runs":1,"inputs":[[[-1,-9],0,1,1]],"kinds":[],"digests":[]}',
     ],
 )
 def test_a_damaged_test_is_said(text: str, file: Path, tmp_path: Path) -> None:
