@@ -146,9 +146,7 @@ def _processed(
 def _check_number(name: str, value: object, folder: Path) -> None:
     """Raise DataError for a value of the configurations in a folder that is no whole number."""
     if not isinstance(value, int):
-        raise DataError(
-            f"{name} in {folder} is {value!r:.40}, not a whole number; correct it there"
-        )
+        raise DataError(f"{name} in {folder} is {value!r:.40}, no whole number; correct it there")
 
 
 def load_tokenizer(folder: Path) -> Any:
