@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,25 @@ class LitertSession:
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         litert.require()
-        self.file = TfliteFile(path)
+        self.file, self._threads = TfliteFile(path), max(threads, 1)
         self.inputs, self.outputs = (
             [_info(port) for port in ports] for ports in (self.file.inputs, self.file.outputs)
         )
-        zeros = [np.zeros([abs(s) for s in p.shape], p.dtype) for p in self.file.inputs]
-        self.file.run(zeros, default=True)
-        with _quiet():
-            self._interpreter = litert.interpreter(str(path), "AUTO", threads=max(threads, 1))
-            litert.invoke(self._interpreter, str(path), self.file.arrays(zeros))
+        self.file.run(self._zeros(), default=True)
         self._last: tuple[list[Any], list[np.ndarray[Any, Any]]] = ([], [])
         self._timed: list[Array] = []  # the inputs that the interpreter has
+
+    def _zeros(self) -> list[Array]:
+        return [np.zeros([abs(s) for s in p.shape], p.dtype) for p in self.file.inputs]
+
+    @cached_property
+    def _interpreter(self) -> Any:
+        """The interpreter after a run; the first call of `run` makes it. Who only asks for inputs
+        and outputs is safe from files on which LiteRT hangs at times."""
+        path = str(self.file.path)
+        with _quiet():
+            interpreter = litert.interpreter(path, "AUTO", threads=self._threads)
+            return litert.invoke(interpreter, path, self.file.arrays(self._zeros()))
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         if [id(a) for a in arrays] != [id(a) for a in self._last[0]]:
