@@ -108,21 +108,17 @@ def test_no_data(files):
         measure_outputs(files, [])
 
 
-class KilledError(Exception):
-    pass
-
-
 def _stopping(batches, at):
     for i, batch in enumerate(batches):
         if i == at:
-            raise KilledError
+            raise KeyboardInterrupt
         yield batch
 
 
 def test_resumes_behind_what_was_measured(files, x, tmp_path, monkeypatch):
     monkeypatch.setattr("qtool.evaluation.measure.output_pass.SAVE_EVERY", -1.0)
     store = Store(tmp_path / "kept", "k")
-    with pytest.raises(KilledError):
+    with pytest.raises(KeyboardInterrupt):
         measure_outputs(files, _stopping(x.split(10), 3), store=store)
     ran = []
     run = OnnxSession.run
