@@ -39,7 +39,7 @@ from benchmarks.truth.pools import Folders, pools
 WHERE = "import qtool, pathlib; print(pathlib.Path(qtool.__file__).parent)"
 
 
-def _label(python: str) -> str:
+def label_of(python: str) -> str:
     """The commit of the checkout that an interpreter imports qtool from."""
 
     def printed(*words: str) -> str:
@@ -122,7 +122,7 @@ def main() -> None:
     if options.alone:
         _alone(options)
         return
-    done = options.folder / (options.label or _label(options.python))
+    done = options.folder / (options.label or label_of(options.python))
     with ThreadPoolExecutor(options.jobs) as executor:
         list(executor.map(lambda c: _run(c, options, done), _chosen(options, done)))
     if options.page:

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 
 __all__ = [
+    "LETTERS",
     "file_bytes",
     "images",
     "pages",
     "photo_crops",
     "photos",
+    "speech",
     "speech_states",
     "strokes",
     "text_lines",
@@ -182,7 +184,7 @@ def speech_states(file: Path, rng: np.random.Generator, count: int) -> Arrays:
     windows = -(-count // 8)
     inputs, states = [], []
     for _ in range(8):  # streams
-        stream = _speech(rng, 512 * windows + 64)
+        stream = speech(rng, 512 * windows + 64)
         state = np.zeros((2, 1, 128), np.float32)
         for i in range(windows):
             x = stream[512 * i : 512 * i + 576][None]
@@ -192,7 +194,7 @@ def speech_states(file: Path, rng: np.random.Generator, count: int) -> Arrays:
     return {"input": np.stack(inputs)[:count], "state": np.stack(states)[:count]}
 
 
-def _speech(rng: np.random.Generator, samples: int) -> np.ndarray:
+def speech(rng: np.random.Generator, samples: int) -> np.ndarray:
     """Syllables of harmonic tones with formants, between pauses, at 16 kHz."""
     time = np.arange(samples) / 16000
     pitch = 120 * 2 ** rng.uniform(-0.5, 1) * (1 + 0.1 * np.sin(time * rng.uniform(2, 9)))
