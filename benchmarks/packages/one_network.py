@@ -193,8 +193,10 @@ def _compared(
 ) -> dict[str, Any]:
     """Beside the float file, and beside the labels where there are some."""
     coded = [run(x) for x in each]
-    outputs = sqnr(list(zip(real, coded, strict=True)), whole=True)
-    outputs.pop("together")
+    outputs = {}
+    if any(v.dtype.kind == "f" for v in real[0].values()):  # else class numbers alone
+        outputs = sqnr(list(zip(real, coded, strict=True)), whole=True)
+        outputs.pop("together")
     found = [network.task.decide(o) for o in coded]
     same = network.task.score(choices, found)
     return {

@@ -104,14 +104,15 @@ def _table(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     files = row["files"]
     figures = files["qtool"]
-    worst = min(figures.get("outputs", {"": {}}).values(), key=lambda o: o.get("pooled_db", 0))
+    outputs = figures.get("outputs", {}).values()
+    worst = min(outputs, key=lambda o: o["pooled_db"], default=None)
     task = [f"{row['before']:.3f}", *(_after(files[f]) for f in FILES)]
     sizes = list(row.get("sizes", {}).values())
     return (
         row["name"],
         str(row["samples"]),
         " ".join(f"`{r}`" for r in row["remedies"]),
-        f"{worst['median_db']:.1f}, {worst['pooled_db']:.1f}" if worst else "does not run",
+        f"{worst['median_db']:.1f}, {worst['pooled_db']:.1f}" if worst else "",
         " -> ".join([task[0], " / ".join(task[1:])]),
         f"{figures['agreement']:.3f}" if "agreement" in figures else "",
         " / ".join(_speed(files[f]) for f in FILES),

@@ -87,6 +87,8 @@ def _judged(wanted: Arrays, coded: Runner, arrays: Arrays, base: float) -> str:
 
 
 def _decibels(plain: Arrays, coded: Arrays) -> float:
+    if all(v.dtype.kind != "f" for v in plain.values()):  # class numbers alone
+        return 0.0
     return sqnr([(plain, coded)], whole=True)["together"]["pooled_db"]
 
 
