@@ -35,6 +35,7 @@ from qtool.frontends.onnx.example_sizes import with_branches, without_ones
 from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
+from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
 from qtool.frontends.onnx.runtime_values import run_file
@@ -45,7 +46,7 @@ from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.shape_decisions import condition_sentence
 
-FEW = 2  # number of samples to run a model that may be larger than memory
+FEW = 2  # number of samples where the values of a model may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
 _STEP_IN_MESSAGE = re.compile(r"\bsteps\.(\d+)(?:\.\w+)*")
 Dynamic = Mapping[str, Mapping[int, str]]
@@ -138,13 +139,12 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         _check_input(name, kind, tensor, wanted)
     batch, wanted = without_ones(model, batch, wanted)
     model = with_branches(model, batch)
+    few = _few_samples(model, batch, wanted)
     if model.external.arrays:
-        pairs = zip(model.inputs, batch.args, strict=True)
-        few = [t[:FEW] if 0 in wanted.get(name, {}) else t for name, t in pairs]
-        model.observe(few, whole=False)
+        model.observe(few.args, whole=False)
         model.external.release()
     else:
-        _check_against_runtime(model, batch)
+        _check_against_runtime(model, few, batch)
     candidates = (
         [wanted, *fewer_dimensions(batch.args, wanted)] if is_default(dynamic) else [wanted]
     )
@@ -237,12 +237,28 @@ def _renamed(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     return graph
 
 
-def _check_against_runtime(model: OnnxModule, batch: Batch) -> None:
-    """Check that qtool computes the outputs that ONNX Runtime computes."""
-    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
-    expected = run_file(model.model, arrays)
+def _few_samples(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> Batch:
+    """Return the first samples of inputs with a dynamic first size."""
+    pairs = zip(model.inputs, batch.args, strict=True)
+    return Batch(tuple(t[:FEW] if 0 in dynamic.get(name, {}) else t for name, t in pairs))
+
+
+def _check_against_runtime(model: OnnxModule, few: Batch, batch: Batch) -> None:
+    """Check that qtool computes the outputs that ONNX Runtime computes, on a few samples, since all
+    values of the file are in memory; on the batch where the file cannot run those."""
+    try:
+        arrays, expected = _in_runtime(model, few)
+    except CaptureError:  # the first size is no number of samples
+        few = batch
+        arrays, expected = _in_runtime(model, batch)
     _refuse_non_tensors(expected)
-    compare_with_runtime(model, arrays, expected, model.observe(batch.args))
+    compare_with_runtime(model, arrays, expected, model.observe(few.args))
+
+
+def _in_runtime(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the inputs and the outputs of the file by name."""
+    arrays = {n: t.detach().cpu().numpy() for n, t in zip(model.inputs, batch.args, strict=True)}
+    return arrays, run_file(model.model, arrays)
 
 
 def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx.parser
 import pytest
 import torch
+from onnx import numpy_helper
 
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
@@ -41,6 +46,32 @@ def test_a_norm_of_single_values_gives_the_noise_of_either_side(tmp_path: Path) 
     nothing = "n0 = Constant <value_float = 0.0> () z = Mul (b, n0)"
     model = loaded(behind_conv(f"{nothing} {groups}"), tmp_path)
     capture_onnx(model, Batch((30 * images(),)))
+
+
+@pytest.mark.parametrize(("rows", "least"), [(8, 1), (2, 2), (8, 5)])
+def test_all_values_are_in_memory_of_a_few_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, least: int
+) -> None:
+    """Of the batch where the first size is no number of samples: time, of which a convolution takes
+    at least 5 steps."""
+    text = f"""<ir_version: 9, opset_import: ["": 17]> g (float[T, 3] x) => (float[M, 2] y) {{
+        t = Transpose (x) u = Unsqueeze (t, zero) c = Conv <kernel_shape = [{least}]> (u, w)
+        s = Squeeze (c, zero) y = Transpose (s)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    weight = np.linspace(-1, 1, 6 * least, dtype=np.float32).reshape(2, 3, least)
+    stored = {"w": weight, "zero": np.array([0])}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in stored.items())
+    sizes: list[int] = []
+    observe = OnnxModule.observe
+
+    def recorded(self: OnnxModule, inputs: Sequence[torch.Tensor], whole: bool = True) -> Any:
+        sizes.append(len(inputs[0]))
+        return observe(self, inputs, whole)
+
+    monkeypatch.setattr(OnnxModule, "observe", recorded)
+    capture_onnx(loaded(model, tmp_path), Batch((torch.rand(rows, 3),)))
+    assert sizes[0] == (2 if least <= 2 else rows)
 
 
 def test_a_file_that_the_runtime_refuses_is_refused(tmp_path: Path) -> None:
