@@ -7,8 +7,10 @@ kept. Most of them once came out wrong, and "verified".
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
 from qtool.frontends.onnx import OnnxModule
 from tests.backends.onnx.export.networks import run
@@ -181,3 +183,23 @@ def test_what_torch_has_too_is_read(name: str) -> None:
     found.observe([images(2)])
     assert not found.fallback
     assert isinstance(found(images(2)), torch.Tensor)
+
+
+def test_constants_that_are_read_only_leave_torch_silent() -> None:
+    """Those in raw bytes; torch warns once for a process, with any filter."""
+    fill = numpy_helper.from_array(np.array([2], np.float32))  # raw bytes
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("ConstantOfShape", ["n"], ["c"], value=fill),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(v, onnx.TensorProto.FLOAT, ["N", 3]) for v in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    torch.set_warn_always(True)
+    try:
+        module = OnnxModule(helper.make_model(graph, opset_imports=opsets, ir_version=9)).eval()
+        assert torch.equal(module.observe([torch.ones(2, 3)])["y"], torch.full((2, 3), 3.0))
+        assert not module.fallback, "a warning, here an error, took the place of the operator"
+    finally:
+        torch.set_warn_always(False)
