@@ -54,6 +54,12 @@ def show_stage(title: str, total: int | None) -> Callable[[Iterable[Any]], Itera
     return iterate
 
 
+def _total(total: int | None, done: int) -> int | None:
+    """Return None once there are more items than were announced: batches of a model with a fixed
+    number of samples are split."""
+    return None if total is None or done > total else total
+
+
 def _style() -> Callable[[str, int | None], AbstractContextManager[Callable[[], None]]]:
     if meta().get(JSON):
         return _events
@@ -89,8 +95,15 @@ def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         bar.start()
     task = bar.add_task(title, total=total)
     _tasks.append((bar, task))
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        bar.update(task, completed=done, total=None if total is None else max(total, done))
+
     try:
-        yield lambda: bar.advance(task)
+        yield advance
     finally:
         _tasks.remove((bar, task))
         if _tasks:
@@ -124,9 +137,10 @@ def _lines(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         if now < due or done == (total or 1):
             return
         due = now + NEXT_LINES
-        of = "" if total is None else f" of {total}"
+        end = _total(total, done)
+        of = "" if end is None else f" of {end}"
         spent = now - started
-        left = "" if total is None else f", {_seconds(spent / done * (total - done))} left"
+        left = "" if end is None else f", {_seconds(spent / done * (end - done))} left"
         click.echo(f"{title}: {done}{of} after {_seconds(spent)}{left}", err=True)
 
     yield advance
@@ -145,9 +159,9 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     def write() -> None:
         nonlocal last
         last = time.monotonic()
-        spent = last - started
-        left = spent / done * (total - done) if done and total is not None else None
-        event = {"event": "progress", "step": title, "done": done, "total": total}
+        spent, end = last - started, _total(total, done)
+        left = spent / done * (end - done) if done and end is not None else None
+        event = {"event": "progress", "step": title, "done": done, "total": end}
         numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
         click.echo(json.dumps(event | numbers), err=True)
 

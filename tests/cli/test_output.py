@@ -54,6 +54,22 @@ def test_elsewhere_long_stages_tell_how_far_they_are(
     assert re.fullmatch(r"work: 1 of 3 after .*s, .*s left", line)
 
 
+def test_more_items_than_announced_leave_no_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE", 0)
+    monkeypatch.setattr(progress, "NEXT_LINES", 0)
+    list(progress.show_stage("work", 2)(iter(range(3))))
+    *_, line = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"work: 3 after .*s", line)
+    monkeypatch.setattr(progress, "EVENT_SECONDS", 0)
+    with click.Context(click.Command("any")) as context:
+        context.meta[JSON] = True
+        list(progress.show_stage("work", 2)(iter(range(3))))
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (last["done"], last["total"], last["left"]) == (3, None, None)
+
+
 def test_every_stage_is_a_line_and_q_prints_nothing(cli: Cli) -> None:
     call = ("calibrate", *DIGITS, *DATA, "-o", "a.calib")
     plain = cli(*call)
