@@ -214,6 +214,7 @@ def _peer(network: Network, plain: Path, out: Path, folder: Path) -> dict[str, A
     try:
         done = subprocess.run(
             [sys.executable, *words],
+            cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
