@@ -138,7 +138,7 @@ def _smooth_ranges(
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
     """Return factors, float32 [in], geometric mean 1, from the ranges of channels and weights."""
     weights = [G.tensor(module, _weight(n)).detach().double().cpu() for n in layers]
-    columns = torch.stack([w.abs().amax(0) for w in weights]).amax(0)
+    columns = torch.cat([w.abs().flatten(0, -2) for w in weights]).amax(0)
     channels = channels.clamp(min=SMALLEST * float(channels.max()))
     columns = columns.clamp(min=SMALLEST * float(columns.max()) or 1.0)
     logs = STRENGTH * channels.log() - (1 - STRENGTH) * columns.log()

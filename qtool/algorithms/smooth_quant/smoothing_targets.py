@@ -1,11 +1,15 @@
-"""Targets of SmoothQuant: float tensors that are quantized for linear layers only.
+"""Targets of SmoothQuant: float tensors that are quantized for linear layers only, and those that
+recurrent layers read.
 
 One range for a whole tensor is as wide as its widest channel. Behind a LayerNorm or a GELU a few
-channels are often ten times as wide as the others, which then share a tenth of the codes.
+channels are often ten times as wide as the others, which then share a tenth of the codes. Of a
+recurrent layer with a float input the weights gain: one scale for a row is as wide as the weights
+of channels that are nearly zero, and the others share what is left of the codes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +19,7 @@ from qtool.core import graph as G
 from qtool.core.ops import row_of
 from qtool.core.types import Dynamic, Observed, SharedWith
 from qtool.planning.plan import Kind, QuantPlan
+from qtool.planning.targets.rules import RECURRENT
 
 aten = torch.ops.aten
 RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
@@ -27,7 +32,7 @@ class SmoothingTarget:
     Attributes:
         source: computes the tensor.
         readers: read it, and lead to the layers.
-        layers: linear layers that read it, directly or reshaped.
+        layers: linear or recurrent layers that read it, directly or reshaped.
     """
 
     source: str
@@ -36,18 +41,20 @@ class SmoothingTarget:
 
 
 def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]:
-    """Return the float tensors that are quantized only for linear layers with their own weights.
+    """Return the float tensors that are quantized only for linear layers with their own weights, or
+    read by recurrent ones.
 
     The tensor may be reshaped on the way if its last dimension stays. Tensors that exist only as
     codes are excluded: there is no float value to multiply.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
-    schemes = {
-        nodes[e.user]: type(p.spec)
-        for p in plan
-        if p.kind is Kind.ACTIVATION
-        for e in p.edges
-        if e.user in nodes and _is_linear(nodes[e.user])
+    readers = [(p, nodes[e.user]) for p in plan for e in p.edges if e.user in nodes]
+    # the input of a recurrent layer is float, or rounded in the range of a batch
+    schemes = {n: Dynamic for p, n in readers if p.kind is Kind.WEIGHT and _is_layer(n, RECURRENT)}
+    schemes |= {
+        n: type(p.spec)
+        for p, n in readers
+        if p.kind is Kind.ACTIVATION and _is_layer(n, ("linear", *RECURRENT))
     }
     reads = G.attribute_reads(graph)
     groups: dict[fx.Node, list[list[fx.Node]]] = {}
@@ -88,9 +95,9 @@ def _path(layer: fx.Node) -> list[fx.Node]:
     return [node, *path]
 
 
-def _is_linear(node: fx.Node) -> bool:
+def _is_layer(node: fx.Node, keys: Collection[str]) -> bool:
     row = row_of(node) if node.op == "call_function" else None
-    if row is None or row.key != "linear":
+    if row is None or row.key not in keys:
         return False
     weight = node.args[1]
     return isinstance(weight, fx.Node) and weight.op == "get_attr"

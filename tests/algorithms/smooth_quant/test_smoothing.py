@@ -212,3 +212,40 @@ def test_a_file_brings_its_factors_back(tmp_path: Path) -> None:
 
 def test_the_float_model_to_compare_with_is_the_one_before() -> None:
     assert quantized().reference is captured(WIDE).graph
+
+
+class Recurrent(nn.Module):
+    """Wide inputs of which the weights are small, as training leaves them."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(WIDTH, 16, batch_first=True), nn.Linear(16, 7)
+        with torch.no_grad():
+            self.layer.weight_ih_l0.div_(self.spread())
+
+    @staticmethod
+    def spread() -> torch.Tensor:
+        return torch.logspace(-4, 1, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.layer(x)
+        return self.head(y[:, -1])
+
+
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_wide_channels_of_a_recurrent_layer(kind: type[nn.RNNBase], mode: str) -> None:
+    """One scale for a row of weights is that of the channels that are nearly zero."""
+    torch.manual_seed(0)
+    model = Recurrent(kind).eval()
+    data, x = ([batch(1, 32) * model.spread()], batch(9) * model.spread())
+    decibels = {}
+    for recover in ("smooth-quant", "weight-scale-search"):
+        found = qtool.quantize(model, data, mode=mode, recover=[recover])
+        assert found.verify().passed
+        assert any(c.step == "smooth-quant" for c in found.changes) == (recover == "smooth-quant")
+        with torch.no_grad():
+            exact, noise = model(x), model(x) - found(x)
+        decibels[recover] = float(10 * (exact.square().sum() / noise.square().sum()).log10())
+    assert decibels["smooth-quant"] > 30
+    assert decibels["smooth-quant"] > decibels["weight-scale-search"] + 10
