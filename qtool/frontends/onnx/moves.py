@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.onnx.subgraph import TORCH_TYPES, tensor_of
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
 
 _END = 2**31 - 1  # "to the end" in a Slice
