@@ -101,8 +101,8 @@ def _quantize(
     source = f"modules:{network.factory}" if network.factory else str(plain)
     data = "modules:batches" if network.whole else "calibration.npz"
     words = ["quantize", source, "--data", data, "-o", "out/model.onnx"]
-    paths = [str(HERE), str(ROOT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    (folder / "benchmarks").symlink_to(HERE.parent)  # not its checkout, which has a qtool
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     remedies: list[str] = []
     for _ in range(3):
         (folder / "out").mkdir(exist_ok=True)
