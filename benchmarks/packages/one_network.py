@@ -224,9 +224,10 @@ def _peer(network: Network, plain: Path, out: Path, folder: Path) -> dict[str, A
     except subprocess.TimeoutExpired:
         return {"error": f"more than {LIMIT} s"}
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = [line for line in done.stderr.splitlines() if line.strip(" ~^")]
+        lines = lines or [f"exit code {done.returncode}"]
         out.unlink(missing_ok=True)
-        return {"error": " ".join(lines[-1 if ":" in lines[-1] else -2 :])[:200]}
+        return {"error": " ".join(" ".join(lines[-1 if ":" in lines[-1] else -2 :]).split())[:200]}
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
