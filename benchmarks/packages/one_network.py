@@ -58,7 +58,7 @@ def measure(
         arrays, new = _split(network, count, packages)
         np.savez(folder / "calibration.npz", **arrays)
         plain = _float_file(network, arrays, packages, folder)
-        _quantize(network, plain, python, folder, row)
+        _quantize(network, plain, python, arrays, folder, row)
         _measure(network, plain, arrays, new, folder, row)
     except Exception as error:  # noqa: BLE001  # a row says what went wrong
         row["outcome"] = "failed"
@@ -95,7 +95,12 @@ def _float_file(network: Network, arrays: Arrays, packages: Path, folder: Path) 
 
 
 def _quantize(
-    network: Network, plain: Path, python: str, folder: Path, row: dict[str, Any]
+    network: Network,
+    plain: Path,
+    python: str,
+    arrays: Arrays,
+    folder: Path,
+    row: dict[str, Any],
 ) -> None:
     """The plain command, and again with what a refusal names."""
     source = f"modules:{network.factory}" if network.factory else str(plain)
@@ -126,17 +131,28 @@ def _quantize(
         if done.returncode == 0:
             row["outcome"] = "ok"
             break
+        if done.returncode < 0:
+            row["outcome"] = "refused"
+            row["refusals"] = [f"killed by signal {-done.returncode}"]
+            break
         row["outcome"] = "refused"
         row.setdefault("refusals", []).append(_sentence(done.stderr))
         option = REMEDY.search(row["refusals"][-1])
-        if option is None or option[0].rstrip(".") in remedies:
+        remedy = _filled(option[0].rstrip("."), arrays) if option else ""
+        if not remedy or remedy in remedies:
             break
-        remedies.append(option[0].rstrip("."))
+        remedies.append(remedy)
     short = [Path(w).name if "/" in w and w != "out/model.onnx" else w for w in words]
     row["command"] = " ".join(["qtool", *short, *remedies])
     row["remedies"] = remedies
     said = row["stderr"] + row["printed"]
     row["internal"] = [kind for kind, words in INTERNAL.items() if re.search(words, said)]
+
+
+def _filled(remedy: str, arrays: Arrays) -> str:
+    """Put the number that all samples have in the place of VALUE."""
+    name = remedy.partition(" ")[2].partition("=")[0]
+    return remedy.replace("VALUE", str(arrays[name].flat[0])) if name in arrays else remedy
 
 
 def _sentence(text: str) -> str:
@@ -180,7 +196,8 @@ def _measure(
                 words = [str(plain), str(file), str(folder / "timed.npz"), str(TIMED)]
                 figures["speed"] = run_fresh(str(ROOT / "benchmarks/truth/timed.py"), *words)
             except Exception as error:  # noqa: BLE001  # a file that does not run is a result
-                figures["error"] = " ".join(str(error).split())[:300]
+                text = " ".join(str(error).split()).replace(f"{folder}/", "")
+                figures["error"] = text[:160]
             if name == "qtool":
                 try:
                     row["sizes"] = other_sizes(plain, float_run, open_file(file), each[0])

@@ -30,7 +30,8 @@ plain ONNX Runtime and numpy.
 - **size**: of the file, as a share of the float file.
 - **seconds**: CPU seconds of the command. **GiB**: its peak memory.
 - **sizes**: of the sizes of dynamic dimensions that the float file takes (others than the
-  samples'), those that qtool's file takes, with the same shapes and at most 10 dB less.
+  samples'), those that qtool's file takes, with the same shapes and at most 10 dB less (than 30
+  dB, where a sample has more).
 - **internal**: kinds of messages in what the command printed that are no user's: tracebacks,
   warnings of libraries, Python values, operators of torch, names of exceptions."""
 COLUMNS = (
