@@ -31,7 +31,7 @@ plain ONNX Runtime and numpy.
 - **seconds**: CPU seconds of the command. **GiB**: its peak memory.
 - **sizes**: of the sizes of dynamic dimensions that the float file takes (others than the
   samples'), those that qtool's file takes, with the same shapes and at most 10 dB less (than 30
-  dB, where a sample has more).
+  dB, where a sample has more); "said" where the command said what it fixed.
 - **internal**: kinds of messages in what the command printed that are no user's: tracebacks,
   warnings of libraries, Python values, operators of torch, names of exceptions."""
 COLUMNS = (
@@ -78,6 +78,8 @@ def _summary(rows: Sequence[Row]) -> str:
         ["internal messages", *(str(sum(bool(x.get("internal")) for x in r)) for r in per)]
     )
     lines.append(["sizes of the float file that are taken", *(_taken(r) for r in per)])
+    silent = [sum(_silent(x) for x in _good(r)) for r in per]
+    lines.append(["networks with sizes that are not taken, and nothing said", *map(str, silent)])
     better = [_worse(r, "static") for r in per], [_worse(r, "dynamic") for r in per]
     for name, cells in zip(("static", "dynamic"), better, strict=True):
         lines.append([f"task metric above, as good as, below that of {name}", *cells])
@@ -87,6 +89,22 @@ def _summary(rows: Sequence[Row]) -> str:
 def _taken(rows: Sequence[Row]) -> str:
     states = [s for r in _good(rows) for s in r.get("sizes", {}).values()]
     return f"{states.count('ok')} of {len(states)}"
+
+
+def _is_said(row: Row) -> bool:
+    return "is fixed to" in row["stderr"] or "takes only" in row["stderr"] + row["printed"]
+
+
+def _silent(row: Row) -> bool:
+    return any(s != "ok" for s in row.get("sizes", {}).values()) and not _is_said(row)
+
+
+def _sizes(row: Row) -> str:
+    states = list(row.get("sizes", {}).values())
+    if not states:
+        return ""
+    said = ", said" if states.count("ok") < len(states) and _is_said(row) else ""
+    return f"{states.count('ok')} of {len(states)}{said}"
 
 
 def _worse(rows: Sequence[Row], peer: str) -> str:
@@ -108,7 +126,6 @@ def _cells(row: Row) -> tuple[str, ...]:
     outputs = figures.get("outputs", {}).values()
     worst = min(outputs, key=lambda o: o["pooled_db"], default=None)
     task = [f"{row['before']:.3f}", *(_after(files[f]) for f in FILES)]
-    sizes = list(row.get("sizes", {}).values())
     return (
         row["name"],
         str(row["samples"]),
@@ -120,7 +137,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         " / ".join(_share(row, files[f]) for f in FILES),
         f"{row['cpu_seconds']:.0f}",
         f"{row['peak_gib']:.1f}",
-        f"{sizes.count('ok')} of {len(sizes)}" if sizes else "",
+        _sizes(row),
         ", ".join(row["internal"]),
     )
 

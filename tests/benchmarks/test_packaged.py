@@ -89,6 +89,7 @@ def test_options_and_internal_messages_in_what_is_printed() -> None:
 def test_page_has_rows_refusals_and_sizes() -> None:
     machine = {"cpu": "a CPU", "features": [], "system": "Linux", "versions": {}}
     row = {"network": "magika.48", "name": "magika", "samples": 48, "machine": machine}
+    row |= {"stderr": "warning: dimension 1 of 'x' is fixed to 4", "printed": ""}
     output = {"median_db": 20.0, "pooled_db": 18.0}
     ours = {"outputs": {"y": output}, "agreement": 0.9, "after": 0.9, "bytes": 50}
     good = row | {"outcome": "ok", "remedies": ["--batch-size 1"], "before": 1.0, "internal": []}
@@ -105,4 +106,7 @@ def test_page_has_rows_refusals_and_sizes() -> None:
     assert "| magika | 48 | `--batch-size 1` | 20.0, 18.0 | 1.000 -> 0.900 / none / 0.950 |" in text
     assert "- khmersm.48: refused: Error: a sentence" in text
     assert "- magika.48: at W=3: ?" in text
+    assert "| 1 of 2, said |" in text
+    assert "| networks with sizes that are not taken, and nothing said | 0 |" in text
+    assert "nothing said | 1 |" in page({"abc": [good | {"stderr": ""}]})
     assert "| task metric above, as good as, below that of dynamic | 0, 0, 1 |" in text
