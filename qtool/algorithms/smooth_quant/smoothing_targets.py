@@ -48,12 +48,12 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
     codes are excluded: there is no float value to multiply.
     """
     nodes = {G.name_of(n): n for n in graph.nodes}
-    readers = [(p, nodes[e.user]) for p in plan for e in p.edges if e.user in nodes]
+    edges = [(p, nodes[e.user]) for p in plan for e in p.edges if e.user in nodes]
     # the input of a recurrent layer is float, or rounded in the range of a batch
-    schemes = {n: Dynamic for p, n in readers if p.kind is Kind.WEIGHT and _is_layer(n, RECURRENT)}
+    schemes = {n: Dynamic for p, n in edges if p.kind is Kind.WEIGHT and _is_layer(n, RECURRENT)}
     schemes |= {
         n: type(p.spec)
-        for p, n in readers
+        for p, n in edges
         if p.kind is Kind.ACTIVATION and _is_layer(n, ("linear", *RECURRENT))
     }
     reads = G.attribute_reads(graph)
