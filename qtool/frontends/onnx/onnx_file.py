@@ -250,9 +250,32 @@ def _check_against_runtime(model: OnnxModule, few: Batch, batch: Batch) -> None:
         arrays, expected = _in_runtime(model, few)
     except CaptureError:  # the first size is no number of samples
         few = batch
-        arrays, expected = _in_runtime(model, batch)
+        arrays, expected = _of_any_size(model, batch)
     _refuse_non_tensors(expected)
     compare_with_runtime(model, arrays, expected, model.observe(few.args))
+
+
+def _of_any_size(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Like `_in_runtime`; the error tells of a file that takes single samples alone, whatever its
+    inputs declare."""
+    try:
+        return _in_runtime(model, batch)
+    except CaptureError as error:
+        one = Batch(tuple(t[:1] for t in batch.args))
+        if batch.size > 1 and _runs(model, one):
+            raise CaptureError(
+                "the file runs with one sample alone, whatever its inputs declare; give batches "
+                "of 1 (--batch-size 1), or export it with a dynamic batch"
+            ) from error
+        raise
+
+
+def _runs(model: OnnxModule, batch: Batch) -> bool:
+    try:
+        _in_runtime(model, batch)
+    except CaptureError:
+        return False
+    return True
 
 
 def _in_runtime(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dict[str, Array]]:

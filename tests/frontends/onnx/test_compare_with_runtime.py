@@ -96,3 +96,11 @@ def test_results_that_overflow_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compare_with_runtime, "run_file", lambda *_: runs)
     with pytest.raises(CaptureError, match="overflows float32 on the first batch"):
         compare_with_runtime.compare_with_runtime(model, {"x": x.numpy()}, expected, values)
+
+
+def test_a_file_of_single_samples_says_so_whatever_it_declares(tmp_path: Path) -> None:
+    text = "s = Constant <value_ints = [1, 256]> () y0 = Reshape (h, s)"
+    model = loaded(behind_conv(text), tmp_path)
+    with pytest.raises(CaptureError, match=r"with one sample alone.*\(--batch-size 1\)"):
+        capture_onnx(model, Batch((images(4),)))
+    capture_onnx(model, Batch((images(1),)))
