@@ -171,8 +171,9 @@ CHECKS: dict[str, Callable[[Row], str]] = {
 
 def page(measured: Mapping[str, Sequence[Row]]) -> str:
     """The whole page, of the rows of each version."""
-    names = {c.name for c in CASES}
-    cases = {k: [r for r in rows if r["network"] in names] for k, rows in measured.items()}
+    paired = {c.name for pairs in PAIRS.values() for pair in pairs for c in pair}
+    others = paired - {c.name for c in CASES}
+    cases = {k: [r for r in rows if r["network"] not in others] for k, rows in measured.items()}
     parts = [HEAD, _summary(cases)]
     for label, rows in cases.items():
         parts += [f"## {label}", measured_on(rows), _table(rows), _others(rows)]
