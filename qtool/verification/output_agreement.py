@@ -105,10 +105,11 @@ class OutputAgreement(NamedTuple):
     def with_interval(self) -> str:
         """Return the text of a summary: the value, its interval, and the divergence."""
         text = str(self._replace(kl=None))
-        if self.interval is not None and self.interval[0] < self.interval[1]:
+        if self.interval is not None:
             exact = self.kind in (COSINE, ORDER)
             low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
-            text += f" ({low} to {high}{'' if exact else ' %'})"
+            if low != high:
+                text += f" ({low} to {high}{'' if exact else ' %'})"
         return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
 
 
