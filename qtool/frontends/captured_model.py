@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from qtool import observers
@@ -364,7 +365,8 @@ def _to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tup
     if torch.float32 in types and len(types) > 1:
         return model, example, ()
     notes = []
-    if any(t.is_inference() for t in (*model.parameters(), *model.buffers())):
+    tensors = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
+    if any(t.is_inference() for t in tensors):
         model = _converted(model)  # torch.export takes no tensors of torch.inference_mode
     if other := types - {torch.float32}:
         notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
