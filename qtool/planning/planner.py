@@ -139,6 +139,14 @@ def _tie_tables(state: NodeDecisions) -> None:
                 state.tied_tables[table] = layer
                 state.reasons.pop(table, None)
                 break
+        users = table.args[row.weight].users  # type: ignore[union-attr,index]  # a node
+        stored = any(layer in state.integer for layer in users)
+        if stored and state.reasons.get(table) == rules.TOO_SMALL:
+            del state.reasons[table]  # the layer's codes are stored in any case
+            scheme = state.choice(table).scheme
+            state.weight_only[table] = weight_only.storage_scheme(
+                operator_key(table), scheme, state.target
+            )
 
 
 def _choose_weight_only(state: NodeDecisions, node: fx.Node, choice: Choice) -> None:

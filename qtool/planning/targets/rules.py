@@ -12,6 +12,7 @@ from qtool.core.ops import row_of
 aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""
+TOO_SMALL = "its table is too small to gain from codes"
 MIN_TABLE_SIZE = 1 << 16
 """Elements; a smaller embedding (256 KiB in float) is not worth four more operators."""
 RECURRENT = ("gru", "lstm", "rnn")
@@ -69,18 +70,9 @@ def stored_weights(node: fx.Node) -> str | None:
         if weight.op != "get_attr":
             argument = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
             return f"its {argument} is computed at run time"
-        small = row.from_codes is not None and G.value(weight).numel() < MIN_TABLE_SIZE
-        if small and not any(_multiplies_by(user, weight) for user in weight.users):
-            return "its table is too small to gain from codes"
+        if row.from_codes is not None and G.value(weight).numel() < MIN_TABLE_SIZE:
+            return TOO_SMALL
     return float32(node, *(n for n in node.all_input_nodes if G.is_float(n)))
-
-
-def _multiplies_by(node: fx.Node, weight: fx.Node) -> bool:
-    """Return whether a layer has this weight, whose codes are stored for it in any case."""
-    row = row_of(node)
-    if row is None or row.macs is None or row.weight is None or row.weight >= len(node.args):
-        return False
-    return node.args[row.weight] is weight
 
 
 def tensors_only(node: fx.Node) -> str | None:
