@@ -265,7 +265,7 @@ def _of_any_size(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dic
         if batch.size > 1 and _runs(model, one):
             raise CaptureError(
                 "the file runs with one sample alone, whatever its inputs declare; give batches "
-                "of 1 (--batch-size 1), or export it with a dynamic batch"
+                f"of 1 ({argument('--batch-size', 1)}), or export it with a dynamic batch"
             ) from error
         raise
 

@@ -101,6 +101,6 @@ def test_results_that_overflow_are_nobodys_fault(monkeypatch: pytest.MonkeyPatch
 def test_a_file_of_single_samples_says_so_whatever_it_declares(tmp_path: Path) -> None:
     text = "s = Constant <value_ints = [1, 256]> () y0 = Reshape (h, s)"
     model = loaded(behind_conv(text), tmp_path)
-    with pytest.raises(CaptureError, match=r"with one sample alone.*\(--batch-size 1\)"):
+    with pytest.raises(CaptureError, match=r"with one sample alone.*\(batch_size=1\)"):
         capture_onnx(model, Batch((images(4),)))
     capture_onnx(model, Batch((images(1),)))
