@@ -25,7 +25,7 @@ def test_tensors_by_position_and_by_name(function):
 
 def test_calls_are_counted_in_errors(function):
     function(torch.zeros(1, 3))
-    with pytest.raises(DataError, match="batch 1, input 'x' is float64"):
-        function(torch.zeros(1, 3, dtype=torch.float64))
+    with pytest.raises(DataError, match="batch 1, input 'x' is int64"):
+        function(torch.zeros(1, 3, dtype=torch.int64))
     with pytest.raises(DataError, match="batch 2 lacks input 'x'"):
         function(a=torch.zeros(1, 3), b=torch.zeros(1, 3))
