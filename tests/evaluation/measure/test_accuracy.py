@@ -92,7 +92,7 @@ def test_labels_without_scores(tmp_path, x):
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
-        (torch.zeros(2, 6, dtype=torch.float64), "is float64, the model takes float32"),
+        (torch.zeros(2, 6, dtype=torch.int64), "is int64, the model takes float32"),
         (torch.zeros(2, 5), r"has shape \[2, 5\], the model takes"),
         ({"z": torch.zeros(2, 6), "w": torch.zeros(2, 6)}, "lacks input 'x'"),
         (torch.full((2, 6), float("nan")), "NaN"),
