@@ -219,6 +219,7 @@ def _report_file(
 def _float_file(file: Path) -> Path | nn.Module:
     """Return the path of a float file; the loaded copy in float32 of one in bfloat16, for which
     ONNX Runtime has no kernels."""
+    open_file(file)
     try:
         open_model(file)
     except VerificationError:

@@ -107,7 +107,7 @@ def test_a_goal_that_is_missed(sample: Cli, goal: tuple[str, str]) -> None:
 )
 def test_refusals(sample: Cli, words: tuple[str, ...], says: str) -> None:
     np.save("short.npy", np.zeros(3, int))
-    np.save("wide.npy", np.zeros((4, 1, 16, 16)))
+    np.save("wide.npy", np.zeros((4, 2, 16, 16), np.float32))
     with np.load("examples/digits/eval.npz") as file:
         np.save("digits.npy", file["x"])
     (sample.folder / "digits.calib.onnx").write_text("no model")

@@ -30,9 +30,14 @@ def write_source_metadata(model: onnx.ModelProto, source: SourceMetadata) -> Non
         model.metadata_props.add(key=key, value=value)
     if source.model_version:
         model.model_version = source.model_version
-    model.domain = source.domain or model.domain
-    model.doc_string = source.doc_string or model.doc_string
-    model.graph.name = source.graph_name or model.graph.name
-    model.graph.doc_string = source.graph_doc_string or model.graph.doc_string
-    for port in (*model.graph.input, *model.graph.output):
-        port.doc_string = source.value_doc_strings.get(port.name, "")
+    pairs = (
+        (model, "domain", source.domain),
+        (model, "doc_string", source.doc_string),
+        (model.graph, "name", source.graph_name),
+        (model.graph, "doc_string", source.graph_doc_string),
+    )
+    ports = (*model.graph.input, *model.graph.output)
+    docs = ((port, "doc_string", source.value_doc_strings.get(port.name, "")) for port in ports)
+    for owner, field, value in (*pairs, *docs):
+        if value:
+            setattr(owner, field, value)

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from qtool.core.argument_names import argument
+from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
 from qtool.core.errors import DataError
 
@@ -35,7 +36,8 @@ class FixedInputs:
         if isinstance(model, fx.GraphModule):
             first = next((n for n in model.graph.nodes if n.op == "placeholder"), None)
             return cls() if first is None else first.meta.get(FIXED_INPUTS, cls())
-        return getattr(model, FIXED_INPUTS, cls())
+        fixed: FixedInputs = attribute(model, FIXED_INPUTS, default=cls())
+        return fixed
 
     def remove(self, batch: Batch, index: int) -> Batch:
         """Return a batch without them, and without labels behind the inputs.

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
 
+from qtool.core.attributes import attribute
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.float_graph import FloatGraph
@@ -32,7 +33,7 @@ def check_weights(model: nn.Module | ExportedProgram) -> None:
     statistics = ((n, t) for n, t in model.named_buffers() if ".running_" in f".{n}")
     named = (*model.named_parameters(), *statistics)
     broken = [(n, what) for n, t in named if _has_values(t) and (what := _not_finite(t))]
-    if getattr(model, "qtool_masks", False):
+    if attribute(model, "qtool_masks"):
         broken = [(n, what) for n, what in broken if what == "NaN"]
     if broken:
         name, what = broken[0]

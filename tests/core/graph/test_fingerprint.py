@@ -122,6 +122,6 @@ def test_constants_of_every_kind(value: torch.Tensor) -> None:
             self.value = nn.Buffer(value)
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return x + 1, self.value * 1
+            return x + 1, self.value.float() * 1
 
     assert len(of(Constant())) == 32
