@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import qtool
 from qtool.core.errors import DataError, VerificationError
-from qtool.evaluation.measure.accuracy import measure_outputs
+from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.model_inputs import (
     Feeder,
     check_same_inputs,
