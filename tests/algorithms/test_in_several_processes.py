@@ -6,6 +6,7 @@ import functools
 import os
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -74,6 +75,7 @@ def solved_twice(rank: int, size: int) -> list[tuple[str, int, list[str]]]:
     return [found, solved(rank, size)]
 
 
+@pytest.mark.matrix
 def test_layers_are_dealt_out_to_the_same_bytes() -> None:
     mark, count, changes = alone = solved(0, 1)
     assert count == 5
@@ -92,6 +94,7 @@ def dies(rank: int) -> None:
     quantize(captured(), data()[rank::2], mode="weight-only", recover=["gptq"])
 
 
+@pytest.mark.matrix
 def test_a_rank_that_dies_while_it_solves_ends_the_others() -> None:
     one, other = run(2, dies)
     assert other.code == 3

@@ -112,6 +112,7 @@ def test_without_held_out_samples_nothing_is_trained(folder: Path, tmp_path: Pat
     assert f"learned-scales: {NO_SAMPLES} (in 3 blocks)" in str(result)
 
 
+@pytest.mark.matrix
 def test_samples_of_single_batches_are_trained_together(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_shares_that_are_odd_are_noted() -> None:
     )
 
 
+@pytest.mark.matrix
 def test_growth_is_seen_over_all_ranks() -> None:
     (notes, _), ((growth,), _) = (
         values(run(2, noted, [[6, 7], [0]])),
@@ -175,6 +176,7 @@ def refused(rank: int) -> dict[str, str]:
     return said
 
 
+@pytest.mark.matrix
 def test_what_does_not_fit_is_refused_on_all() -> None:
     first, second = values(run(2, refused))
     for what, (zero, one) in MISFITS.items():

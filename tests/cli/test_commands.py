@@ -250,6 +250,7 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
     assert (sample.folder / "again.onnx").is_file()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("target", "reason"),
     [

@@ -93,6 +93,7 @@ def test_evaluate(sample: Cli) -> None:
     assert found["int8"]["accuracy"] == known["int8"]["accuracy"]
 
 
+@pytest.mark.matrix
 def test_report(cli: Cli) -> None:
     folder = cli.folder / "report"
     quick = ("--seconds", "0.1", "--layer-samples", "8", "--batch-sizes", "1")

@@ -85,7 +85,5 @@ def test_resize_of_some_axes_at_another_size(
 def test_a_kept_form_that_tflite_has_not_is_named(tmp_path: Path) -> None:
     text = """z = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> ()
         y0 = Resize <mode = "cubic"> (h, , z)"""
-    with pytest.raises(
-        ExportError, match="Resize2: the ONNX operator Resize, in a"
-    ):
+    with pytest.raises(ExportError, match="Resize2: the ONNX operator Resize, in a"):
         _exported(text, "tflite", tmp_path, "N,3,8,8")

@@ -43,6 +43,7 @@ def perplexity_of_transformers(folder: Path, texts: list[torch.Tensor]) -> float
     return float(np.exp(np.average(losses, weights=[ids.shape[1] - 1 for ids in texts])))
 
 
+@pytest.mark.matrix
 def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path: Path) -> None:
     words = library.AutoTokenizer.from_pretrained(folder)
     texts = [words(text, return_tensors="pt")["input_ids"] for text in [*TEXTS, "a dog"]]

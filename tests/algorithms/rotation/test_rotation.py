@@ -118,6 +118,7 @@ def quantized(recover: list[str], **more: Any) -> qtool.QuantizedModel:
     )
 
 
+@pytest.mark.matrix
 def test_weights_with_outliers_lose_less_and_the_file_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     graph, batches = with_outliers()

@@ -286,6 +286,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", COMMANDS)
 def test_killed_at_random_times(name, made, tmp_path):
     """After kill -9 there is the old report or the new one, and the next run completes it."""

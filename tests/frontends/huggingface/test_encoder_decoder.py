@@ -204,6 +204,7 @@ def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
     assert np.array_equal(tokens, written(read, in_engine(small), given, start, mask=True))
 
 
+@pytest.mark.matrix
 def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> None:
     path = tmp_path / "decoder.onnx"
     line = ["quantize", str(t5), "--task", "text2text-generation-decoder", "--data", str(texts)]

@@ -80,6 +80,7 @@ def test_the_float_file_gives_the_tokens_of_transformers(family: str, tmp_path: 
     assert not {"Softmax", "Where", "CumSum"} & set(counts)  # no attention, no mask left
 
 
+@pytest.mark.matrix
 def test_the_engine_gives_the_tokens_of_the_quantized_file(tmp_path: Path) -> None:
     _, batch, graph = captured(model_of("Llama"))
     path = tmp_path / "int4.onnx"
@@ -99,6 +100,7 @@ def test_the_engine_gives_the_tokens_of_the_quantized_file(tmp_path: Path) -> No
     assert attributes["do_rotary"] == 1
 
 
+@pytest.mark.matrix
 def test_dynamic_layers_and_an_int8_cache(tmp_path: Path) -> None:
     decoder = DecoderWithCache(model_of("Mistral")).eval()
     assert decoder.fuse_attention() is None

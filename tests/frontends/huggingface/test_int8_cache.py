@@ -91,6 +91,7 @@ def test_the_float_file_computes_what_torch_does(captured: Any, tmp_path: Path) 
     assert min(same) > 0.99
 
 
+@pytest.mark.matrix
 def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
     texts.write_text("\n".join(TEXTS))

@@ -109,6 +109,7 @@ LAYERS = {  # inputs of a group and kernel, groups
 }
 
 
+@pytest.mark.matrix
 def test_the_pairs_that_saturate_are_those_that_are_known(tmp_path: Path) -> None:
     files, places = {}, {}
     for name, (shape, groups) in LAYERS.items():
@@ -130,6 +131,7 @@ def _as_set(pairs: np.ndarray) -> set[tuple[int, ...]]:
     return {tuple(sorted(map(int, pair))) for pair in pairs}
 
 
+@pytest.mark.matrix
 def test_files_give_the_same_outputs_with_and_without_vnni(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
