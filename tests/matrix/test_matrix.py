@@ -121,7 +121,8 @@ def test_a_cell(
     workshop.kind(kind)
     capfd.readouterr()  # of libraries that made the files
     result = workshop.run(command, kind, mode)
-    foreign = [line for line in result.stderr.splitlines() if not OWN.match(line)]
+    lines = filter(str.strip, result.stderr.splitlines())
+    foreign = [line for line in lines if not OWN.match(line)]
     assert not foreign, foreign
     assert not capfd.readouterr().err, "a library in C++ prints"
     expected = refusal(command, kind, mode)
