@@ -183,6 +183,7 @@ class OnnxModule(nn.Module):
     def _run(self, *inputs: torch.Tensor) -> Any:
         values = self._run_nodes(inputs)
         self._check_decisions(values)
+        self._note_squeezes(values)
         tensors = [self.as_tensor(n, values[n]) for n in self.outputs]
         pairs = zip(self.outputs, tensors, strict=True)
         outputs = tuple(t.clone() if n in self.constants else t for n, t in pairs)
@@ -202,6 +203,16 @@ class OnnxModule(nn.Module):
                 raise CaptureError(f"{branch.label} (If) has another branch at other sizes")
             if symbolic:
                 self.conditions.add(condition.node.expr)
+
+    def _note_squeezes(self, values: Mapping[str, Any]) -> None:
+        """Add a condition for each dynamic size that a Squeeze without axes removes where it is 1:
+        a traced result has one rank."""
+        for node in self.nodes:
+            if node.key != "Squeeze" or len(node.inputs) > 1 or node.call.get("axes"):
+                continue
+            sizes = getattr(values[node.inputs[0]], "shape", ())
+            dynamic = (size for size in sizes if isinstance(size, torch.SymInt))
+            self.conditions |= {sympy.Ne(size.node.expr, 1) for size in dynamic}
 
     def _run_nodes(
         self, inputs: Sequence[torch.Tensor], record: bool = False, whole: bool = True

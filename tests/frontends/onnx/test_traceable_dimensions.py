@@ -12,8 +12,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
+from qtool.core.data import Batch
+from qtool.frontends.onnx.onnx_file import capture_onnx
 from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
 from qtool.frontends.torch.example_inputs import AddedSizes
+from tests.frontends.onnx.files import behind_conv, images, loaded
 
 WANTED = {"x": {0: "n", 2: "h", 3: "w"}, "y": {0: "n", 1: "h"}}
 SQUARE = (torch.zeros(4, 3, 8, 8), torch.zeros(4, 8))
@@ -126,3 +129,13 @@ def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path
         (expected,) = session.run(None, {"x": images})
         actual = captured.graph.module(torch.from_numpy(images)).detach().numpy()
         np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_a_squeeze_without_axes_says_where_it_removes_a_dynamic_size(tmp_path: Path) -> None:
+    """ONNX removes the batch where it is 1; a traced result has one rank."""
+    text = "z = GlobalAveragePool (h) y0 = Squeeze (z)"
+    graph = capture_onnx(loaded(behind_conv(text), tmp_path), Batch((images(4),)))
+    assert any("correct only for N != 1" in each for each in graph.size_conditions)
+    text = "z = GlobalAveragePool (h) a = Constant <value_ints = [2, 3]> () y0 = Squeeze (z, a)"
+    graph = capture_onnx(loaded(behind_conv(text), tmp_path), Batch((images(4),)))
+    assert graph.size_conditions == ()
