@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 
 import qtool
+from qtool.backends.onnxruntime.session import VERSION
 from qtool.backends.tflite import litert
 from qtool.core.errors import ExportError
 from tests.frontends.onnx.files import behind_conv, images, loaded
@@ -20,6 +21,10 @@ TRANSPOSED = {
     "uneven": f"{STRIDED}, pads = [0, 1, 2, 0], output_padding = [1, 0]",
 }
 SUFFIX = {"tflite": "tflite"}
+AXES = pytest.mark.skipif(
+    VERSION < (1, 24),
+    reason="this ONNX Runtime fails on a kept Resize with axes; it is refused, or its sizes fixed",
+)
 LAST = "y0 = Conv <kernel_shape = [3, 3]> (t, w2, b)"
 
 
@@ -53,6 +58,7 @@ def test_transposed_convolutions(form: str, target: str, tmp_path: Path) -> None
             t = Resize <mode = "cubic", axes = [-1, 2]> (h, , , z) {LAST}""",
             (2, 4, 16, 20),
             id="kept",
+            marks=AXES,
         ),
         pytest.param(
             f"""s = Conv <kernel_shape = [3, 3], strides = [2, 2]> (h, w2, b)
@@ -67,6 +73,7 @@ def test_transposed_convolutions(form: str, target: str, tmp_path: Path) -> None
             {LAST}""",
             (2, 4, 9, 12),
             id="kept, of computed sizes",
+            marks=AXES,
         ),
     ],
 )
