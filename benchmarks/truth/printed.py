@@ -82,7 +82,8 @@ def _sqnr(
 
 def _few_samples(document: Document, fidelity: Document, estimate: Document) -> bool:
     """Whether the output says that few samples decide the pooled dB."""
-    said = [*(document.get("notes") or ()), fidelity.get("warning") or ""]
+    cautions = (fidelity.get("warning"), estimate.get("caution"))
+    said = [*(document.get("notes") or ()), *filter(None, cautions)]
     phrases = ("few samples decide", "few samples may decide", "calibration has not settled")
     return bool(estimate.get("costly")) or any(p in s for s in said for p in phrases)
 

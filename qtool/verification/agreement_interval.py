@@ -85,7 +85,9 @@ def rank_interval(value: float, first: Array, second: Array) -> tuple[float, flo
     bounded = min(max(value, -1 + 1e-12), 1 - 1e-12)
     reach = student_deviations(n - 3) * math.sqrt((1 + bounded**2 / 2) / (n - 3))
     low, high = (math.tanh(math.atanh(bounded) + sign * reach) for sign in (-1, 1))
-    return (low, high) if mean is None else (min(low, mean[0]), max(high, mean[1]))
+    if mean is not None:
+        low, high = min(low, mean[0]), max(high, mean[1])
+    return low, 1 - (1 - high) * min(1.0, float(squares.mean()))
 
 
 def _ratio(sums: Array, counts: Array) -> tuple[float, float]:

@@ -206,7 +206,7 @@ class Fidelity(JsonRecord):
 
     def _notes(self) -> Iterator[str]:
         if self.estimate is not None:
-            if note := self.estimate.note():
+            if note := self.estimate.caution:
                 yield note
             if self.estimate.clipped > _CLIPPED:
                 yield (

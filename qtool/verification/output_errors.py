@@ -172,7 +172,7 @@ class Estimate(JsonRecord):
         equal_shares: share of equal values of the integer and boolean outputs.
     """
 
-    JSON_PROPERTIES: ClassVar = ("median_db", "interval_db", "pooled_db", "worst_db")
+    JSON_PROPERTIES: ClassVar = ("median_db", "interval_db", "pooled_db", "worst_db", "caution")
 
     samples: int
     kind: str
@@ -231,8 +231,9 @@ class Estimate(JsonRecord):
         spread = f"; {low.output}: {_spread(low)}" if self.samples > 1 else ""
         return f"{shown}{more} (medians of {self.source}{spread}{place})"
 
-    def note(self) -> str | None:
-        """Return a sentence on the samples that decide the pooled error, None if many do."""
+    @property
+    def caution(self) -> str | None:
+        """A sentence on the samples that decide or may decide the pooled error; None if many do."""
         if not self.costly:
             doubt = self._doubt()
             return doubt and f"few samples may decide the error over all: {doubt}"

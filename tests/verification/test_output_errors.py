@@ -47,7 +47,7 @@ def test_figures_are_those_of_numpy() -> None:
     assert found.worst_db == pytest.approx(each.min(), abs=1e-3)
     assert found.pooled_db == pytest.approx(-10 * np.log10(np.square(noise).mean()), abs=1e-3)
     assert found.interval_db[0] < found.median_db < found.interval_db[1]
-    assert found.note() is None
+    assert found.caution is None
 
 
 def test_few_samples_that_decide_the_sum_are_named_with_what_is_extreme() -> None:
@@ -58,7 +58,7 @@ def test_few_samples_that_decide_the_sum_are_named_with_what_is_extreme() -> Non
     found = estimate_outputs(errors(noise), ESTIMATE, origins, reasons)
     assert found.median_db == pytest.approx(40, abs=0.01)
     assert found.pooled_db < 10
-    note = found.note()
+    note = found.caution
     assert note is not None
     assert "1 sample of 64" in note
     assert "batch 0, row 5: input 'x' reaches 900" in note
@@ -88,7 +88,7 @@ def test_new_samples_beyond_the_ranges_are_a_caution() -> None:
     found = replace(
         estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE), beyond=(Reach("h", 1.4),)
     )
-    note = found.note()
+    note = found.caution
     assert note is not None
     assert "few samples may decide" in note
     assert "of 1 tensor, 'h' by a factor of 1.40" in note
@@ -96,12 +96,12 @@ def test_new_samples_beyond_the_ranges_are_a_caution() -> None:
 
 def test_missing_extremes_and_few_samples_are_a_caution() -> None:
     even = estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE)
-    assert even.note() is None
-    short = replace(even, reach=1.8).note()
+    assert even.caution is None
+    short = replace(even, reach=1.8).caution
     assert short is not None
     assert "few samples may decide" in short
     assert "reach 1.8 times as far as those of 64 new samples" in short
-    few = estimate_outputs(errors(np.full(12, 0.01), 12), ESTIMATE).note()
+    few = estimate_outputs(errors(np.full(12, 0.01), 12), ESTIMATE).caution
     assert few is not None
     assert "rare ones are not among 12 new samples" in few
 
