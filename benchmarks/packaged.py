@@ -8,7 +8,7 @@
 
 benchmarks/packages/networks.py has the networks, benchmarks/packages/samples.py their data. Each
 runs in a process of its own: `qtool quantize FILE --data SAMPLES -o OUT` and no option but those
-that a refusal names; then its file is measured on 128 new samples with plain ONNX Runtime, beside
+that a refusal names; then its file is measured on 128 new samples with plain ONNX Runtime, as are
 those of onnxruntime.quantization. Rows go to FOLDER/LABEL/NETWORK.SAMPLES.json; those that are
 there are not measured again, but for the ones where measuring failed. Networks whose files are not
 there are left out, with a line. 1 to 6 minutes of one core for each.

@@ -9,7 +9,7 @@ and what `load_data` returned.
 
 - A function is *passed through* if it has data, as an argument or from the function around it, and
   hands it on: to another function, or to its caller.
-- A function *reads* data if it has it and hands it to nobody.
+- A function *reads* data if it has it and hands it to no other.
 
 Comprehensions count as the function that they are in. Methods of the data (`self`) and what
 a runtime does inside (the folders in `qtool/backends`) are left out. A package is a folder.

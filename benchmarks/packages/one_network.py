@@ -1,5 +1,5 @@
 """One network with one number of samples: the plain command in a fresh process, what it printed,
-and its file measured anew beside those of onnxruntime.quantization."""
+and its file measured anew, as are those of onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def _measure(
 def _compared(
     network: Network, real: list[Any], choices: list[Any], labels: Any, each: list[Any], run: Runner
 ) -> dict[str, Any]:
-    """Beside the float file, and beside the labels where there are some."""
+    """Against the float file, and against the labels where there are some."""
     coded = [run(x) for x in each]
     outputs = {}
     if any(v.dtype.kind == "f" for v in real[0].values()):  # else class numbers alone

@@ -12,7 +12,7 @@ from benchmarks.truth.measured import Runner, sqnr
 
 __all__ = ["other_sizes"]
 
-LOSS = 10.0  # dB, beside the size of the samples
+LOSS = 10.0  # dB below that at the size of the samples
 CEILING = 30.0  # dB: a sample that is above, as by a saturated softmax, is no rule for others
 STEP = 32  # of sizes that are at least twice as large
 UNNAMED = ("", "?", None)

@@ -165,7 +165,8 @@ def measure_estimate(
     """
     run = _simulated(model) if file is None else file.run
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
-    apart = dynamic and file is not None  # the simulation may not take a single sample
+    # the simulation may not take a single sample, and a file of a fixed batch does not
+    apart = dynamic and file is not None and model.graph.batches_are_samples
     padding, names = Padding.of_graph(model.graph), model.graph.outputs
     together = list[OutputErrors]()
     parts, reasons, clipped, left = [], list[Array](), [], COMPARED
@@ -220,6 +221,8 @@ def _one_by_one(
 
     Samples of a batch that share their scales are not independent.
     """
+    if count == 1:
+        return list(whole)
     if any(a.ndim == 0 or len(a) != count for a in (*inputs, *whole)):
         return []
     each = [run([a[i : i + 1] for a in inputs]) for i in range(count)]

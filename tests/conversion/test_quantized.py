@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch.utils import _pytree as pytree
@@ -15,6 +16,7 @@ from qtool.backends.onnxruntime import planned_export as module
 from qtool.backends.onnxruntime.verification import planned_file
 from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import capture_model
+from qtool.frontends.onnx import load_onnx
 from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
 from tests.conversion.corrupt import corrupt
 
@@ -148,3 +150,24 @@ def test_two_models_of_one_capture_do_not_share_weights() -> None:
     one, other = convert(captured, calibration), convert(captured, calibration)
     mine, theirs = ({p.data_ptr() for p in m.module.parameters()} for m in (one, other))
     assert not mine & theirs
+
+
+@pytest.mark.parametrize(("batch", "alone"), [("N", True), ("4", False)])
+def test_dynamic_estimates_run_one_by_one_where_the_file_takes_one(
+    batch: str, alone: bool, tmp_path: Path
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]> g (float[{batch},8] x) => (float[{batch},4] y)
+        {{ h = Gemm (x, w, b) r = Relu (h) y = Gemm (r, v, c) }}"""
+    )
+    random = np.random.default_rng(0)
+    for name, shape in {"w": (8, 16), "b": (16,), "v": (16, 4), "c": (4,)}.items():
+        array = random.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, tmp_path / "float.onnx")
+    data = torch.from_numpy(random.normal(size=(128, 8)).astype(np.float32))
+    made = quantize(load_onnx(tmp_path / "float.onnx"), list(data.split(4)), mode="dynamic")
+    estimate = made.export(tmp_path / "int8.onnx", timing=0).fidelity.estimate
+    assert estimate is not None
+    assert estimate.batch == (1 if alone else 4)
+    assert (estimate.in_batches is not None) is alone
