@@ -1,7 +1,7 @@
 """Int8 files on other processors, emulated, compared with this machine.
 
     python benchmarks/cpus.py -o FOLDER [--only digits,kws] [--cpus haswell,wasm] [--samples 64]
-                              [--target NAME] [--trained FOLDER] [--page docs/cpus-table.md]
+                              [--target NAME] [--trained FOLDER] [--page PAGE]
 
 Each network is converted with default settings, and its file run in ONNX Runtime on emulated
 processors (`qtool emulators`). FOLDER/TARGET keeps files and results: what is measured of a network

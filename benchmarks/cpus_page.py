@@ -13,8 +13,8 @@ __all__ = ["cell", "page"]
 HEAD = """# Networks on other processors
 
 Int8 files of `{target}`, converted with default settings on one machine, run in ONNX Runtime on
-processors that are emulated ([how](other-cpus.md)), on {samples} samples each.
-`python benchmarks/cpus.py -o FOLDER --page docs/cpus-table.md` writes this page.
+processors that are emulated ([how](../../docs/targets.md#other-processors)), on {samples} samples
+each. `python benchmarks/cpus.py -o FOLDER --page PAGE` writes this page.
 
 - **identical**: all codes and all outputs are those of the machine that converted the file.
 - **codes identical**: the outputs differ in the last bits of nodes in float behind the last codes.
