@@ -146,7 +146,7 @@ def _type_text(hint: Any, nested: dict[str, type]) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands": commands,
-    "json": json_documents,
-    "operators": operators,
+    "report": json_documents,
+    "what-works": operators,
 }
 """Page -> what makes its part."""

@@ -1,4 +1,4 @@
-"""The table of operators and targets in docs/operators.md."""
+"""The table of operators and targets in docs/what-works.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Conversion of known networks with default settings: coverage, SQNR and speed.
 
-    python benchmarks/zoo -o FOLDER [--only resnet18,bert] [--seconds S] [--page docs/coverage.md]
+    python benchmarks/zoo -o FOLDER [--only resnet18,bert] [--seconds S] [--page PAGE]
 
 Needs torchvision and transformers beside qtool. A torchvision for exactly this torch is not needed:
 

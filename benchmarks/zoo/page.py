@@ -1,4 +1,4 @@
-"""docs/coverage.md: what was measured of every network, from the records of measure.py."""
+"""The page of benchmarks/zoo: what was measured of every network, from the records of measure.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["page"]
 HEAD = """# Networks: what converts, and what runs in integers
 
 Every network below is converted with default settings and without a change to it.
-`python benchmarks/zoo -o FOLDER --page docs/coverage.md` writes this page. Weights are random,
+`python benchmarks/zoo -o FOLDER --page PAGE` writes this page. Weights are random,
 norms have the statistics of the inputs (smooth random images, random tokens with padding): it shows
 what converts, what runs in integers, that the file is right, and how fast it is. It says little
 about accuracy, since untrained networks amplify errors and have no margin between classes; trained
-ones are in the README.
+ones are in docs/what-works.md.
 
 - **integer MACs**: share of all multiply-accumulates in integer kernels, read from the graph that
   the runtime executes, and in brackets that of the layers with weights alone. What is missing to
