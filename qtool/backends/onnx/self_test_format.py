@@ -1,6 +1,6 @@
 """The self-test in a file's metadata: a recipe for its inputs, and digests of its codes.
 
-Stored as one JSON object of at most 8 KiB under the key `qtool_self_test`. docs/trust.md describes
+Stored as one JSON object of at most 8 KiB under the key `qtool_self_test`. docs/numerics.md describes
 the fields.
 """
 

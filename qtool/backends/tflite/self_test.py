@@ -1,6 +1,6 @@
 """The self-test of a TFLite file: a digest of all its bytes, and expected outputs.
 
-It has the format of that in an ONNX file (docs/trust.md), in the metadata `qtool_self_test`. The
+It has the format of that in an ONNX file (docs/numerics.md), in the metadata `qtool_self_test`. The
 observed tensors are the outputs as the file has them, of LiteRT's reference kernels; inputs are in
 the layout of the network. The digest is the SHA-256 of the whole file, with zeros for its own
 digits.

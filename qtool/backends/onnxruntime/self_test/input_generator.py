@@ -2,7 +2,7 @@
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 Generators", OOPSLA 2014), computed at any index of its sequence. It is implemented here, so that no
-library version changes it. docs/trust.md describes it for other programs.
+library version changes it. docs/numerics.md describes it for other programs.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_generated_inputs_never_change() -> None:
 
 
 def _code(place: int) -> int:
-    """Written from docs/trust.md, without numpy: input "x", codes from -12 to 267."""
+    """Written from docs/numerics.md, without numpy: input "x", codes from -12 to 267."""
     state = int.from_bytes(hashlib.sha256(b"x").digest()[:8], "little")
     z = (state + (place + 1) * 0x9E3779B97F4A7C15) % 2**64
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
