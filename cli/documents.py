@@ -1,4 +1,4 @@
-"""What the commands print with --json, as dataclasses: docs/report.md and a test are made from them.
+"""What the commands print with --json, as dataclasses: docs/report.md and a test come from them.
 
 A document is one JSON object: the fields of `Envelope`, then those of the parts of its command.
 Imports the library, and so torch: commands import this module when they print.

@@ -1,4 +1,4 @@
-"""The page of benchmarks/zoo: what was measured of every network, from the records of measure.py."""
+"""The page of benchmarks/zoo: what was measured of every network, from records of measure.py."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Quantized(InProcess):
     Attributes:
         module: the fake-quantized network as an nn.Module (a torch.fx.GraphModule): its
             parameters are copies of the float weights, which may be trained; `state_dict`,
-            `load_state_dict` and `to` are those of torch. docs/training.md has an example.
+            `load_state_dict` and `to` are those of torch. docs/recipes.md has an example.
         plan: the decision for each node.
         changes: what the recovery steps changed.
         notes: sentences for the user.

@@ -1,4 +1,4 @@
-"""Each command's JSON is one document, valid for the description that docs/report.md is made from."""
+"""Each command's JSON is one document, valid for the description that docs/report.md comes from."""
 
 from __future__ import annotations
 

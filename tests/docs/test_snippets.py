@@ -28,15 +28,18 @@ from tests.docs.snippets import (
     run_python,
 )
 
-NEEDS = {"docs/tutorial-detector.md": "pycocotools", "docs/tutorial-sentences.md": "transformers"}
+NEEDS = {
+    "examples/detector/README.md": "pycocotools",
+    "docs/tutorial-transformer.md": "transformers",
+}
 """What pages need that is no part of every installation."""
 
 RUN = [
-    pytest.param(p, marks=pytest.mark.matrix) if p.startswith("docs/tutorial-") else p
+    pytest.param(p, marks=pytest.mark.matrix) if p in NEEDS or p.startswith("docs/tutorial-") else p
     for p in PAGES
     if any(b.language in ("python", "sh", "toml") for b in blocks(p))
 ]
-"""Pages with something to run; `make matrix` runs the tutorials, which convert whole networks."""
+"""Pages with something to run; `make matrix` runs tutorials, which convert whole networks."""
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The self-test in a file's metadata: a recipe for its inputs, and digests of its codes.
 
-Stored as one JSON object of at most 8 KiB under the key `qtool_self_test`. docs/numerics.md describes
-the fields.
+Stored as one JSON object of at most 8 KiB under the key `qtool_self_test`. docs/numerics.md
+describes the fields.
 """
 
 from __future__ import annotations
