@@ -170,10 +170,10 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     help="Show the version and exit.",
 )
 def main(imports: tuple[str, ...]) -> None:
-    """Quantize trained PyTorch models to verified int8 ONNX models.
+    """Quantize trained PyTorch models to verified int8 ONNX or TFLite files.
 
-    Files are ONNX for every target, or TFLite if the name ends in .tflite. `qtool COMMAND --help`
-    has an example of each command.
+    Files are ONNX; with `--target tflite` or `tflite-micro`, a name that ends in .tflite makes a
+    TFLite file. `qtool COMMAND --help` has an example of each command.
     """
     if imports:
         from qtool.core.errors import CaptureError

@@ -109,6 +109,16 @@ def test_what_the_architecture_names_exists(heading: str) -> None:
     assert len(named) > 25
 
 
+def test_every_decision_has_its_number_and_is_in_the_index() -> None:
+    records = sorted(p.name for p in (ROOT / "docs/decisions").glob("0*.md"))
+    numbers = [name[:3] for name in records]
+    assert numbers == [f"{i:03d}" for i in range(1, len(records) + 1)]
+    index = (ROOT / "docs/decisions/index.md").read_text("utf-8")
+    assert sorted(re.findall(r"\((\d{3}-[\w-]+\.md)\)", index)) == records
+    titles = [(ROOT / "docs/decisions" / name).read_text("utf-8")[:7] for name in records]
+    assert titles == [f"# {number}. " for number in numbers]
+
+
 def test_marks_stand_where_parts_are_put() -> None:
     for page in GENERATE.PAGES:
         assert (ROOT / "docs" / f"{page}.md").read_text("utf-8").count(GENERATE.MARK) == 1
