@@ -94,9 +94,9 @@ def test_the_layers_are_those_that_are_checked() -> None:
 
 @pytest.mark.parametrize("heading", ["What a new reader asks", "Where is ...?"])
 def test_what_the_architecture_names_exists(heading: str) -> None:
-    table = ARCHITECTURE.partition(f"## {heading}")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| .+? \| (.+) \|$", table, re.MULTILINE)
-    named = [name for cell in cells for name in re.findall(r"`(.+?)`", cell)]
+    section = ARCHITECTURE.partition(f"## {heading}")[2].partition("\n## ")[0]
+    answers = re.sub(r"^\| [^|]+ \|", "", section.split("\n\n", 2)[2], flags=re.MULTILINE)
+    named = re.findall(r"`(.+?)`", answers)
     text = ""
     for name in named:
         if "/" in name:
