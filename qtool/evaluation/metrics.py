@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, log1p, sqrt
+from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -18,6 +18,7 @@ from qtool.core.data import Batch, to_batch
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.option_names import NATIVE
+from qtool.core.share_interval import exact_share_interval
 from qtool.core.types import Array
 from qtool.evaluation.model_inputs import Feeder
 
@@ -135,27 +136,13 @@ def make_metric(
 
 
 def share_interval(hits: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Return the share of True in [samples] with its exact interval (Clopper and Pearson, 1934).
+    """Return the share of True in [samples] with its exact interval.
 
     A bootstrap of hits alone draws nothing else: it would take 450 of 450 for certainty, where a
     miss in 122 samples is possible.
     """
-    total, count = len(hits), int(np.count_nonzero(hits))
-    numbers = np.arange(total + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, total + 1)))])
-    binomials = logs[-1] - logs - logs[::-1]
-    tail = (1 - confidence) / 2
-
-    def probable(share: float, outcomes: slice) -> bool:
-        """Return True if a model with this share has one of these numbers of hits by chance."""
-        n = numbers[outcomes]
-        terms = binomials[outcomes] + n * log(share) + (total - n) * log1p(-share)
-        return float(np.exp(terms).sum()) > tail
-
-    value = count / total
-    low = _last(lambda p: probable(p, slice(count, None)), value, 0.0) if count else 0.0
-    high = _last(lambda p: probable(p, slice(count + 1)), value, 1.0) if count < total else 1.0
-    return Interval(value, low, high)
+    count = int(np.count_nonzero(hits))
+    return Interval(count / len(hits), *exact_share_interval(count, len(hits), confidence))
 
 
 def paired_interval(differences: Array, confidence: float = CONFIDENCE) -> Interval:

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from qtool.core.share_interval import exact_share_interval
 from qtool.core.types import Array
 
 Z = 1.959964  # standard normal deviations on either side of 95 %
@@ -24,8 +25,9 @@ def student_deviations(freedom: int) -> float:
 def share_interval(hits: Array, counts: Array) -> tuple[float, float] | None:
     """Return the interval of a share between 0 and 1; None for fewer than two samples.
 
-    It is that of Wilson (1927) for as many independent values as give the variance between the
-    samples; where every sample has the same share, for as many as there are samples.
+    It is the exact one (Clopper and Pearson) for as many independent values as give the variance
+    between the samples (Korn and Graubard, Survey Methodology 24, 1998); where every sample has the
+    same share, for as many as there are samples.
 
     Args:
         hits: float64 [samples], the numerators.
@@ -36,12 +38,10 @@ def share_interval(hits: Array, counts: Array) -> tuple[float, float] | None:
         return None
     value, variance = _ratio(hits, counts)
     spread = value * (1 - value)
-    size = spread / variance if variance > 0 and spread > 0 else len(counts)
-    deviations = student_deviations(len(counts) - 1)
-    z = deviations**2 / size
-    middle = (value + z / 2) / (1 + z)
-    reach = deviations / (1 + z) * math.sqrt(spread / size + z / (4 * size))
-    return max(0.0, min(middle - reach, value)), min(1.0, max(middle + reach, value))
+    size = float(len(counts))
+    if variance > 0 and spread > 0:
+        size = spread / variance * (Z / student_deviations(len(counts) - 1)) ** 2
+    return exact_share_interval(value * size, size)
 
 
 def cosine_interval(sums: Array, counts: Array) -> tuple[float, float] | None:
@@ -70,24 +70,47 @@ def rank_interval(value: float, first: Array, second: Array) -> tuple[float, flo
 
     The wider one of two: Fisher's with the variance of Bonett and Wright (2000), for numbers that
     are nearly normal, and that of the mean squared difference of ranks, which few samples may
-    decide. Where no ranks differ, three swaps of neighbours are within it.
+    decide. Where no ranks differ, three swaps of neighbours are within it. A swap of neighbours
+    weighs more among few samples than among many: the upper end is that of the differences as
+    parts of a rank, which have no such floor.
 
     Args:
         value: the correlation.
-        first, second: float64 [samples], ranks.
+        first, second: float64 [samples], the numbers.
     """
-    n, squares = len(first), np.square(first - second)
+    n, ranks, others = len(first), average_ranks(first), average_ranks(second)
+    squares = np.square(ranks - others)
     if n < 4:
         return None
     if not squares.any():
         return 1 - 36 / (n * (n**2 - 1)), 1.0
-    mean = cosine_interval(1 - (1 - value) * squares / squares.mean(), np.ones(n))
     bounded = min(max(value, -1 + 1e-12), 1 - 1e-12)
     reach = student_deviations(n - 3) * math.sqrt((1 + bounded**2 / 2) / (n - 3))
     low, high = (math.tanh(math.atanh(bounded) + sign * reach) for sign in (-1, 1))
-    if mean is not None:
-        low, high = min(low, mean[0]), max(high, mean[1])
-    return low, 1 - (1 - high) * min(1.0, float(squares.mean()))
+    for distance in (squares, np.square(_parts_of_a_rank(first, second))):
+        mean = cosine_interval(1 - (1 - value) * distance / squares.mean(), np.ones(n))
+        if mean is not None:
+            low, high = min(low, mean[0]), max(high, mean[1])
+    return low, high
+
+
+def _parts_of_a_rank(first: Array, second: Array) -> Array:
+    """Return the differences of [samples] numbers in ranks of the first, by the density near it."""
+    n, order = len(first), np.argsort(first)
+    near, place = max(1, math.isqrt(n) // 2), np.arange(n)
+    low, high = np.maximum(place - near, 0), np.minimum(place + near, n - 1)
+    widths = first[order][high] - first[order][low]
+    parts = np.zeros(n)
+    parts[order] = (second - first)[order] * (high - low) / np.where(widths > 0, widths, np.inf)
+    clipped: Array = np.clip(parts, 1 - n, n - 1)
+    return clipped
+
+
+def average_ranks(a: Array) -> Array:
+    """Return the ranks of [samples] numbers; equal ones share their mean."""
+    _, index, counts = np.unique(a, return_inverse=True, return_counts=True)
+    ranks: Array = (np.cumsum(counts) - (counts + 1) / 2)[index]
+    return ranks
 
 
 def _ratio(sums: Array, counts: Array) -> tuple[float, float]:

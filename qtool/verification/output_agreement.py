@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qtool.core import formats
-from qtool.verification.agreement_interval import cosine_interval, rank_interval, share_interval
+from qtool.verification.agreement_interval import (
+    average_ranks,
+    cosine_interval,
+    rank_interval,
+    share_interval,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -302,15 +307,8 @@ def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
     """Return Spearman's rank correlation of [samples] numbers; None if they are all equal."""
     if len(np.unique(a)) < 3:
         return None
-    x, y = (_ranks(np.nan_to_num(each)) for each in (a, b))
+    a, b = np.nan_to_num(a), np.nan_to_num(b)
+    x, y = average_ranks(a), average_ranks(b)
     deviation = x.std() * y.std()
     value = float(((x - x.mean()) * (y - y.mean())).mean() / deviation) if deviation else 0.0
-    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, x, y))
-
-
-def _ranks(a: Array) -> Array:
-    """Return ranks, equal values with their mean rank."""
-    _, places, counts = np.unique(a, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    means: Array = (ends - (counts - 1) / 2)[places]
-    return means
+    return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, a, b))
