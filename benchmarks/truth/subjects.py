@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -102,7 +104,8 @@ def _of_module(
     network.eval()
     plain = folder / "float.onnx"
     size = 1 if case.form == "onnx-1" else 2
-    _export(network, {k: torch.from_numpy(a[:size]) for k, a in arrays.items()}, plain, size > 1)
+    example = {k: torch.from_numpy(a[:size]) for k, a in arrays.items()}
+    _export(network, example, plain, (0,) if size > 1 else (), old=case.form != "torch")
     if case.form != "torch":
         return plain, (plain.name,)
     weights = {k: v.detach().clone().contiguous() for k, v in network.state_dict().items()}
@@ -110,18 +113,29 @@ def _of_module(
     return plain, (pool.source, "--weights", "weights.safetensors")
 
 
-def _export(network: nn.Module, example: Mapping[str, Any], plain: Path, dynamic: bool) -> None:
-    with warnings.catch_warnings():
+def _export(
+    network: nn.Module, example: Mapping[str, Any], plain: Path, axes: tuple[int, ...], old: bool
+) -> None:
+    """Write a network as torch.onnx does: by its default exporter, or by the old one, which takes
+    what the default refuses."""
+    dynamic = torch.export.Dim.DYNAMIC
+    shapes = {"dynamic_shapes": tuple(dict.fromkeys(axes, dynamic) for _ in example)}
+    new = {**shapes, "dynamo": True, "verbose": False}
+    names = {k: {a: f"N{a}" for a in axes} for k in example}
+    previous = {"dynamic_axes": names, "opset_version": OPSET, "dynamo": False}
+
+    def write(options: Mapping[str, Any]) -> None:
+        arguments = (network, tuple(example.values()), str(plain))
+        torch.onnx.export(*arguments, input_names=list(example), **options)
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network,
-            tuple(example.values()),
-            str(plain),
-            input_names=list(example),
-            dynamic_axes={k: {0: "N"} for k in example} if dynamic else None,
-            opset_version=OPSET,
-            dynamo=False,
-        )
+        try:
+            write(previous if old else new)
+        except Exception:
+            if old:
+                raise
+            write(previous)
 
 
 def _of_folder(case: Case, pool: Pool, folder: Path, fitted: Any, new: Any) -> Subject:
@@ -179,20 +193,10 @@ class _Encoder(nn.Module):
 
 def _encoder_file(model: nn.Module, arrays: Arrays, plain: Path) -> Path | None:
     """The encoder as torch.onnx writes it, for its speed; None where torch.onnx cannot."""
-    example = [torch.from_numpy(arrays[n]) for n in ("input_ids", "attention_mask")]
-    axes = {0: "N", 1: "T"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            torch.onnx.export(
-                _Encoder(model),
-                tuple(example),
-                str(plain),
-                input_names=["input_ids", "attention_mask"],
-                dynamic_axes={"input_ids": axes, "attention_mask": axes},
-                opset_version=OPSET,
-                dynamo=False,
-            )
-        except Exception:  # noqa: BLE001  # torch.onnx may raise anything
-            return None
+    names = ("input_ids", "attention_mask")
+    example = {n: torch.from_numpy(arrays[n]).repeat(2, 1) for n in names}
+    try:
+        _export(_Encoder(model), example, plain, (0, 1), old=False)
+    except Exception:  # noqa: BLE001  # torch.onnx may raise anything
+        return None
     return plain
