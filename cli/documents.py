@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from qtool.api.quantized_file import QuantizedFile
 from qtool.backends.onnxruntime.emulation import CpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.quantize import BlockResult
@@ -110,6 +111,22 @@ class ModelFile:
     min_sqnr_met: bool
     metrics: tuple[Metric, ...] = ()
     float_size_bytes: int = 0
+
+    @classmethod
+    def of(cls, file: QuantizedFile) -> ModelFile:
+        """Return the document of a file that was written."""
+        plan, missed = file.model.plan, file.missed
+        return cls(
+            file.path,
+            file.size_bytes,
+            plan.target,
+            plan.recipe.mode,
+            file.speed,
+            min_coverage_met=not missed["min_coverage"],
+            min_sqnr_met=not missed["min_sqnr"],
+            metrics=() if file.accuracy is None else file.accuracy.metrics,
+            float_size_bytes=file.float_size_bytes,
+        )
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.blockwise import Data, convert_by_blocks
 from qtool.cli.command import Command
-from qtool.cli.convert import write
-from qtool.cli.model_folder import folder_name, start_folder
+from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.number_types import Bytes
 
 from qtool.core import formats
@@ -93,21 +92,25 @@ def command(
       qtool quantize examples.digits.network:digits_net \\
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
     """
-    from qtool.core.atomic import check_writable
-    from qtool.core.option_names import IMAGE_LAYOUTS, file_format, suffixes_of
+    from qtool.api.quantize_to_file import (
+        FileTarget,
+        PartInputs,
+        QuantizeOptions,
+        quantize_parts,
+    )
+    from qtool.api.quantized_file import FileOptions
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, check_format
 
-    folder = folder_name(model, output_, layout)
-    if folder is None:
-        check_writable(output_, model, weights, data, suffixes=suffixes_of(format_))
-    check_format(target or DEFAULT, file_format(output_, format_))
+    written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
+    with _usage_errors():
+        place = FileTarget.check(output_, model, written, weights, data)
+    check_format(target or DEFAULT, place.format)
     limit = _memory_of_all_ranks(memory)
     if (needed := _memory_beyond(Path(model), limit, output_)) is not None:
         from qtool.blockwise.memory_plan import block_size
         from qtool.planning.recipe import Recipe
 
-        kind = file_format(output_, format_)
         refused = {
             f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
             "--shape": shape is not None,
@@ -115,8 +118,8 @@ def command(
             "--fix": bool(source_options.context_value("fix")),
             "--labels": labels is not None,
             "--eval-data": eval_data is not None,
-            "a folder as --output": folder is not None,
-            f"--format {kind}": kind != "qdq",
+            "a folder as --output": place.layout is not None,
+            f"--format {place.format}": place.format != "qdq",
             "--interface": interface is not None,
             "--min-coverage": min_coverage is not None,
         }
@@ -129,60 +132,40 @@ def command(
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return
     loaded = sources.load_model(model, weights, with_parts=True)
-    parts = sources.parts_of(loaded, model, folder)
-    writer = None if folder is None else start_folder(model, output_, folder, parts)
-    settings = {
-        "target": target or DEFAULT,
-        "observer": observer or DEFAULT_OBSERVER,
-        "recipe": recipe,
-        "mode": mode,
-        "accuracy": accuracy,
-        "recover": options.names(recover),
-        "format": file_format(output_, format_),
-    }
-    ports = (layout if layout in IMAGE_LAYOUTS else IMAGE_LAYOUTS[0], interface)
-    for part, module in parts.items():
-        inputs, batches = sources.load_inputs(
-            model, module, data, shape, batch_size, labels if eval_data is None else None
-        )
-        evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
-        quantized = _quantize(inputs, batches, dynamic, settings)
-        plan = quantized.plan
-        path, extra = output_, partial(sources.write_companions, model, module)
-        if writer is not None:
-            path, extra = writer.path(part, plan), partial(writer.add, plan)
-        goals = (min_coverage, min_sqnr)
-        write(
-            quantized,
-            path,
-            goals,
-            timing,
-            as_json,
-            format_,
-            external_data,
-            extra,
-            ports,
-            evaluation,
-        )
-
-
-def _quantize(
-    model: Any,
-    batches: Iterable[Any] | None,
-    dynamic: tuple[str, ...],
-    settings: dict[str, Any],
-) -> Any:
-    """Return a quantized model or part of one."""
-    import qtool
-
-    share = None if batches is None else sources.share_of(batches)
-    return qtool.quantize(
-        model,
-        share,
-        dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.progress("calibrating", output.length_of(share)),
-        **settings,
+    parts = sources.parts_of(loaded, model, place.layout)
+    with _usage_errors():
+        writer = place.writer(parts)
+    chosen = QuantizeOptions(
+        target or DEFAULT,
+        observer or DEFAULT_OBSERVER,
+        recipe,
+        mode,
+        accuracy,
+        options.names(recover),
+        sources.parse_dynamic(dynamic),
     )
+
+    def inputs_of(module: Any) -> PartInputs:
+        own = labels if eval_data is None else None
+        inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
+        evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
+        share = None if batches is None else sources.share_of(batches)
+        return PartInputs(inputs, share, evaluation)
+
+    for file in quantize_parts(parts, inputs_of, chosen, place, writer):
+        show_file(file, as_json, model)
+        exit_if_missed(file)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Report options that do not suit each other as click does."""
+    from qtool.core.errors import OptionError
+
+    try:
+        yield
+    except OptionError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _refuse_whole_model(model: str, needed: int, options: Mapping[str, bool]) -> None:

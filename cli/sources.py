@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.number_types import MOST
 from qtool.cli.source_options import NO_DATA, context_value
 
 from qtool.core.formats import quantity
+
+if TYPE_CHECKING:
+    from qtool.api.quantized_file import EvaluationData
 
 _MODEL = f"{__name__}.model"
 
@@ -108,25 +111,18 @@ def _apply_decoder_options(model: Any) -> None:
         click.echo(f"attention stays in single operators: {model.refusal}", err=True)
 
 
-def write_companions(source: str, model: Any, path: Path, *_: object) -> None:
+def write_companions(source: str, model: Any, path: Path) -> None:
     """Write configuration and tokenizer next to the file of a model from a transformers folder."""
-    folder = Path(source)
-    if not folder.is_dir():
-        return
-    from qtool.frontends.huggingface.companion_files import (
-        is_transformers_folder,
-        write_companions,
-    )
+    from qtool.api.model_folder import write_next_to
 
-    if not is_transformers_folder(folder):
-        return
-    report_kept(write_companions(model, folder, path), folder)
+    report_kept(write_next_to(source, model, path), source)
 
 
-def report_kept(files: Iterable[Path], folder: Path) -> None:
+def report_kept(files: Iterable[Path], source: str) -> None:
     """Name files that stayed as they were, since they are not those of a model's folder."""
     for kept in files:
-        click.echo(f"{kept} differs from {folder / kept.name} and stays as it is", err=True)
+        own = Path(source) / kept.name
+        click.echo(f"{kept} differs from {own} and stays as it is", err=True)
 
 
 def empty_model(source: Path) -> Any:
@@ -258,20 +254,6 @@ def _sizes(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-class EvaluationData(NamedTuple):
-    """Data to measure the accuracy of a new file on.
-
-    Attributes:
-        batches: of --eval-data, or of --data.
-        labels: [samples] class numbers; None if there are none.
-        kind: "evaluation" or "calibration".
-    """
-
-    batches: Iterable[Any]
-    labels: Any
-    kind: str
-
-
 def load_evaluation(
     eval_data: str | None,
     labels: str | None,
@@ -284,6 +266,8 @@ def load_evaluation(
     Raises:
         DataError: there is no such data, or no such labels.
     """
+    from qtool.api.quantized_file import EvaluationData
+
     if eval_data is not None:
         batches = load_data(eval_data, batch_size, labels, whole=True)
         return EvaluationData(batches, load_labels(labels, eval_data, batches), "evaluation")

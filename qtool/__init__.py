@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
+    from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
+    from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile, write_file
     from qtool.api.quantized_model import QuantizedModel
     from qtool.api.reports import compare, report
     from qtool.api.tuned_model import TunedModel
@@ -73,6 +75,8 @@ _HOMES = {
     "register_runtime register_target",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
+    "api.quantize_to_file": "QuantizeOptions quantize_to_file",
+    "api.quantized_file": "EvaluationData FileOptions QuantizedFile write_file",
     "api.quantized_model": "QuantizedModel",
     "api.reports": "compare report",
     "api.tuned_model": "TunedModel",
@@ -118,11 +122,13 @@ __all__ = [
     "DataError",
     "EmulationError",
     "Evaluation",
+    "EvaluationData",
     "Exactness",
     "Explanation",
     "ExportError",
     "FileCheck",
     "FileError",
+    "FileOptions",
     "Generation",
     "Goals",
     "KernelError",
@@ -132,6 +138,8 @@ __all__ = [
     "PlanError",
     "QtoolError",
     "QuantPlan",
+    "QuantizeOptions",
+    "QuantizedFile",
     "QuantizedModel",
     "RanksError",
     "Report",
@@ -157,6 +165,7 @@ __all__ = [
     "load_onnx",
     "quantize",
     "quantize_by_blocks",
+    "quantize_to_file",
     "register_format",
     "register_observer",
     "register_operator",
@@ -171,6 +180,7 @@ __all__ = [
     "with_states",
     "within",
     "without_weights",
+    "write_file",
 ]
 
 

@@ -38,6 +38,11 @@ class DataShard:
             return batches
         return itertools.islice(iter(self.data), self.rank, None, self.size)
 
+    @property
+    def dynamic(self) -> Any:
+        """The dynamic dimensions that the data declares; None without."""
+        return getattr(self.data, "dynamic", None)
+
     def whole_texts(self) -> DataShard:
         """Return the shard of the whole texts, see `qtool.core.data.whole_texts`."""
         return replace(self, data=whole_texts(self.data))

@@ -1,0 +1,141 @@
+"""The folder that a model of transformers becomes: files, configuration, card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from qtool.api.quantized_file import QuantizedFile
+from qtool.core.argument_names import argument
+from qtool.core.atomic import check_folders
+from qtool.core.errors import FileError, OptionError
+from qtool.core.option_names import FOLDER_LAYOUTS
+from qtool.core.paths import is_dir
+from qtool.core.summary import Summary
+from qtool.frontends.huggingface.companion_files import (
+    is_transformers_folder,
+    usable_consumers,
+    write_card,
+    write_companions,
+    write_record,
+)
+from qtool.frontends.huggingface.consumers import refusal
+from qtool.frontends.huggingface.folder_layout import GENAI, LAYOUTS, SHARED, FolderLayout
+from qtool.frontends.huggingface.genai_files import write_speech_files
+from qtool.frontends.huggingface.model_card import model_card
+from qtool.planning.plan import QuantPlan
+
+
+def folder_name(source: str | Path | None, output: Path, layout: str | None) -> str | None:
+    """Return the name of the layout of the folder to write; None where one file is asked for.
+
+    Args:
+        source: the model's folder or file, or `package.module:factory`; None for an object.
+        output: path to write.
+        layout: as in `FileOptions`.
+
+    Raises:
+        FileError: the output cannot be written.
+        OptionError: the layout does not suit model or output.
+    """
+    named, from_folder = layout in FOLDER_LAYOUTS, source is not None and is_dir(source)
+    if not named and (output.suffix or not from_folder):
+        return None
+    option = argument("--layout", layout)
+    if source is None or not from_folder:
+        raise OptionError(f"{option} is for a folder of transformers; leave it out")
+    if output.suffix in (".onnx", ".tflite"):
+        raise OptionError(
+            f"{option} is a folder of several files; name it, as {output.with_suffix('')}"
+        )
+    if output.exists() and not output.is_dir():
+        raise FileError(f"cannot write {output}: it is a file; name a folder")
+    if output.exists() and output.samefile(source):
+        raise FileError(f"cannot write {output}: it is an input; name another folder")
+    check_folders(output, output.resolve())
+    return layout if named else SHARED
+
+
+def write_next_to(source: str | Path | None, model: Any, path: Path) -> tuple[Path, ...]:
+    """Write configuration and tokenizer next to the file of a model from a transformers folder.
+
+    Args:
+        source: see `folder_name`; nothing is written for others than such folders.
+        model: as it was loaded.
+        path: of the file that was written.
+
+    Returns:
+        Files that stayed as they were, since they differ from the model's.
+    """
+    if source is None or not is_dir(source) or not is_transformers_folder(Path(source)):
+        return ()
+    return tuple(write_companions(model, Path(source), path))
+
+
+@dataclass
+class FolderWriter:
+    """Writes what lies next to the ONNX files of a folder.
+
+    Attributes:
+        source: the model's folder.
+        folder: that is written.
+        layout: its layout.
+        model: as it was loaded.
+        files: path in the folder -> what was measured.
+        records: path in the folder -> how the file was quantized.
+        parts: name of each part -> path of its file.
+    """
+
+    source: Path
+    folder: Path
+    layout: FolderLayout
+    model: Any
+    files: dict[str, Summary] = field(default_factory=dict)
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def start(
+        cls, source: str | Path, folder: Path, layout: str, parts: Mapping[str, Any]
+    ) -> FolderWriter:
+        """Return a writer for the files of a loaded model.
+
+        Raises:
+            OptionError: the library of the layout does not load such a model.
+        """
+        chosen, model = LAYOUTS[layout], next(iter(parts.values()))
+        if len(chosen.consumers) == 1 and (reason := refusal(layout, model)) is not None:
+            raise OptionError(
+                f"{layout} does not load this model: {reason}; choose another "
+                f"{argument('--layout')}"
+            )
+        return cls(Path(source), folder, chosen, model)
+
+    def path(self, part: str, plan: QuantPlan) -> Path:
+        """Return the path of an ONNX file, whose folder is made.
+
+        Args:
+            part: "encoder" or "decoder"; "" for a model of one part.
+            plan: of the quantized model.
+        """
+        path = self.layout.path(self.folder, part, plan.recipe.mode)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.parts[part] = path
+        return path
+
+    def add(self, file: QuantizedFile) -> QuantizedFile:
+        """Write the other files after an ONNX file, and return it with `QuantizedFile.kept`."""
+        plan, name = file.model.plan, file.path.relative_to(self.folder).as_posix()
+        mode = plan.recipe.mode
+        self.files[name] = file.summary()
+        self.records[name] = {"mode": mode, "target": plan.target}
+        kept = write_companions(self.model, self.source, file.path, self.layout, self.folder, mode)
+        write_record(self.folder, self.records)
+        consumers = usable_consumers(self.layout, self.model)
+        if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
+            config, parts = self.model.config, self.parts
+            write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
+        card = model_card(self.source.resolve().name, self.model, self.files, consumers)
+        return replace(file, kept=(*kept, *write_card(self.folder, card)))

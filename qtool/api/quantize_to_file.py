@@ -1,0 +1,215 @@
+"""From a model and data to the verified, timed and measured file, or the folder of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qtool.api.conversion import quantize
+from qtool.api.model_folder import FolderWriter, folder_name, write_next_to
+from qtool.api.quantized_file import (
+    EvaluationData,
+    FileOptions,
+    QuantizedFile,
+    length_of,
+    write_file,
+)
+from qtool.core.atomic import check_writable
+from qtool.core.errors import OptionError
+from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import track
+from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
+from qtool.frontends.load_model import load_model
+from qtool.planning.targets import DEFAULT, check_format
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """How a model is quantized: the arguments of `qtool.quantize` of these names."""
+
+    target: str = DEFAULT
+    observer: str = DEFAULT_OBSERVER
+    recipe: Any = None
+    mode: str | None = None
+    accuracy: str | None = None
+    recover: tuple[str, ...] | None = None
+    dynamic: DynamicSizes | None = None
+
+
+@dataclass(frozen=True)
+class PartInputs:
+    """A module that becomes a file, and its data.
+
+    Attributes:
+        model: the module, or what `capture_model` made of it.
+        batches: to calibrate it with; None: inputs are distilled, as for `qtool.quantize`.
+        evaluation: to measure its file on; None skips that.
+    """
+
+    model: Any
+    batches: Iterable[Any] | None
+    evaluation: EvaluationData | None = None
+
+
+@dataclass(frozen=True)
+class FileTarget:
+    """Where files go.
+
+    Attributes:
+        path: of the file or folder.
+        source: see `folder_name`.
+        options: how files are written.
+        layout: name of the layout of a folder; None for one file.
+    """
+
+    path: Path
+    source: str | Path | None
+    options: FileOptions
+    layout: str | None
+
+    @classmethod
+    def check(
+        cls, path: Path, source: str | Path | None, options: FileOptions, *inputs: Any
+    ) -> FileTarget:
+        """Return where files go, after checking that they can be written.
+
+        Args:
+            path, source, options: see the attributes.
+            inputs: paths of other inputs, which are not overwritten.
+
+        Raises:
+            FileError: the path cannot be written.
+            OptionError: format, suffix and layout do not suit each other.
+        """
+        layout = folder_name(source, path, options.layout)
+        if layout is None:
+            check_writable(path, source, *inputs, suffixes=suffixes_of(options.format))
+        images = None if options.layout in FOLDER_LAYOUTS else options.layout
+        return cls(path, source, replace(options, layout=images), layout)
+
+    def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:
+        """Return a writer for the folder of a model's parts; None where one file is written.
+
+        Raises:
+            OptionError: the library of the layout does not load such a model.
+        """
+        if self.layout is None:
+            return None
+        assert self.source is not None
+        return FolderWriter.start(self.source, self.path, self.layout, parts)
+
+    @property
+    def format(self) -> str:
+        """Name of the format of the files."""
+        return file_format(self.path, self.options.format)
+
+
+@accepts_paths("path")
+def quantize_to_file(
+    model: Model | Captured | str | Path,
+    data: Iterable[Any] | str | Path | None,
+    path: str | Path,
+    options: QuantizeOptions | None = None,
+    file: FileOptions | None = None,
+    *,
+    weights: str | Path | None = None,
+    task: str | None = None,
+    evaluation: EvaluationData | None = None,
+) -> tuple[QuantizedFile, ...]:
+    """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
+
+    Args:
+        model: as for `quantize`; a text or path is loaded by `load_model`.
+        data: as for `quantize`; a text or path is loaded by `load_data`, for this model.
+        path: the file to write; for a transformers folder also a folder, which gets configuration,
+            tokenizer and a model card, too.
+        options: how the model is quantized.
+        file: how the file is written and timed, and the goals it is judged by.
+        weights, task: as for `load_model`.
+        evaluation: data to measure the accuracy of the file on.
+
+    Returns:
+        The file that was written; of an encoder-decoder two, the encoder first.
+
+    Raises:
+        QtoolError: as for `load_model`, `load_data`, `quantize` and `QuantizedModel.export`.
+        OptionError: a model that becomes two files, and a path that is no folder.
+    """
+    chosen, source = options or QuantizeOptions(), model if isinstance(model, str | Path) else None
+    target = FileTarget.check(Path(path), source, file or FileOptions(), weights)
+    check_format(chosen.target, target.format)
+    loaded = model if source is None else load_model(source, weights, task)
+    folder = source if source is not None and Path(source).is_dir() else None
+
+    def inputs_of(module: Any) -> PartInputs:
+        batches: Any = data
+        if isinstance(data, str | Path):
+            batches = load_data(data, model=module, folder=folder)
+        return PartInputs(module, batches, evaluation)
+
+    parts = parts_of(loaded, target.layout is not None)
+    return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
+
+
+def parts_of(model: Any, is_folder: bool) -> Mapping[str, Any]:
+    """Return the modules that become files of their own; "" names a whole model.
+
+    Args:
+        model: as it was loaded.
+        is_folder: whether a folder is written.
+
+    Raises:
+        OptionError: there are two, and one file is asked for.
+    """
+    if not isinstance(model, EncoderDecoder):
+        return {"": model}
+    if not is_folder:
+        raise OptionError(
+            "the model becomes two files with this task; name a folder, or quantize one of its "
+            "parts alone"
+        )
+    return model.parts
+
+
+def quantize_parts(
+    parts: Mapping[str, Any],
+    inputs_of: Callable[[Any], PartInputs],
+    options: QuantizeOptions,
+    target: FileTarget,
+    writer: FolderWriter | None = None,
+) -> Iterator[QuantizedFile]:
+    """Yield the file of each part of a model, once it is written.
+
+    Args:
+        parts: name -> module; see `parts_of`.
+        inputs_of: loads the data of a module.
+        options: how parts are quantized.
+        target: where files go.
+        writer: of the folder; None where one file is written.
+
+    Raises:
+        QtoolError: as for `quantize_to_file`.
+    """
+    for part, module in parts.items():
+        inputs = inputs_of(module)
+        length = length_of(inputs.batches)
+        settings = dict(vars(options))
+        settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
+        quantized = quantize(
+            inputs.model,
+            inputs.batches,
+            progress=lambda items, total=length: track("calibrating", items, total),
+            format=target.format,
+            **settings,
+        )
+        path = target.path if writer is None else writer.path(part, quantized.plan)
+        file = write_file(quantized, path, target.options, inputs.evaluation)
+        if writer is None:
+            yield replace(file, kept=write_next_to(target.source, module, path))
+        else:
+            yield writer.add(file)

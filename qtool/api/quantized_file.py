@@ -1,0 +1,221 @@
+"""A quantized model as a file: written, verified, timed, measured on data, and judged by goals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from qtool.api.evaluation import measure_accuracy
+from qtool.api.quantized_model import QuantizedModel
+from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.table import format_of, open_file
+from qtool.core.argument_names import argument
+from qtool.core.option_names import file_format
+from qtool.core.progress import track, track_task
+from qtool.core.summary import Summary
+from qtool.evaluation.latency.speedup import Speedup, measure_speedup, untimed_reason
+from qtool.evaluation.measure.accuracy import Accuracy
+from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
+from qtool.planning.mode_titles import plan_title
+from qtool.verification import Verification
+
+_AFTER_ACCURACY = ("integer", "weights", "verified")  # rows of a summary
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How a file is written and measured.
+
+    Attributes:
+        format, external_data, interface: as for `QuantizedModel.export`.
+        layout: "nhwc" or "nchw", as for `QuantizedModel.export`; of a folder the library that it is
+            for, "genai", "optimum", "transformers.js" or "sentence-transformers", or "shared".
+        timing: seconds for the comparison of its speed with float's; 0 skips it.
+        min_coverage: least share of MACs in integer kernels, 0 to 1; None for no goal.
+        min_sqnr: least SQNR of an output in dB; None for no goal.
+    """
+
+    format: str = "qdq"
+    external_data: bool = False
+    layout: str | None = None
+    interface: str | None = None
+    timing: float = 1.0
+    min_coverage: float | None = None
+    min_sqnr: float | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """Data to measure the accuracy of a new file on.
+
+    Attributes:
+        batches: any iterable of batches.
+        labels: [samples] class numbers; None if there are none.
+        kind: "evaluation" or, if the model was calibrated on it, "calibration".
+    """
+
+    batches: Iterable[Any]
+    labels: ArrayLike | None = None
+    kind: str = "evaluation"
+
+
+@dataclass(frozen=True)
+class QuantizedFile:
+    """A file that was written, and what was measured on it.
+
+    Attributes:
+        path: of the file.
+        model: the quantized model that it was written from.
+        verification: its checks, coverage and SQNR.
+        size_bytes: size of the file with its external data.
+        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
+        speed: comparison with the float model; None if it was not timed.
+        untimed: why it was not timed; "" where it was, or nothing was asked for.
+        accuracy: metrics and agreement on the evaluation data; None without.
+        data_kind: see `EvaluationData.kind`.
+        missed: goal -> a sentence if the file misses it, else "".
+        kept: files of a model folder that stayed as they were, since they differ from the model's.
+    """
+
+    path: Path
+    model: QuantizedModel
+    verification: Verification
+    size_bytes: int
+    float_size_bytes: int
+    speed: Speedup | None = None
+    untimed: str = ""
+    accuracy: Accuracy | None = None
+    data_kind: str = ""
+    missed: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[Path, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file meets all goals."""
+        return not any(self.missed.values())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences on the speed and the goals, for the user."""
+        slower = None if self.speed is None else self.speed.warning()
+        goals = (
+            f"{sentence}; the file was written" for sentence in self.missed.values() if sentence
+        )
+        return (*filter(None, [slower]), *goals)
+
+    def summary(self) -> Summary:
+        """Return the result in a few lines."""
+        plan, sizes = self.model.plan, (self.size_bytes, self.float_size_bytes)
+        result = self.verification.summary(str(self.path), f"{plan_title(plan)}, for {plan.target}")
+        rows = [size_row(*sizes)]
+        if self.speed is not None:
+            rows += self.speed.rows()
+        elif self.untimed:
+            rows.append(("speed", f"not measured: {self.untimed}"))
+        warnings = [*growth_warning(*sizes), *result.warnings]
+        before = [row for row in result.rows if row[0] not in _AFTER_ACCURACY]
+        if self.accuracy is not None:
+            where = " (calibration data)" if self.data_kind == "calibration" else ""
+            before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
+            warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
+        after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
+        notes = (*self.model.notes, *result.notes)
+        return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
+
+    def details(self) -> str:
+        """Return the verification and the timing in full."""
+        speed = [] if self.speed is None else [str(self.speed)]
+        return "\n".join([self.verification.details(), *speed])
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.summary()), *self.warnings])
+
+
+def write_file(
+    quantized: QuantizedModel,
+    path: str | Path,
+    options: FileOptions | None = None,
+    evaluation: EvaluationData | None = None,
+) -> QuantizedFile:
+    """Write a quantized model, verify it, and measure the file.
+
+    Args:
+        quantized: the result of `quantize` or `convert`.
+        path: the file to write.
+        options: format, timing and goals.
+        evaluation: data to measure its accuracy on; None skips that.
+
+    Raises:
+        ExportError, FileError, VerificationError: as for `QuantizedModel.export`.
+        DataError: unusable evaluation data.
+    """
+    place, options = Path(path), options or FileOptions()
+    with track_task("exporting and verifying"):
+        result = quantized.export(
+            place,
+            format=options.format,
+            external_data=options.external_data,
+            layout=options.layout or "nhwc",
+            interface=options.interface,
+            timing=0,
+        )
+    assert result is not None
+    speed, untimed = None, ""
+    if options.timing:
+        untimed = untimed_reason(quantized.plan.target, place.suffix.lower())
+        if not untimed:
+            with track_task("timing"):
+                speed = measure_speedup(quantized, place, seconds=options.timing)
+    accuracy = None
+    if evaluation is not None:
+        accuracy = measure_accuracy(
+            quantized,
+            place,
+            evaluation.batches,
+            evaluation.labels,
+            progress=lambda items: track("evaluating", items, length_of(items)),
+        )
+    is_onnx = format_of(file_format(place, options.format)) is ONNX
+    files = open_file(place).parts if is_onnx else [place]
+    timed = 0 if speed is None else speed.float_bytes
+    return QuantizedFile(
+        place,
+        quantized,
+        result,
+        sum(f.stat().st_size for f in files),
+        quantized.captured.file_bytes or timed or quantized.float_bytes,
+        speed,
+        untimed,
+        accuracy,
+        "" if evaluation is None else evaluation.kind,
+        _missed(result, options),
+    )
+
+
+def length_of(data: Any) -> int | None:
+    """Return the number of batches, or None if the data has no length."""
+    try:
+        return len(data)
+    except Exception:  # noqa: BLE001  # the user's code may raise anything
+        return None
+
+
+def _missed(result: Verification, options: FileOptions) -> dict[str, str]:
+    """Return goal -> a sentence if it was missed, else an empty text."""
+    worst, least = result.fidelity.worst, options.min_sqnr
+    coverage = sqnr = ""
+    if options.min_coverage is not None:
+        named = argument("--min-coverage", _shortest(options.min_coverage))
+        coverage = result.coverage.missed(options.min_coverage, named)
+    if least is not None and not worst >= least:
+        sqnr = f"SQNR is {worst:.1f} dB, below {argument('--min-sqnr', _shortest(least))}"
+    return {"min_coverage": coverage, "min_sqnr": sqnr}
+
+
+def _shortest(number: float) -> float:
+    """Return a number that is printed without ".0"."""
+    return int(number) if number == int(number) else number
