@@ -21,6 +21,7 @@ from qtool.core.errors import OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track
+from qtool.core.types import Progress
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
@@ -197,13 +198,12 @@ def quantize_parts(
     """
     for part, module in parts.items():
         inputs = inputs_of(module)
-        length = length_of(inputs.batches)
         settings = dict(vars(options))
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         quantized = quantize(
             inputs.model,
             inputs.batches,
-            progress=lambda items, total=length: track("calibrating", items, total),
+            progress=_progress_of(inputs.batches),
             format=target.format,
             **settings,
         )
@@ -213,3 +213,8 @@ def quantize_parts(
             yield replace(file, kept=write_next_to(target.source, module, path))
         else:
             yield writer.add(file)
+
+
+def _progress_of(batches: Any) -> Progress:
+    length = length_of(batches)
+    return lambda items: track("calibrating", items, length)

@@ -142,7 +142,7 @@ def test_a_file_that_is_slower_than_float_is_warned_of(
         (Timing(1, 1, 9, 1.0, (spread, spread), (even, even)),),
         (NodeTime("head", ("Gemm", "QGemm"), (1.0, 9.0)),),
     )
-    monkeypatch.setattr("qtool.evaluation.latency.speedup.measure_speedup", lambda *_, **__: found)
+    monkeypatch.setattr("qtool.api.quantized_file.measure_speedup", lambda *_, **__: found)
     call = ("quantize", UP, "--data", f"{M}images", "-o", "up.onnx")
     result = cli(*call)
     assert "slower than float here (0.50x, batch 1, 1 thread)" in result.stderr
