@@ -18,33 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # benchmarks/rows.py, run as a script
 
-from benchmarks.fresh_process import run_fresh
 from benchmarks.packages.networks import NETWORKS
 from benchmarks.packages.one_network import measure
 from benchmarks.packages.page import page
-from benchmarks.rows import rows_of, write
-from benchmarks.truth_audit import label_of
-
-
-def _run(name: str, count: int, options: argparse.Namespace, done: Path) -> None:
-    if any(row["outcome"] != "failed" for row in rows_of(done, [f"{name}.{count}"])):
-        return
-    words = ["--alone", name, "--samples", str(count), "--python", options.python]
-    try:
-        row = dict(run_fresh(__file__, str(done), *words, "--packages", str(options.packages)))
-    except subprocess.CalledProcessError as error:
-        print(f"{name}.{count}: no row, exit code {error.returncode}", flush=True)
-        return
-    done.mkdir(parents=True, exist_ok=True)
-    write(done, row)
-    print(f"{name}.{count}: {row['outcome']} {row.get('error', '')}", flush=True)
+from benchmarks.rows import add_row, label_of, rows_by_label
 
 
 def _alone(options: argparse.Namespace) -> None:
@@ -78,7 +61,8 @@ def main() -> None:
     if options.alone:
         _alone(options)
         return
-    label = options.label or label_of(options.python)
+    done = options.folder / (options.label or label_of(options.python))
+    places = ["--python", options.python, "--packages", str(options.packages)]
     for count in map(int, options.samples.split(",")):
         for name, network in NETWORKS.items():
             if not any(word in name for word in options.only.split(",")):
@@ -86,12 +70,11 @@ def main() -> None:
             if not (options.packages / network.file).exists():
                 print(f"{name}: left out, {network.file} is not there", flush=True)
                 continue
-            _run(name, count, options, options.folder / label)
+            words = [str(done), "--alone", name, "--samples", str(count), *places]
+            add_row(done, f"{name}.{count}", __file__, *words)
     if options.page:
-        labels = sorted(p.name for p in options.folder.iterdir() if p.is_dir())
         names = [f"{n}.{c}" for n in NETWORKS for c in map(int, options.samples.split(","))]
-        measured = {x: rows_of(options.folder / x, names) for x in labels}
-        options.page.write_text(page({k: v for k, v in measured.items() if v}), encoding="utf-8")
+        options.page.write_text(page(rows_by_label(options.folder, names)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -29,25 +28,11 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))  # benchmarks/rows.py, run as a script
 
-from benchmarks.fresh_process import run_fresh
-from benchmarks.rows import rows_of, write
+from benchmarks.rows import add_row, has_row, label_of, rows_by_label
 from benchmarks.truth.cases import CASES, PAIRS, Case
 from benchmarks.truth.one_case import measure
 from benchmarks.truth.page import page
 from benchmarks.truth.pools import Folders, pools
-
-WHERE = "import qtool, pathlib; print(pathlib.Path(qtool.__file__).parent)"
-
-
-def label_of(python: str) -> str:
-    """The commit of the checkout that an interpreter imports qtool from."""
-
-    def printed(*words: str) -> str:
-        aside = tempfile.gettempdir()  # a folder without a qtool of its own
-        done = subprocess.run(words, cwd=aside, check=True, text=True, capture_output=True)
-        return done.stdout.strip()
-
-    return printed("git", "-C", printed(python, "-c", WHERE), "rev-parse", "--short=8", "HEAD")
 
 
 def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
@@ -61,7 +46,7 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
         pool = known[case.network]
         files = [f for f in (pool.weights, pool.source) if "/" in f]
         wanted = any(word in case.name for word in options.only.split(","))
-        if wanted and not _has_row(case, done):
+        if wanted and not has_row(done, case.name):
             if all(Path(f).exists() for f in files):
                 chosen.append(case)
             else:
@@ -75,23 +60,10 @@ def _with_pairs() -> tuple[Case, ...]:
     return tuple({case.name: case for case in (*CASES, *paired)}.values())
 
 
-def _has_row(case: Case, done: Path) -> bool:
-    return any(row["outcome"] != "failed" for row in rows_of(done, [case.name]))
-
-
 def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
-    if _has_row(case, done):
-        return  # by another process, in the meantime
-    words = ["--alone", case.name, "--python", options.python]
+    words = [str(done), "--alone", case.name, "--python", options.python]
     words += ["--packages", str(options.packages), "--realdata", str(options.realdata)]
-    try:
-        row = dict(run_fresh(__file__, str(done), *words))
-    except subprocess.CalledProcessError as error:
-        print(f"{case.name}: no row, exit code {error.returncode}", flush=True)
-        return
-    done.mkdir(parents=True, exist_ok=True)
-    write(done, row)
-    print(f"{case.name}: {row['outcome']} {row.get('error', '')}", flush=True)
+    add_row(done, case.name, __file__, *words)
 
 
 def _alone(options: argparse.Namespace) -> None:
@@ -126,10 +98,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as executor:
         list(executor.map(lambda c: _run(c, options, done), _chosen(options, done)))
     if options.page:
-        labels = sorted(p.name for p in options.folder.iterdir() if p.is_dir())
-        names = [c.name for c in _with_pairs()]
-        measured = {n: rows_of(options.folder / n, names) for n in labels}
-        options.page.write_text(page({k: v for k, v in measured.items() if v}), encoding="utf-8")
+        measured = rows_by_label(options.folder, [c.name for c in _with_pairs()])
+        options.page.write_text(page(measured), encoding="utf-8")
 
 
 if __name__ == "__main__":
