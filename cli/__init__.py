@@ -105,11 +105,11 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with clean_shutdown():  # also during the imports, which take seconds
-                from qtool.cli.progress import show_stage
+                from qtool.cli.progress import display
 
                 from qtool.core.progress import show_progress
 
-                with options_in_messages(), show_progress(show_stage):
+                with options_in_messages(), show_progress(display):
                     return run_on_all_ranks(lambda: super(_Group, self).invoke(ctx))
         except click.ClickException as error:
             if ctx.meta[JSON]:

@@ -12,12 +12,12 @@ from typing import Any
 import click
 from qtool.cli import envelope
 from qtool.cli.command import QUIET, VERBOSE
-from qtool.cli.progress import length_of, logged_texts, meta
+from qtool.cli.progress import logged_texts, meta
 from rich.console import Console
 from rich.text import Text
 
 from qtool.core.formats import printable
-from qtool.core.progress import track, track_task
+from qtool.core.progress import length_of, track, track_task
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 
@@ -42,7 +42,7 @@ def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterato
         title: name of the stage.
         total: number of items; None: the length of the iterable, if it has one.
     """
-    return lambda items: iter(track(title, items, total))
+    return lambda items: track(title, items, total)
 
 
 def status(title: str) -> AbstractContextManager[None]:

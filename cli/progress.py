@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -36,50 +36,25 @@ FIRST_LINE, NEXT_LINES = 10.0, 30.0  # seconds until a stage without end tells h
 errors = Console(stderr=True)
 
 
-def show_stage(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a function that iterates and shows the progress of a stage.
-
-    Args:
-        title: name of the stage.
-        total: number of items; None: the length of the iterable, if it has one.
-    """
-
-    def iterate(items: Iterable[Any]) -> Iterator[Any]:
-        length = length_of(items) if total is None else total
-        with _style()(title, length) as advance:
-            for item in items:
-                yield item
-                advance()
-
-    return iterate
-
-
 def _total(total: int | None, done: int) -> int | None:
     """Return None once there are more items than were announced: batches of a model with a fixed
     number of samples are split."""
     return None if total is None or done > total else total
 
 
-def _style() -> Callable[[str, int | None], AbstractContextManager[Callable[[], None]]]:
+def display(title: str, total: int | None) -> AbstractContextManager[Callable[[], None]]:
+    """Show a stage as the options and the terminal ask for, see `qtool.core.progress.Display`."""
     if meta().get(JSON):
-        return _events
+        return _events(title, total)
     if meta().get(QUIET):
-        return lambda title, total: nullcontext(lambda: None)  # noqa: ARG005  # a style's signature
-    return _bar if errors.is_terminal else _lines
+        return nullcontext(lambda: None)
+    return (_bar if errors.is_terminal else _lines)(title, total)
 
 
 def meta() -> dict[str, Any]:
     """Return the settings of the command that runs; an empty dict if there is none."""
     context = click.get_current_context(silent=True)
     return {} if context is None else context.meta
-
-
-def length_of(data: Any) -> int | None:
-    """Return the number of batches, or None if the data has no length."""
-    try:
-        return len(data)
-    except Exception:  # noqa: BLE001  # the user's code may raise anything
-        return None
 
 
 _tasks: list[tuple[Progress, TaskID]] = []  # outermost first

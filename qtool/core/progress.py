@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -19,7 +19,11 @@ T = TypeVar("T")
 Bars = Callable[[str, int | None], Callable[[Iterable[Any]], Iterable[Any]]]
 """(title, number of items or None) -> function that wraps an iterable."""
 
-_BARS: ContextVar[Bars | None] = ContextVar("bars", default=None)
+Display = Callable[[str, int | None], AbstractContextManager[Callable[[], None]]]
+"""(title, number of items or None) -> shows a stage; its value is called after each item."""
+
+
+_DISPLAY: ContextVar[Display | None] = ContextVar("display", default=None)
 
 
 class _Stages(threading.local):
@@ -33,17 +37,13 @@ _stages = _Stages()
 
 
 @contextmanager
-def show_progress(bars: Bars) -> Iterator[None]:
-    """Show the progress of work in this context; work may be nested.
-
-    Args:
-        bars: makes the bar of a stage.
-    """
-    token = _BARS.set(bars)
+def show_progress(display: Display) -> Iterator[None]:
+    """Show the progress of work in this context; work may be nested."""
+    token = _DISPLAY.set(display)
     try:
         yield
     finally:
-        _BARS.reset(token)
+        _DISPLAY.reset(token)
 
 
 def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable[Any]]:
@@ -51,10 +51,31 @@ def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable
     return lambda items: items
 
 
-def track(title: str, items: Iterable[T], total: int | None = None) -> Iterable[T]:
-    """Return the items, with progress shown as they are consumed, and logged at the end."""
-    bars = _BARS.get()
-    return _log_stage(title, items if bars is None else bars(title, total)(items))
+def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield the items, with progress shown as they are consumed, and logged at the end.
+
+    Args:
+        title: name of the stage.
+        items: of any kind.
+        total: number of items; None: the length of the iterable, if it has one.
+    """
+    display = _DISPLAY.get()
+    shown: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
+    if display is not None:
+        shown = display(title, length_of(items) if total is None else total)
+    stage, count, start = object(), 0, time.monotonic()
+    level = logging.DEBUG if _stages.open else logging.INFO
+    _stages.open.append(stage)
+    try:
+        with shown as advance:
+            for item in items:
+                yield item
+                count += 1
+                advance()
+    finally:
+        _stages.open.remove(stage)
+    steps = f" ({count} steps)" if count > 1 else ""
+    LOGGER.log(level, "%s: %.1f s%s", title, time.monotonic() - start, steps)
 
 
 @contextmanager
@@ -64,15 +85,9 @@ def track_task(title: str) -> Iterator[None]:
         yield
 
 
-def _log_stage(title: str, items: Iterable[T]) -> Iterator[T]:
-    stage, count, start = object(), 0, time.monotonic()
-    level = logging.DEBUG if _stages.open else logging.INFO
-    _stages.open.append(stage)
+def length_of(data: Any) -> int | None:
+    """Return the number of batches, or None if the data has no length."""
     try:
-        for item in items:
-            yield item
-            count += 1
-    finally:
-        _stages.open.remove(stage)
-    steps = f" ({count} steps)" if count > 1 else ""
-    LOGGER.log(level, "%s: %.1f s%s", title, time.monotonic() - start, steps)
+        return len(data)
+    except Exception:  # noqa: BLE001  # the user's code may raise anything
+        return None

@@ -14,6 +14,7 @@ from qtool.cli import output, progress
 from qtool.cli.command import JSON, QUIET, VERBOSE
 from rich.console import Console
 
+from qtool.core.progress import show_progress, track
 from qtool.core.summary import Summary
 from tests.cli.conftest import DIGITS, Cli
 
@@ -21,16 +22,22 @@ DATA = ("--data", "calib_data/digits")
 
 
 def nested() -> None:
-    for item in progress.show_stage("outer", None)([1, 2]):
-        for _ in progress.show_stage("inner", 3)(iter(range(3))):
-            assert item
-            if progress._tasks:
-                bar = progress._tasks[0][0]
-                shown.append([t.description for t in bar.tasks if t.visible])
+    with show_progress(progress.display):
+        for item in track("outer", [1, 2]):
+            for _ in track("inner", iter(range(3)), 3):
+                assert item
+                if progress._tasks:
+                    bar = progress._tasks[0][0]
+                    shown.append([t.description for t in bar.tasks if t.visible])
     assert progress._tasks == []
 
 
 shown: list[Any] = []
+
+
+def run(title: str, count: int, total: int | None) -> None:
+    with show_progress(progress.display):
+        assert list(track(title, iter(range(count)), total)) == list(range(count))
 
 
 def test_on_a_terminal_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +56,7 @@ def test_elsewhere_long_stages_tell_how_far_they_are(
     nested()
     assert (capsys.readouterr().err, shown) == ("", [])
     monkeypatch.setattr(progress, "FIRST_LINE", 0)
-    list(progress.show_stage("work", 3)(iter(range(3))))
+    run("work", 3, 3)
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 1 of 3 after .*s, .*s left", line)
 
@@ -59,13 +66,13 @@ def test_more_items_than_announced_leave_no_end(
 ) -> None:
     monkeypatch.setattr(progress, "FIRST_LINE", 0)
     monkeypatch.setattr(progress, "NEXT_LINES", 0)
-    list(progress.show_stage("work", 2)(iter(range(3))))
+    run("work", 3, 2)
     *_, line = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"work: 3 after .*s", line)
     monkeypatch.setattr(progress, "EVENT_SECONDS", 0)
     with click.Context(click.Command("any")) as context:
         context.meta[JSON] = True
-        list(progress.show_stage("work", 2)(iter(range(3))))
+        run("work", 3, 2)
     last = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert (last["done"], last["total"], last["left"]) == (3, None, None)
 
@@ -134,8 +141,8 @@ def test_with_json_there_are_events(
     monkeypatch.setattr(progress, "EVENT_SECONDS", 0)
     with click.Context(click.Command("any")) as context:
         context.meta[JSON] = True
-        list(progress.show_stage("work", 3)(iter(range(3))))
-        list(progress.show_stage("more", None)(iter(range(1))))
+        run("work", 3, 3)
+        run("more", 1, None)
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(e["step"], e["done"], e["total"]) for e in events] == [
         *(("work", n, 3) for n in range(4)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -25,22 +26,19 @@ def test_stages_are_logged_whether_or_not_they_are_shown(caplog: pytest.LogCaptu
 def test_work_in_work_is_shown() -> None:
     seen: list[str] = []
 
-    def bars(title: str, total: int | None) -> Callable[[Iterable[int]], Iterator[int]]:
-        def around(items: Iterable[int]) -> Iterator[int]:
-            for item in items:
-                seen.append(f"{title} {item} of {total}")
-                yield item
-            seen.append(f"{title} done")
+    @contextmanager
+    def display(title: str, total: int | None) -> Iterator[Callable[[], None]]:
+        seen.append(f"{title} of {total}")
+        yield lambda: seen.append(f"{title} advanced")
+        seen.append(f"{title} done")
 
-        return around
-
-    with show_progress(bars):
+    with show_progress(display):
         with track_task("all"):
-            assert list(track("part", [1, 2], 2)) == [1, 2]
+            assert list(track("part", [1, 2])) == [1, 2]
         with pytest.raises(ValueError, match="bad"), track_task("rest"):
             raise ValueError("bad")
     assert list(track("later", [3])) == [3]
     assert seen == [
-        "all None of None", "part 1 of 2", "part 2 of 2", "part done", "all done",
-        "rest None of None",
+        "all of None", "part of 2", "part advanced", "part advanced", "part done",
+        "all advanced", "all done", "rest of None",
     ]  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,18 +118,18 @@ def test_what_is_further_on_samples_kept_aside_is_left_out(monkeypatch: pytest.M
 
 
 def raising(error: type[BaseException], after: int) -> Any:
-    """Bars that end the work called learning after so many rounds."""
+    """A display that ends the work called learning after so many rounds."""
 
-    def bars(title: str, total: int | None) -> Any:
-        def around(items: Iterable[Any]) -> Iterator[Any]:
-            for i, item in enumerate(items):
-                if title == "learning" and i == after:
-                    raise error
-                yield item
+    def display(title: str, total: int | None) -> Any:
+        rounds = itertools.count(1)
 
-        return around
+        def advance() -> None:
+            if title == "learning" and next(rounds) == after:
+                raise error
 
-    return bars
+        return nullcontext(advance)
+
+    return display
 
 
 class Ended(KeyboardInterrupt):
