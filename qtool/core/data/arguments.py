@@ -68,21 +68,18 @@ class Arguments:
         Labels are left out unless they are required. The only entry is taken for the only required
         argument, whatever its key.
         """
+        notes = []
         labels = [k for k in batch.kwargs if k in LABELS and k not in self.required]
-        if not labels or len(labels) == len(batch.kwargs):
-            return self._renamed(batch)
-        rest = Batch(batch.args, {k: v for k, v in batch.kwargs.items() if k not in labels})
-        rest, renamed = self._renamed(rest)
-        note = f"'{', '.join(labels)}' in the batches is left out: labels are no input"
-        return rest, note if renamed is None else f"{note}; {renamed}"
-
-    def _renamed(self, batch: Batch) -> tuple[Batch, str | None]:
+        if labels and len(labels) < len(batch.kwargs):
+            batch = Batch(batch.args, {k: v for k, v in batch.kwargs.items() if k not in labels})
+            notes.append(f"'{', '.join(labels)}' in the batches is left out: labels are no input")
         key = next(iter(batch.kwargs), "")
         only = len(batch.kwargs) == len(self.required) == 1 and not batch.args
-        if not only or self.names is None or key in self.names:
-            return batch, None
-        (name,) = self.required
-        return Batch((batch.kwargs[key],)), f"'{key}' in the batches is the input '{name}'"
+        if only and self.names is not None and key not in self.names:
+            (name,) = self.required
+            batch = Batch((batch.kwargs[key],))
+            notes.append(f"'{key}' in the batches is the input '{name}'")
+        return batch, "; ".join(notes) or None
 
 
 def _input_names(model: nn.Module) -> frozenset[str]:

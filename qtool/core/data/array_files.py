@@ -70,6 +70,12 @@ class ArrayFiles:
         return even_positions(sum(self._lengths()), self.samples)
 
     @property
+    def sample_count(self) -> int:
+        """Number of samples in all batches."""
+        positions = self.positions
+        return sum(self._lengths()) if positions is None else len(positions)
+
+    @property
     def name(self) -> str:
         """A text that differs if the files, their sizes or the batches do."""
         files = [(f.name, f.stat().st_size) for f in self.files()]
@@ -97,8 +103,7 @@ class ArrayFiles:
         """Yield the arrays of each file, and the rows of it to use."""
         positions, before = self.positions, 0
         for file in self.files():
-            arrays = self._read(file)
-            count = _length(arrays, file)
+            arrays, count = self._read(file)
             if positions is None:
                 yield arrays, range(count)
             else:
@@ -107,14 +112,20 @@ class ArrayFiles:
             before += count
 
     def _lengths(self) -> list[int]:
-        return [_length(self._read(file), file) for file in self.files()]
+        return [self._read(file)[1] for file in self.files()]
 
-    def _read(self, file: Path) -> dict[str, np.ndarray[Any, Any]]:
-        arrays = read_arrays(file)
-        inputs = {k: a for k, a in arrays.items() if k not in self.exclude}
-        if not inputs:
+    def _read(self, file: Path) -> tuple[dict[str, np.ndarray[Any, Any]], int]:
+        """Return the arrays of a file that are inputs, and how many samples they have."""
+        arrays = {k: a for k, a in read_arrays(file).items() if k not in self.exclude}
+        if not arrays:
             raise DataError(f"{file} holds no array of inputs")
-        return inputs
+        if scalars := [k for k, a in arrays.items() if not a.ndim]:
+            name = f"array '{scalars[0]}'" if scalars[0] else "its array"
+            raise DataError(f"{file}: {name} is a single number, not a list of samples")
+        lengths = {k: len(a) for k, a in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")
+        return arrays, next(iter(lengths.values()))
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -166,16 +177,3 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
     if len(arrays) > 1 and "labels" not in arrays:
         raise DataError(f"{key} holds {', '.join(arrays)}; name the one with the labels 'labels'")
     return arrays.get("labels", next(iter(arrays.values())))
-
-
-def _array(name: str) -> str:
-    return f"array '{name}'" if name else "its array"
-
-
-def _length(arrays: dict[str, np.ndarray[Any, Any]], file: Path) -> int:
-    if scalars := [k for k, a in arrays.items() if not a.ndim]:
-        raise DataError(f"{file}: {_array(scalars[0])} is a single number, not a list of samples")
-    lengths = {k: len(a) for k, a in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"{file}: its arrays have different numbers of samples: {lengths}")
-    return next(iter(lengths.values()))

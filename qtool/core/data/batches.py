@@ -43,24 +43,27 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
     if isinstance(item, Batch):
         return item
     if isinstance(item, torch.Tensor | np.ndarray):
-        return Batch((_tensor(item),))
+        return Batch((to_tensor(item),))
     if isinstance(item, Mapping):
-        return Batch((), {str(k): pytree.tree_map(_tensor, v) for k, v in item.items()})
+        return Batch((), {str(k): pytree.tree_map(to_tensor, v) for k, v in item.items()})
     if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
         used = item if accepts is None else item[:accepts]
-        return Batch(tuple(pytree.tree_map(_tensor, v) for v in used))
+        return Batch(tuple(pytree.tree_map(to_tensor, v) for v in used))
     raise DataError(
         f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors "
         "(images through a transform, texts through a tokenizer)"
     )
 
 
-def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Batch]:
+def batches(
+    data: Iterable[Any], model: nn.Module | None = None, size: int | None = None
+) -> Iterator[Batch]:
     """Yield the batches of any iterable.
 
     Args:
         data: items as `to_batch` takes them.
         model: whose forward says how many entries of a tuple are arguments.
+        size: number of samples of each batch; None: as the model, or else the data, has it.
 
     Entries of dicts that are labels are left out, unless forward requires them; so are the last
     ones of a tuple longer than the arguments. See `Arguments`.
@@ -92,7 +95,7 @@ def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Bat
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}") from error
-    size, stream = fixed_batch_size(model), _read(iterator, model)
+    size, stream = size or fixed_batch_size(model), _read(iterator, model)
     return stream if size is None else in_batches_of(size, stream)
 
 
@@ -136,30 +139,32 @@ def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
             raise
         except (Exception, SystemExit) as error:
             raise DataError(f"reading batch {index} failed: {describe(error)}") from error
-        batch, note = arguments.of_batch(fixed.remove(to_batch(item, accepts), index))
+        batch = to_batch(item, accepts)
+        if fixed.values:
+            batch = fixed.remove(batch, index)
+        batch, note = arguments.of_batch(batch)
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
         yield batch
 
 
-def _tensor(x: Any) -> Any:
-    """Return an array as a tensor, and one of torch.inference_mode, which torch.export does not
-    take, as a copy; anything else unchanged."""
-    if isinstance(x, torch.Tensor) and x.is_inference():
-        return x.clone()
-    return to_tensor(x) if isinstance(x, np.ndarray) else x
+def to_tensor(value: Any) -> Any:
+    """Return an array as a tensor, copied if torch cannot use its memory (read-only, byte order).
 
-
-def to_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return the array as a tensor, copied if torch cannot use its memory (read-only, byte order).
+    A tensor of torch.inference_mode, which torch.export does not take, is copied, too; anything
+    else is returned unchanged.
 
     Raises:
         DataError: torch has no such type (text, objects).
     """
+    if isinstance(value, torch.Tensor) and value.is_inference():
+        return value.clone()
+    if not isinstance(value, np.ndarray):
+        return value
     try:
-        native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
         return torch.from_numpy(native)
     except TypeError as error:
         raise DataError(
-            f"an array of type {array.dtype} cannot be a model input; give numbers"
+            f"an array of type {value.dtype} cannot be a model input; give numbers"
         ) from error

@@ -45,8 +45,6 @@ class FixedInputs:
         Raises:
             DataError: it gives another value for one.
         """
-        if not self.values:
-            return batch
         named = {k: v for k, v in batch.kwargs.items() if k in self.values}
         args = batch.args
         if len(args) == len(self.order) and all(
