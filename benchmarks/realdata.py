@@ -69,7 +69,7 @@ def measure(
     arrays = Feeder(plain).arrays(network.timed, 0)
     ratio = {}
     for n in (1, 32):
-        inputs = resized(plain, arrays, n) or arrays
+        inputs = resized([plain], arrays, n)
         timing = time_files([plain, file], inputs, seconds=options.seconds)
         ratio[n] = timing.ratios[1].median
     if network.metric is None:

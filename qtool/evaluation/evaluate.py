@@ -19,7 +19,7 @@ from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.core.summary import Result, Summary
 from qtool.distributed import current
-from qtool.evaluation.latency.baseline import Baseline, one_run, runtime_of
+from qtool.evaluation.latency.baseline import Baseline, runtime_of
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows
 from qtool.evaluation.measure.accuracy import summarize
@@ -27,7 +27,7 @@ from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.metrics import Metric, user_metrics
-from qtool.evaluation.model_inputs import Feeder, check_same_inputs
+from qtool.evaluation.model_inputs import Feeder, check_same_inputs, resized
 from qtool.evaluation.summary_rows import (
     agreement_row,
     growth_warning,
@@ -198,7 +198,7 @@ def evaluate_files(
     compared = (float_file if baseline is None else baseline.timed, int8_file)
     timings = tuple(
         phase.time(compared, threads=threads, runtime=runtime, seconds=seconds)
-        for phase in phases(compared[0], one_run(compared, arrays))
+        for phase in phases(compared[0], resized(compared, arrays))
     )
     opened = (open_file(float_file), open_file(int8_file))
     coverages = (None, opened[1].coverage() if opened[1].is_quantized else None)

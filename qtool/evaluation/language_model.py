@@ -14,6 +14,9 @@ from qtool.core.types import Array
 POSITIONS, CACHE, LOGITS = "position_ids", "past", "logits"
 """Names of inputs and outputs in the files of transformers; those of a cache begin with CACHE."""
 
+_NO_TOKENS = (MASK, POSITIONS, "token_type_ids")
+"""Names of other integers [samples, tokens]."""
+
 SAME = 1e-5
 """Relative difference of logits up to which a later token counts as without influence."""
 
@@ -109,7 +112,8 @@ def find_language_model(model: Session, arrays: Sequence[Array]) -> LanguageMode
         arrays: a batch in the order of the file's inputs.
     """
     names = [i.name for i in model.inputs]
-    ids = _token_ids(names, arrays)
+    integers = (i for i, a in enumerate(arrays) if a.dtype.kind in "iu" and a.ndim == 2)
+    ids = next((i for i in integers if names[i] not in _NO_TOKENS), None)
     if ids is None or arrays[ids].shape[1] < 2:
         return None
     mask = names.index(MASK) if MASK in names else None
@@ -122,15 +126,6 @@ def find_language_model(model: Session, arrays: Sequence[Array]) -> LanguageMode
         return None
     candidate = LanguageModel(ids, mask, positions, cache, logits)
     return candidate if _is_causal(candidate, model, one, outputs[logits]) else None
-
-
-def _token_ids(names: Sequence[str], arrays: Sequence[Array]) -> int | None:
-    """Return the index of the token ids: the first integers [samples, tokens] that are no mask."""
-    others = (MASK, POSITIONS, "token_type_ids")
-    for i, (name, array) in enumerate(zip(names, arrays, strict=True)):
-        if array.dtype.kind in "iu" and array.ndim == 2 and name not in others:
-            return i
-    return None
 
 
 def _first_sample(model: Session, arrays: Sequence[Array]) -> list[Array]:

@@ -15,7 +15,6 @@ from qtool.backends.table import open_file, open_model
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.fixed_batches import in_batches_of
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.graph import Input
@@ -43,19 +42,20 @@ _CACHE = "past_key_values"
 
 
 class Feeder:
-    """The inputs of a file; converts batches to arrays for them."""
+    """The inputs of a file; converts batches to arrays for them.
+
+    Attributes:
+        inputs: in order.
+        batch_size: the number of samples that the file takes; None if it is not fixed.
+    """
 
     def __init__(self, file: str | Path | Session) -> None:
         self.inputs = (open_model(file) if isinstance(file, str | Path) else file).inputs
         names = frozenset(i.name for i in self.inputs)
         self._arguments = Arguments(None, names, names)
-
-    def batches(self, data: Iterable[Any]) -> Iterator[Batch]:
-        """Yield the user's batches; of the file's own size, if that is fixed."""
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
-        stream = batches(data)
-        return in_batches_of(size, stream) if isinstance(size, int) and size > 0 else stream
+        self.batch_size = size if isinstance(size, int) and size > 0 else None
 
     def arrays(self, item: Any, index: int) -> list[Array]:
         """Return one batch as arrays in the order of the file's inputs.
@@ -167,12 +167,19 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
     return group_names([f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs])
 
 
-def resized(file: Path, arrays: Sequence[Array], size: int) -> list[Array] | None:
-    """Return a batch cut or repeated to `size` samples; None if the file has another fixed size."""
-    inputs = open_model(file).inputs
-    fixed = [i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)]
-    if any(f != size for f in fixed):
-        return None
+def resized(
+    files: Sequence[str | Path], arrays: Sequence[Array], size: int | None = None
+) -> list[Array]:
+    """Return a batch cut or repeated to `size` samples, to time files with.
+
+    It is the first sample if a file takes one at a time. The batch stays as it is without a size,
+    and if the first file has another fixed size.
+    """
+    if any(open_file(file).takes_one_sample for file in files):
+        return [a[:1] if a.ndim else a for a in arrays]
+    firsts = {i.shape[0] for i in open_model(files[0]).inputs if i.shape}
+    if size is None or any(isinstance(first, int) and first != size for first in firsts):
+        return list(arrays)
     return [
         np.ascontiguousarray(np.take(a, np.arange(size) % len(a), axis=0)) if a.ndim else a
         for a in arrays
@@ -186,7 +193,7 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
         DataError: a batch does not fit the file, see `Feeder`.
     """
     feeder = Feeder(path)
-    for index, batch in enumerate(feeder.batches(data)):
+    for index, batch in enumerate(batches(data, size=feeder.batch_size)):
         yield feeder.arrays(batch, index)
 
 

@@ -84,18 +84,19 @@ def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
 
 def test_a_batch_is_cut_or_repeated(file: Path, tmp_path: Path) -> None:
     arrays = [X.numpy()]
-    assert np.array_equal(resized(file, arrays, 1)[0], X.numpy()[:1])
-    assert np.array_equal(resized(file, arrays, 5)[0], X.numpy()[[0, 1, 0, 1, 0]])
+    assert np.array_equal(resized([file], arrays, 1)[0], X.numpy()[:1])
+    assert np.array_equal(resized([file], arrays, 5)[0], X.numpy()[[0, 1, 0, 1, 0]])
+    assert np.array_equal(resized([file, file], arrays)[0], X.numpy())
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
-    assert resized(fixed, arrays, 3) is None
-    assert resized(fixed, arrays, 2)[0].shape == (2, 3)
+    assert resized([fixed], arrays, 3)[0].shape == (2, 3)
+    assert resized([fixed, file], arrays, 2)[0].shape == (2, 3)
 
 
 def test_a_fixed_batch_gets_batches_of_its_size(tmp_path: Path) -> None:
     """Of any data, in each command on files."""
     fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
     data = [torch.arange(15.0).reshape(5, 3), torch.ones(1, 3)]
-    sizes = [batch.size for batch in Feeder(fixed).batches(data)]
+    sizes = [len(arrays[0]) for arrays in data_inputs(fixed, data)]
     assert sizes == [2, 2, 2]
     other, options = tmp_path / "other.onnx", ReportOptions(seconds=0.01, batch_sizes=(2,))
     other.write_bytes(fixed.read_bytes())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 from qtool.backends.model_file import ModelFile
-from qtool.backends.table import open_file, open_model, runtime_title, write_float
+from qtool.backends.table import open_model, runtime_title, write_float
 from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.paths import is_file
-from qtool.core.types import Array
 from qtool.frontends.captured_model import Captured
 
 ONNX = MODEL_SUFFIXES[0]
@@ -104,9 +102,3 @@ def runtime_of(file: ModelFile) -> str:
     title = runtime_title(NATIVE, file.suffix)
     place = "" if file.runs_here else f"on this CPU, not on {file.target}"
     return ", ".join(filter(None, [f"in {title}" if title else "", place]))
-
-
-def one_run(files: Sequence[str | Path], arrays: Sequence[Array]) -> list[Array]:
-    """Return the samples to time files with: the first one if a file takes one at a time."""
-    single = any(open_file(file).takes_one_sample for file in files)
-    return [a[:1] if a.ndim else a for a in arrays] if single else list(arrays)

@@ -21,7 +21,7 @@ from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
-from qtool.evaluation.model_inputs import Feeder, check_same_inputs, random_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs, data_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 
 PHASE = "phase"
@@ -168,8 +168,8 @@ def bench(
     pairs = [(size, count) for count in threads for size in batch_sizes]
     timings = []
     for size, count in bars("timing", len(pairs))(pairs):
-        inputs = resized(paths[0], batch, size)
-        if inputs is None:
+        inputs = resized(paths[:1], batch, size)
+        if any(len(a) != size for a in inputs if a.ndim):
             raise DataError(
                 f"{paths[0].name} does not accept batch size {size}; change "
                 f"{argument('--batch-sizes')}"
@@ -199,5 +199,4 @@ def _inputs(file: Path, data: Iterable[Any] | None, size: int) -> list[Array]:
     first = next(iter(data), None)
     if first is None:
         raise DataError("the data is empty; give at least one batch")
-    feeder = Feeder(file)
-    return feeder.arrays(next(feeder.batches([first])), 0)
+    return next(data_inputs(file, [first]))

@@ -15,6 +15,7 @@ from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model
 from qtool.evaluation.latency.interleaved_timing import PROMPT, STEP, Timing, time_files
+from qtool.evaluation.latency.node_times import RUNS, Profile, profile_nodes, sums_that_differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,21 @@ class Phase:
         """Return the timing of files in this phase; options as for `time_files`."""
         timing = time_files(files, self.inputs, **options)
         return replace(timing, phase=self.name, tokens=self.tokens, cached=self.cached)
+
+    def profile(
+        self, files: Sequence[Path], names: Sequence[str], timing: Timing, runs: int = RUNS
+    ) -> Profile:
+        """Return the times of the nodes of files, compared with a timing of the same calls.
+
+        Args:
+            files: in the order of the timing.
+            names: of the files.
+            timing: of this phase.
+            runs: number of runs.
+        """
+        nodes = profile_nodes(files, self.inputs, threads=timing.threads, runs=runs)
+        differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
+        return Profile(timing.batch, timing.threads, nodes, self.name, differs)
 
 
 def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:

@@ -32,6 +32,25 @@ class NodeTime:
     microseconds: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Profile:
+    """Time of each node at one batch size and number of threads.
+
+    Attributes:
+        batch: number of samples.
+        threads: number of threads.
+        nodes: in the order of the first file.
+        phase: of a decoder, see `Timing`.
+        differs: a sentence if the nodes of a model do not sum to the time of a run, else "".
+    """
+
+    batch: int
+    threads: int
+    nodes: tuple[NodeTime, ...]
+    phase: str = ""
+    differs: str = ""
+
+
 def profile_nodes(
     files: Sequence[Path],
     inputs: Sequence[np.ndarray[Any, Any]],

@@ -20,9 +20,9 @@ from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
 from qtool.evaluation.latency.baseline import Baseline
-from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
-from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
+from qtool.evaluation.latency.node_times import NodeTime
 from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.plan import Execution
 from qtool.planning.targets import target
@@ -169,27 +169,26 @@ def measure_speedup(
         baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
         files = [baseline.timed, path]
         try:
-            timings, profiled = _time(files, inputs, seconds, place)
+            timings, phase = _time(files, inputs, seconds, place)
         except VerificationError:  # one input may hold the number of rows of another
-            timings, profiled = _time(files, quantized.sample.arrays(), seconds, place)
+            timings, phase = _time(files, quantized.sample.arrays(), seconds, place)
         title = runtime_title(place, suffix)
         size = sum(f.stat().st_size for f in open_file(baseline.timed).parts)
         speedup = Speedup(timings, (), mode, title, baseline=baseline.name, float_bytes=size)
         if not speedup.slower or place != NATIVE:  # without a profile there
             return speedup
-        nodes = profile_nodes([baseline.profiled, path], profiled, runs=RUNS)
-    models = [spread.median for spread in timings[-1].models]
-    differs = sums_that_differ(nodes, ("float", MODE_NAMES.get(mode, mode)), models)
-    return replace(speedup, costly=_losses(nodes, quantized), differs=differs)
+        names = ("float", MODE_NAMES.get(mode, mode))
+        profile = phase.profile([baseline.profiled, path], names, timings[-1], RUNS)
+    return replace(speedup, costly=_losses(profile.nodes, quantized), differs=profile.differs)
 
 
 def _time(
     files: Sequence[Path], inputs: Sequence[Array], seconds: float, place: str
-) -> tuple[tuple[Timing, ...], Sequence[Array]]:
-    """Return a timing for each phase, and the inputs of the last one."""
+) -> tuple[tuple[Timing, ...], Phase]:
+    """Return a timing for each phase, and the last one."""
     each = phases(files[0], inputs)
     options = {"runtime": place, "seconds": seconds, "least_rounds": MIN_ROUNDS}
-    return tuple(p.time(files, **options) for p in each), each[-1].inputs
+    return tuple(p.time(files, **options) for p in each), each[-1]
 
 
 def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from qtool.backends.session import PortInfo
 from qtool.backends.table import open_model
-from qtool.core.data import Batch, to_tensor
+from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
+from qtool.evaluation.language_model import find_language_model
 from qtool.evaluation.measure.sample_statistics import OutputReader, SampleStatistics
 from qtool.evaluation.model_inputs import Feeder
 
@@ -57,7 +58,9 @@ class Reference:
         """Return the outputs for a batch, zero at padded positions."""
         if index < len(self._outputs):
             return self._outputs[index]
-        self._reader = self._reader or OutputReader(self.session, arrays)
+        if self._reader is None:
+            model = find_language_model(self.session, arrays)
+            self._reader = OutputReader.of(self.session, model)
         outputs = self._reader.padding.strip(arrays, self.session.run(arrays))
         self._bytes += sum(a.nbytes for a in outputs)
         if index == len(self._outputs) and self._bytes <= self._limit:
@@ -154,9 +157,10 @@ def measure_outputs(
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
-    for index, batch in enumerate(reference.feeder.batches(progress(data))):
+    feeder = reference.feeder
+    for index, batch in enumerate(batches(progress(data), size=feeder.batch_size)):
         current().check()
-        arrays = reference.feeder.arrays(batch, index)
+        arrays = feeder.arrays(batch, index)
         if first is not None:
             first.add(arrays)
         mark = _checksum(arrays) if statistics.is_stored else 0

@@ -14,7 +14,7 @@ import numpy as np
 from qtool.backends.session import Session
 from qtool.core.errors import DataError
 from qtool.core.types import Array
-from qtool.evaluation.language_model import LOGITS, find_language_model
+from qtool.evaluation.language_model import LOGITS, LanguageModel
 from qtool.verification.output_errors import OutputErrors
 from qtool.verification.strip_padding import Padding
 
@@ -129,22 +129,25 @@ _AXES = {
 """Array -> its axis of samples."""
 
 
+@dataclass(frozen=True, eq=False)
 class OutputReader:
     """Turns the outputs of one batch into statistics.
 
-    What the outputs are is decided on the first batch with the first file.
+    Attributes:
+        padding: of the first file.
+        language_model: of the first file on the first batch.
+        names: of the outputs.
     """
 
-    def __init__(self, model: Session, arrays: Sequence[Array]) -> None:
-        """
-        Args:
-            model: session of the first file.
-            arrays: a batch in the order of its inputs.
-        """
-        self.padding = Padding.of_session(model)
-        self.language_model = find_language_model(model, arrays)
-        self.names = [o.name for o in model.outputs]
-        self.per_token = LOGITS in self.names[0]
+    padding: Padding
+    language_model: LanguageModel | None
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Session, language_model: LanguageModel | None) -> OutputReader:
+        """Return the reader of the outputs of a session."""
+        names = tuple(o.name for o in model.outputs)
+        return cls(Padding.of_session(model), language_model, names)
 
     def read(
         self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int = 0
@@ -161,7 +164,15 @@ class OutputReader:
         classes = [_top_classes(own[0], size) for own in outputs]
         compared = self._compared(outputs[0])
         signals, noises, not_finite = _errors(outputs, compared, size)
-        scores, tokens, equal, loss, divergence = self._tokens(arrays, outputs, size, context)
+        scores, model, zeros = "", self.language_model, np.zeros((len(outputs), size))
+        tokens, equal = zeros[0].astype(np.int64), zeros.astype(np.int64)
+        loss = divergence = zeros
+        if model is not None:
+            scores = NEXT_TOKENS
+            tokens, equal, loss, divergence = _next_tokens(model, arrays, outputs, context)
+        elif LOGITS in self.names[0] and first.ndim == 3 and first.dtype.kind == "f":
+            scores, best = TOKENS, [own[0].argmax(-1) for own in outputs]
+            tokens, equal = _agreement(self._present(arrays, best[0].shape), best)
         n_classes = first.shape[1] if classes[0].shape[1] else 0
         return SampleStatistics(
             np.stack(classes),
@@ -189,29 +200,7 @@ class OutputReader:
         real = [i for i, output in enumerate(outputs) if output.dtype.kind == "f"]
         return real or list(range(len(outputs)))
 
-    def _tokens(
-        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], size: int, context: int
-    ) -> tuple[str, Array, Array, Array, Array]:
-        """Return what is scored, and per sample the number of tokens, of equal ones, their loss and
-        their divergence."""
-        zeros = np.zeros((len(outputs), size))
-        model = self.language_model
-        if model is not None:
-            compared = model.predicted(arrays, context)
-            logits = [o[model.logits] for o in outputs]
-            best = [x[:, :-1].argmax(-1) for x in logits]
-            loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
-            first, *others = logits
-            apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
-            divergence = np.stack([np.zeros(size), *apart])
-            return NEXT_TOKENS, *_agreement(compared, best), loss, divergence
-        first = outputs[0][0]
-        if not (self.per_token and first.ndim == 3 and first.dtype.kind == "f"):
-            return "", np.zeros(size, np.int64), zeros.astype(np.int64), zeros, zeros
-        best = [own[0].argmax(-1) for own in outputs]
-        return TOKENS, *_agreement(self._kept(arrays, best[0].shape), best), zeros, zeros
-
-    def _kept(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    def _present(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Array:
         """Return bool [samples, tokens]: False at padded positions."""
         if self.padding.mask is None or 1 not in self.padding.axes[0]:
             return np.ones(shape, bool)
@@ -230,6 +219,20 @@ def check_finite(measured: SampleStatistics) -> None:
             f"the float model outputs NaN or Inf on all {measured.samples} samples, so that there "
             "is nothing to compare with; check its weights and the preprocessing of the data"
         )
+
+
+def _next_tokens(
+    model: LanguageModel, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int
+) -> tuple[Array, Array, Array, Array]:
+    """Return the number of next tokens of each sample, and for every file that of equal ones, their
+    loss and their divergence."""
+    compared = model.predicted(arrays, context)
+    logits = [o[model.logits] for o in outputs]
+    best = [x[:, :-1].argmax(-1) for x in logits]
+    loss = np.stack([model.losses(arrays, x, context).sum(1) for x in logits])
+    first, *others = logits
+    apart = [model.divergences(arrays, first, x, context).sum(1) for x in others]
+    return *_agreement(compared, best), loss, np.stack([np.zeros(len(first)), *apart])
 
 
 def _agreement(compared: Array, best: Iterable[Array]) -> tuple[Array, Array]:

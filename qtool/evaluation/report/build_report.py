@@ -20,10 +20,10 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
-from qtool.evaluation.latency.baseline import one_run, runtime_of
+from qtool.evaluation.latency.baseline import runtime_of
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
-from qtool.evaluation.latency.node_times import profile_nodes, sums_that_differ
+from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import (
     Accuracy,
@@ -39,7 +39,7 @@ from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
-from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
+from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
 from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.frontends.data.sample_names import SampleNames
@@ -151,7 +151,11 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
     """
     if options.labels is not None and options.function is None:
         check_drop(options.goals.drop, percent=True)
-    if options.labels is not None and isinstance(data, ArrayFiles | list | tuple):
+    if options.labels is None:
+        return
+    if isinstance(data, ArrayFiles):
+        check_labels(options.labels, data.sample_count)
+    elif isinstance(data, list | tuple):
         check_labels(options.labels, sum(to_batch(item).size for item in data))
 
 
@@ -189,7 +193,7 @@ def _latencies(
     timings: dict[tuple[int, int, str], Timing] = {}
     last: tuple[Phase, Timing] | None = None
     for size, threads in bars("timing", len(pairs))(pairs):
-        inputs = one_run(files, resized(files[0], batch, size) or batch)
+        inputs = resized(files, batch, size)
         for phase in phases(files[0], inputs):
             key = (len(inputs[0]) if inputs[0].ndim else 1, threads, phase.name)
             if key not in timings:  # a file with a fixed batch size has one of them
@@ -203,16 +207,9 @@ def _latencies(
     profile = store.load_or_make(
         f"profile-{timing.batch}-{timing.threads}-{timing.phase}",
         Profile,
-        lambda: _profile(subjects, phase, timing),
+        partial(phase.profile, [s.profiled for s in subjects], [s.name for s in subjects], timing),
     )
     return tuple(timings.values()), profile
-
-
-def _profile(subjects: Sequence[Subject], phase: Phase, timing: Timing) -> Profile:
-    files, names = [s.profiled for s in subjects], [s.name for s in subjects]
-    nodes = profile_nodes(files, phase.inputs, threads=timing.threads)
-    differs = sums_that_differ(nodes, names, [spread.median for spread in timing.models])
-    return Profile(timing.batch, timing.threads, nodes, timing.phase, differs)
 
 
 def _layers(

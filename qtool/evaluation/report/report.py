@@ -13,7 +13,7 @@ from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
-from qtool.evaluation.latency.node_times import NodeTime
+from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.measure.sensitivity import Sensitivity
@@ -75,25 +75,6 @@ class ModelFacts:
     integer_weight_mac_share: float = 0.0
     timed: str = ""
     unknown_operators: int = 0
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Time of each node at one batch size and number of threads.
-
-    Attributes:
-        batch: number of samples.
-        threads: number of threads.
-        nodes: in the order of the first file.
-        phase: of a decoder, see `Timing`.
-        differs: a sentence if the nodes of a model do not sum to the time of a run, else "".
-    """
-
-    batch: int
-    threads: int
-    nodes: tuple[NodeTime, ...]
-    phase: str = ""
-    differs: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import qtool
 from qtool.backends.table import open_file, open_model
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.latency import baseline as module
-from qtool.evaluation.latency.baseline import Baseline, one_run, runtime_of
+from qtool.evaluation.latency import decoding
+from qtool.evaluation.latency.baseline import Baseline, runtime_of
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.speedup import measure_speedup, untimed_reason
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report import build_report
 from qtool.evaluation.report.compare import measure_file
 from qtool.evaluation.report.page.render import render_pages
 
@@ -190,7 +190,7 @@ def test_a_report_says_what_was_timed_in_what(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
-    monkeypatch.setattr(build_report, "profile_nodes", lambda *_, **__: ())
+    monkeypatch.setattr(decoding, "profile_nodes", lambda *_, **__: ())
     model, path = tflite
     options = ReportOptions("made up", batch_sizes=(8,), samples=8)
     report = measure_file(path, [X], options, reference=model.captured)
@@ -202,10 +202,6 @@ def test_a_report_says_what_was_timed_in_what(
     report = measure_file(path, [X], options, reference=own)
     assert dict(report.summary().rows)["speed"] == expected.format("net.onnx")
     assert timed[-1][0] == [own, path]
-
-
-def test_one_run_is_the_batch_for_other_files(own: Path) -> None:
-    assert [a.shape for a in one_run([own, own], [X.numpy()])] == [(8, 3, 8, 8)]
 
 
 def test_two_files_alone_are_compared_with_each_other(own: Path, timed: list[Any]) -> None:

@@ -52,7 +52,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch):
             return NODES
 
         monkeypatch.setattr("qtool.evaluation.latency.decoding.time_files", timed)
-        monkeypatch.setattr(module, "profile_nodes", profiled)
+        monkeypatch.setattr("qtool.evaluation.latency.decoding.profile_nodes", profiled)
         return seen
 
     return set_ratio

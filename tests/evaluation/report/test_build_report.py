@@ -52,7 +52,7 @@ def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypat
         raise AssertionError
 
     monkeypatch.setattr(module.Phase, "time", again)
-    monkeypatch.setattr(module, "profile_nodes", again)
+    monkeypatch.setattr(module.Phase, "profile", again)
     second = build_report(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
     assert second.latency == first.latency
     assert second.accuracy == first.accuracy
