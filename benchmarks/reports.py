@@ -28,9 +28,7 @@ from qtool.backends.onnx.storage import save
 from qtool.core.data import Batch
 from qtool.evaluation.measure.sensitivity import measure_sensitivity
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.compare import measure_file
 from qtool.evaluation.report.page.render import render_pages
-from qtool.evaluation.report.page.write import write_report
 from qtool.planning.fake_quantize import quant_points
 
 PARTS = ("reports", "sensitivity", "broken", "large")
@@ -148,17 +146,7 @@ def large(output: Path, layers: int = 330) -> None:
     asked, made = ReportOptions("large", seconds=0.5), []
     spent = _seconds(
         lambda: made.append(
-            write_report(
-                output / "large",
-                lambda keep: measure_file(
-                    int8,
-                    data,
-                    asked,
-                    reference=captured,
-                    sample=Batch((data[0],)),
-                    keep=keep,
-                ),
-            )
+            qtool.report(int8, data, output / "large", asked, model=captured, other_model=True)
         )
     )
     found = made[0]

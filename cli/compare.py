@@ -57,7 +57,7 @@ def command(
         files,
         batches,
         output_,
-        options.report_options({"data": data, **values}, batches),
+        options.report_options(values, sources.load_labels(values["labels"], data, batches)),
         reference=reference,
         bars=output.progress,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import click
 from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
 from qtool.cli.source_options import F, Path_, RenamedOption
-from qtool.cli.sources import load_labels
 
 from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS, NATIVE
 from qtool.core.text_files import read_toml_or_json
@@ -274,17 +273,21 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     return metrics
 
 
-def report_options(values: dict[str, Any], batches: Iterable[Any]) -> ReportOptions:
+def report_options(values: dict[str, Any], labels: Any) -> ReportOptions:
     """Return the options of a report from the values of a command's options.
 
     An option that the command does not have keeps its default.
+
+    Args:
+        values: by name.
+        labels: [samples] class numbers; None if there are none.
     """
     same = ("batch_sizes", "threads", "seconds", "budget", "history")
     if "layer_samples" in values:
         values = {**values, "samples": values["layer_samples"]}
         same = (*same, "samples")
     return ReportOptions(
-        labels=load_labels(values["labels"], values["data"], batches),
+        labels=labels,
         function=load_metrics(values["evaluate"]),
         where=values["evaluate"] or "",
         lower_is_better=values["minimize"],

@@ -98,7 +98,7 @@ def command(
         subject,
         batches,
         output_,
-        options.report_options({"data": data, **values}, batches),
+        options.report_options(values, sources.load_labels(values["labels"], data, batches)),
         model=reference,
         calibration=calibration,
         calibration_data=(

@@ -109,25 +109,22 @@ class QuantizedModel(Quantized):
         from qtool.evaluation.report.page.folder import MODEL
         from qtool.evaluation.report.page.write import (  # loads the plotting library
             History,
-            write_report,
+            ReportFolder,
         )
 
         place, options = Path(folder), options or ReportOptions()
         if not options.title:
             options = replace(options, title=resolve(place).name)
         with scratch_folder() as scratch:
-            file = scratch / MODEL
-
-            def measure(keep: Path) -> Report:
-                return measure_quantized(
-                    self, file, data, options, origin=origin, keep=keep, bars=bars
-                )
-
-            history = options.history
+            file, history = scratch / MODEL, options.history
             name = str(place / MODEL)
-            return write_report(
-                place, measure, file, None if history is None else History(history, file, name)
+            pages = ReportFolder.of(
+                place, None if history is None else History(history, file, name)
             )
+            report = measure_quantized(
+                self, file, data, options, origin=origin, keep=pages.kept, bars=bars
+            )
+            return pages.write(report, file)
 
     @accepts_paths("path")
     def speed(self, path: str | Path, seconds: float = 1.0) -> Speedup | None:

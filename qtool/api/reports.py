@@ -13,9 +13,9 @@ from torch import nn
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.table import open_file, open_model
+from qtool.backends.table import open_file, open_model, quantization_warnings
 from qtool.calibration.calibration import Calibration
-from qtool.core.atomic import resolve
+from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.data import Batch, peek
 from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.path_arguments import accepts_paths
@@ -24,7 +24,8 @@ from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.latency.baseline import ONNX
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.compare import measure_file, measure_files
+from qtool.evaluation.report.build_report import build_report
+from qtool.evaluation.report.compare import file_subjects, measure_files, quantized_model
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
@@ -77,17 +78,12 @@ def compare(
         raise DataError(f"there {count}; give two or more to compare")
     for path in ordered:
         open_file(path)
-    place = None if folder is None else Path(folder)
-    options = _titled(options, place, "compared")
+    if folder is None:
+        return measure_files(ordered, data, _titled(options, None, "compared"), bars=bars)
+    from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
-    def measure(keep: Path | None) -> Report:
-        return measure_files(ordered, data, options, keep=keep, bars=bars)
-
-    if place is None:
-        return measure(None)
-    from qtool.evaluation.report.page.write import write_report  # loads the plotting library
-
-    return write_report(place, measure)
+    pages, options = ReportFolder.of(Path(folder)), _titled(options, Path(folder), "compared")
+    return pages.write(measure_files(ordered, data, options, keep=pages.kept, bars=bars))
 
 
 @accepts_paths("folder", mixed="source model calibration")
@@ -188,7 +184,7 @@ def _report_file(
     bars: Bars,
 ) -> Report:
     """Write the report on a file, with its float model if there is one."""
-    open_file(file)
+    opened = open_file(file)
     reference: Path | Captured | None = None
     sample: Batch | None = None
     if isinstance(model, str | Path):
@@ -204,16 +200,22 @@ def _report_file(
             check_same_model(file, reference, model)
     from qtool.evaluation.report.page.write import (  # loads the plotting library
         History,
-        write_report,
+        ReportFolder,
     )
 
-    def measure(keep: Path) -> Report:
-        return measure_file(
-            file, data, options, reference=reference, sample=sample, keep=keep, bars=bars
-        )
-
     history = None if options.history is None else History(options.history, file, str(file))
-    return write_report(folder, measure, history=history)
+    pages = ReportFolder.of(folder, history)
+    with scratch_folder() as work:
+        report = build_report(
+            file_subjects(opened, reference, work),
+            data,
+            options,
+            quantized=quantized_model(file, reference, sample),
+            folder=pages.kept,
+            bars=bars,
+        )
+    warnings = (*quantization_warnings(opened), *report.accuracy.warnings)
+    return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))
 
 
 def _float_file(file: Path) -> Path | nn.Module:

@@ -1,15 +1,14 @@
-"""Entry points of a report: a quantized model, an int8 file, or several files, each compared with a
+"""What a report compares: a quantized model, an int8 file, or several files, each with a
 reference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qtool.backends.model_file import ModelFile
-from qtool.backends.table import open_file, quantization_warnings
+from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
@@ -59,32 +58,19 @@ def measure_quantized(
         return build_report(subjects, data, options, quantized=quantized, folder=keep, bars=bars)
 
 
-def measure_file(
-    file: Path,
-    data: Iterable[Any],
-    options: ReportOptions,
-    *,
-    reference: Path | Captured | None = None,
-    sample: Batch | None = None,
-    keep: Path | None = None,
-    bars: Bars = no_bars,
-) -> Report:
-    """Compare an int8 file, of qtool or another tool, with its float model.
+def file_subjects(
+    file: ModelFile, reference: Path | Captured | None, folder: Path
+) -> list[Subject]:
+    """Return the float model of an int8 file, of qtool or another tool, and the file.
 
     Args:
+        file: the int8 file.
         reference: the float model, as a file or captured; by default the graph of the file
             without QuantizeLinear and DequantizeLinear.
-        sample: a batch for the captured model; with it the layers are measured.
-        keep: see `measure_quantized`.
+        folder: to write float files to.
     """
-    int8 = open_file(file)
-    with scratch_folder() as work:
-        words = f"the file {file.name}, made by {int8.maker}"
-        subjects = [_reference(work, int8, reference), Subject(_name(int8), file, words)]
-        behind = _quantized_model(file, reference, sample)
-        report = build_report(subjects, data, options, quantized=behind, folder=keep, bars=bars)
-    warnings = (*quantization_warnings(int8), *report.accuracy.warnings)
-    return replace(report, accuracy=replace(report.accuracy, warnings=warnings))
+    words = f"the file {file.path.name}, made by {file.maker}"
+    return [_reference(folder, file, reference), Subject(_name(file), file.path, words)]
 
 
 def measure_files(
@@ -128,10 +114,16 @@ def _name(file: ModelFile) -> str:
     return MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
 
 
-def _quantized_model(
+def quantized_model(
     file: Path, reference: Path | Captured | None, sample: Batch | None
 ) -> Quantized | str:
-    """Return the quantized model of a file, or why it is not available."""
+    """Return the quantized model of a file, whose layers are measured, or why there is none.
+
+    Args:
+        file: the int8 file.
+        reference: see `file_subjects`.
+        sample: a batch for the captured model.
+    """
     if not isinstance(reference, Captured) or sample is None:
         return f"layers can only be measured with the float model; pass {argument('--model')}"
     return try_restore(file, reference, sample)

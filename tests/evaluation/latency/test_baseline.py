@@ -20,7 +20,6 @@ from qtool.evaluation.latency.baseline import Baseline, runtime_of
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.speedup import measure_speedup, untimed_reason
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.compare import measure_file
 from qtool.evaluation.report.page.render import render_pages
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -187,19 +186,20 @@ def test_a_report_says_what_was_timed_in_what(
     tflite: tuple[qtool.QuantizedModel, Path],
     own: Path,
     timed: list[Any],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("qtool.backends.tflite.litert.version", lambda: "2.9")
     monkeypatch.setattr(decoding, "profile_nodes", lambda *_, **__: ())
     model, path = tflite
     options = ReportOptions("made up", batch_sizes=(8,), samples=8)
-    report = measure_file(path, [X], options, reference=model.captured)
+    report = qtool.report(path, [X], tmp_path / "r", options, model=model.captured)
     assert timed[0][0][0].name == "float.tflite"
     assert [m.timed for m in report.models] == ["float .tflite", "in LiteRT 2.9"]
     expected = "1.00 ms, 2.00x as fast as {} (2.00 ms; batch 1, 1 thread), in LiteRT 2.9"
     assert dict(report.summary().rows)["speed"] == expected.format("float .tflite")
     assert "| timed | float .tflite | in LiteRT 2.9 |" in render_pages(report)["report.md"].decode()
-    report = measure_file(path, [X], options, reference=own)
+    report = qtool.report(path, [X], tmp_path / "r", options, model=own)
     assert dict(report.summary().rows)["speed"] == expected.format("net.onnx")
     assert timed[-1][0] == [own, path]
 

@@ -19,27 +19,12 @@ import torch
 import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.core.data import Batch
 from qtool.core.errors import DataError, FileError
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.report.compare import measure_file, measure_files
-from qtool.evaluation.report.page.write import write_report
 from qtool.evaluation.report.report import Report
 from tests.evaluation.onnx_files import linear_file
 from tests.passes import small_decoder
-
-
-def report_file(file, data, folder, options, **given):
-    return write_report(folder, lambda keep: measure_file(file, data, options, keep=keep, **given))
-
-
-def compare_files(files, data, folder, options, **given):
-    def measure(keep=None):
-        return measure_files(files, data, options, keep=keep, **given)
-
-    return measure() if folder is None else write_report(folder, measure)
-
 
 ROOT = Path(__file__).parents[3]
 QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
@@ -116,7 +101,7 @@ def test_everything_is_in_it(made, quantized):
 
 def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
     folder, _ = made
-    found = report_file(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
+    found = qtool.report(folder / "model.int8.onnx", images, tmp_path / "r", QUICK)
     assert "no float model was passed" in found.models[0].origin
     assert found.layers is None
     assert "pass 'model'" in found.layers_note
@@ -125,13 +110,12 @@ def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
 
 def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_path):
     folder, report = made
-    found = report_file(
+    found = qtool.report(
         folder / "model.int8.onnx",
         images,
         tmp_path / "r",
         QUICK,
-        reference=captured,
-        sample=Batch((images[0],)),
+        model=captured,
     )
     assert found.layers == report.layers
     assert found.edges == report.edges
@@ -139,7 +123,7 @@ def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_p
 
 def test_goals_are_judged(made, images, tmp_path):
     asked = replace(QUICK, goals=Goals(speedup=1e6))
-    found = report_file(made[0] / "model.int8.onnx", images, tmp_path / "r", asked)
+    found = qtool.report(made[0] / "model.int8.onnx", images, tmp_path / "r", asked)
     assert found.missed
     assert found.models[1].verdict.headline == "Do not ship"
     assert (tmp_path / "r" / "report.html").exists()
@@ -152,14 +136,14 @@ def test_failing_metric_keeps_what_was_measured(made, images, tmp_path, monkeypa
         raise RuntimeError("out of coffee")
 
     with pytest.raises(DataError, match=r"m:f failed on float\.onnx: RuntimeError: out of coffee"):
-        report_file(file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f"))
+        qtool.report(file, images, tmp_path / "r", replace(QUICK, function=fails, where="m:f"))
     assert not (tmp_path / "r").exists()
     kept = {p.name for p in (tmp_path / ".r.resume").iterdir()}
     assert {"outputs.npz", "coverage1.npz", "latency-4-1.npz"} <= kept
     runs = []
     monkeypatch.setattr(OnnxSession, "run", lambda *a: runs.append(1))
     asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
-    report_file(file, images, tmp_path / "r", asked)
+    qtool.report(file, images, tmp_path / "r", asked)
     assert runs == [], "what was measured is not measured again"
     assert not (tmp_path / ".r.resume").exists()
 
@@ -182,7 +166,7 @@ def test_compare(made, images, digits, tmp_path):
     other = tmp_path / "other.onnx"
     other.write_bytes(int8.read_bytes())
     asked = replace(QUICK, labels=digits.labels)
-    found = compare_files([int8, other], images, tmp_path / "c", asked)
+    found = qtool.compare([int8, other], images, tmp_path / "c", asked)
     assert [m.name for m in found.models] == ["model.int8", "other"]
     assert found.accuracy.models[1].agreement.value == 1.0
     assert found.accuracy.metrics[0].values[0] == report.accuracy.metrics[0].values[1]
@@ -190,7 +174,7 @@ def test_compare(made, images, digits, tmp_path):
 
 def test_a_float_file_is_marked(images, captured, tmp_path):
     file = captured.export_float(tmp_path / "float.onnx")
-    report = report_file(file, images, tmp_path / "r", QUICK, reference=file)
+    report = qtool.report(file, images, tmp_path / "r", QUICK, model=file)
     assert report.accuracy.warnings[0].startswith("float.onnx is not quantized")
     assert str(report).splitlines()[-1].startswith("warning: float.onnx is not quantized")
 
@@ -244,7 +228,7 @@ def test_inputs_are_matched_by_position(tmp_path):
         linear_file(tmp_path / "a.onnx", np.eye(3)),
         linear_file(tmp_path / "b.onnx", 1.5 * np.eye(3), name="z"),
     ]
-    found = compare_files(files, [torch.ones(2, 3)], None, QUICK)
+    found = qtool.compare(files, [torch.ones(2, 3)], None, QUICK)
     assert found.accuracy.models[1].sqnr_db == pytest.approx(20 * np.log10(2), abs=0.01)
 
 
@@ -254,20 +238,20 @@ def test_models_with_other_inputs(tmp_path):
         linear_file(tmp_path / "b.onnx", np.eye(3), name="z", rank=3),
     ]
     with pytest.raises(DataError, match=r"b.onnx takes other inputs \(z.*a.onnx \(x"):
-        compare_files(files, [torch.zeros(2, 3)], None, QUICK)
+        qtool.compare(files, [torch.zeros(2, 3)], None, QUICK)
 
 
 def test_batch_that_is_fixed(tmp_path):
     files = [linear_file(tmp_path / f"{n}.onnx", np.eye(3), size=2) for n in "ab"]
     asked = replace(QUICK, batch_sizes=(1, 2, 8))
-    found = compare_files(files, [torch.zeros(2, 3)] * 3, None, asked)
+    found = qtool.compare(files, [torch.zeros(2, 3)] * 3, None, asked)
     assert [t.batch for t in found.latency] == [2]
 
 
 def test_outputs_with_a_metric_of_their_own_need_not_be_scores(made, images, tmp_path):
     file = made[0] / "model.int8.onnx"
     asked = replace(QUICK, function=lambda model: 1.0, where="m:f")
-    found = report_file(file, images, tmp_path / "r", asked)
+    found = qtool.report(file, images, tmp_path / "r", asked)
     assert [o.agreement for o in found.accuracy.models] == [None, None]
     assert {s.predicted for s in found.accuracy.models[1].worst} == {None}
     assert "same best class" not in (tmp_path / "r" / "report.html").read_text()

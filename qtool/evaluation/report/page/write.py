@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,32 +51,48 @@ def _run_of(report: Report, history: History) -> Run:
     )
 
 
-def write_report(
-    folder: Path,
-    measure: Callable[[Path], Report],
-    model: Path | None = None,
-    history: History | None = None,
-) -> Report:
-    """Measure and replace the folder; intermediate results are kept until then.
+@dataclass(frozen=True)
+class ReportFolder:
+    """The folder of a report: checked before the measurement, and replaced after it.
 
-    Args:
-        measure: returns the report; its argument is a folder for intermediate results, from which
-            it resumes after an interruption.
+    Attributes:
+        path: receives the report.
+        kept: folder for intermediate results, from which an interrupted run resumes.
         history: where earlier runs are, and this one is appended; the report shows the trend.
-        model: a model file, written by `measure`, to copy into the report with its external data.
-
-    Raises:
-        FileError: the folder cannot be written, or holds anything but a report.
+        earlier: these runs.
     """
-    check_folder(folder)
-    earlier = [] if history is None else history.read()
-    keep = resume_folder(folder)
-    report = measure(keep)
-    parts = [] if model is None else open_file(model).parts
-    run = None if history is None else _run_of(report, history)
-    trend = None if run is None else make_trend([*earlier, run])
-    replace_folder(folder, {**render_pages(report, trend), **{part.name: part for part in parts}})
-    if history is not None and run is not None:
-        append_run(history.path, run)
-    Store(keep).clear()
-    return report
+
+    path: Path
+    kept: Path
+    history: History | None = None
+    earlier: tuple[Run, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, history: History | None = None) -> ReportFolder:
+        """Return the folder of a report that is not measured yet.
+
+        Raises:
+            FileError: the folder cannot be written, or holds anything but a report.
+        """
+        check_folder(path)
+        earlier = () if history is None else tuple(history.read())
+        return cls(path, resume_folder(path), history, earlier)
+
+    def write(self, report: Report, model: Path | None = None) -> Report:
+        """Replace the folder by a report, remove intermediate results, and return the report.
+
+        Args:
+            report: of files that still exist.
+            model: a model file to copy into the report with its external data.
+
+        Raises:
+            FileError: the folder cannot be written.
+        """
+        parts = [] if model is None else open_file(model).parts
+        run = None if self.history is None else _run_of(report, self.history)
+        pages = render_pages(report, None if run is None else make_trend([*self.earlier, run]))
+        replace_folder(self.path, {**pages, **{part.name: part for part in parts}})
+        if self.history is not None and run is not None:
+            append_run(self.history.path, run)
+        Store(self.kept).clear()
+        return report

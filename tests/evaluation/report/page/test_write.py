@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qtool.backends.onnx import storage
 from qtool.core.errors import FileError
 from qtool.core.store import Store
-from qtool.evaluation.report.page.write import write_report
+from qtool.evaluation.report.page.write import ReportFolder
 from tests.evaluation.report.page.made_up import made_up
 
 
@@ -22,41 +22,28 @@ def one_weight():
 
 def test_measured_then_written(tmp_path):
     folder, model = tmp_path / "r", tmp_path / "model.int8.onnx"
-    kept = []
-
-    def measure(keep):
-        assert not folder.exists()
-        kept.append(keep)
-        Store(keep).save("a", {})
-        storage.save(one_weight(), model, external=True)
-        return made_up()
-
-    report = write_report(folder, measure, model)
+    pages = ReportFolder.of(folder)
+    assert not folder.exists()
+    Store(pages.kept).save("a", {})
+    storage.save(one_weight(), model, external=True)
+    report = pages.write(made_up(), model)
     assert report == made_up()
     assert (folder / "report.json").read_text() == report.text()
     for name in ("model.int8.onnx", "model.int8.onnx.data"):
         assert (folder / name).read_bytes() == (tmp_path / name).read_bytes()
-    assert not kept[0].exists()
+    assert not pages.kept.exists()
 
 
 def test_a_folder_of_something_else_is_refused_before_the_work(tmp_path):
     (tmp_path / "notes.txt").touch()
-    asked = []
     with pytest.raises(FileError, match="not part of a report"):
-        write_report(tmp_path, asked.append)
-    assert asked == []
+        ReportFolder.of(tmp_path)
 
 
-def test_a_failure_keeps_the_old_report_and_what_was_measured(tmp_path):
+def test_until_a_report_is_written_the_old_one_stays(tmp_path):
     folder = tmp_path / "r"
-    write_report(folder, lambda keep: made_up())
+    ReportFolder.of(folder).write(made_up())
     before = (folder / "report.json").read_bytes()
-
-    def fails(keep):
-        Store(keep).save("a", {})
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_report(folder, fails)
+    Store(ReportFolder.of(folder).kept).save("a", {})
     assert (folder / "report.json").read_bytes() == before
     assert [p.name for p in (tmp_path / ".r.resume").iterdir()] == ["a.npz"]
