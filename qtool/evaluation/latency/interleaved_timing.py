@@ -210,7 +210,11 @@ def _ratio(column: np.ndarray[Any, Any]) -> Ratio:
 
 
 def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the 95 % interval of the median from order statistics (distribution-free)."""
+    """Return the 95 % interval of the median from order statistics (distribution-free).
+
+    Ranks follow from the normal approximation of the binomial distribution, since there may be
+    thousands of rounds; `verification.output_errors` has the exact one, for tens of samples.
+    """
     ordered = np.sort(values)
     count = len(ordered)
     reach = Z95 * math.sqrt(count) / 2

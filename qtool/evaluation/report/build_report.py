@@ -91,7 +91,11 @@ def build_report(
     exact = (None, *(_exactness(store, i, f, first) for i, f in enumerate(opened[1:], 1)))
     batch = first.joined(EXACT_SAMPLES)
     latency, profile = _latencies(store, subjects, batch, options, bars)
-    layers, note = _layers(store, quantized, first.by_name(), options, bars)
+    layers, note = (
+        (None, quantized)
+        if isinstance(quantized, str)
+        else _layers(store, quantized, first.by_name(), options, bars)
+    )
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
         accuracy = summarize(measured, options.labels, user)
@@ -214,13 +218,11 @@ def _latencies(
 
 def _layers(
     store: Store,
-    quantized: Quantized | str,
+    quantized: Quantized,
     batches: Sequence[Batch],
     options: ReportOptions,
     bars: Bars,
 ) -> tuple[Sensitivity | None, str]:
-    if isinstance(quantized, str):
-        return None, quantized
     bar = bars("measuring layers", None)
     try:
         return measure_sensitivity(
