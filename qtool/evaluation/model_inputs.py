@@ -46,13 +46,14 @@ class Feeder:
 
     Attributes:
         inputs: in order.
+        names: of the inputs.
         batch_size: the number of samples that the file takes; None if it is not fixed.
     """
 
     def __init__(self, file: str | Path | Session) -> None:
         self.inputs = (open_model(file) if isinstance(file, str | Path) else file).inputs
-        names = frozenset(i.name for i in self.inputs)
-        self._arguments = Arguments(None, names, names)
+        self.names = [i.name for i in self.inputs]
+        self._arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
         self.batch_size = size if isinstance(size, int) and size > 0 else None
@@ -67,7 +68,7 @@ class Feeder:
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
-        names = [i.name for i in self.inputs]
+        names = self.names
         batch, _ = self._arguments.of_batch(to_batch(item))
         values = named_leaves(batch, names)
         gives = ", ".join(values) or "nothing"
@@ -193,7 +194,8 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
         DataError: a batch does not fit the file, see `Feeder`.
     """
     feeder = Feeder(path)
-    for index, batch in enumerate(batches(data, size=feeder.batch_size)):
+    stream = batches(data, inputs=feeder.names, size=feeder.batch_size)
+    for index, batch in enumerate(stream):
         yield feeder.arrays(batch, index)
 
 

@@ -70,6 +70,15 @@ def test_data_is_counted(file: Path) -> None:
         list(data_inputs(file, [X, X[:, :1]]))
 
 
+def test_an_input_with_the_name_of_labels_is_an_input(tmp_path: Path) -> None:
+    file = linear_file(tmp_path / "a.onnx", np.eye(3), name="target")
+    data = [{"target": X, "image": X + 1}, {"image": X + 1, "target": X, "labels": X}]
+    for (array,) in data_inputs(file, data):
+        assert np.array_equal(array, X.numpy())
+    measured = measure_outputs([file], data)
+    assert measured.signal == pytest.approx(2 * [*np.square(X.numpy()).sum(1)])
+
+
 def test_files_of_one_task(file: Path, tmp_path: Path) -> None:
     check_same_inputs([file, linear_file(tmp_path / "b.onnx", np.ones((3, 5)))])
     check_same_inputs([file, linear_file(tmp_path / "named.onnx", np.eye(3), name="input")])

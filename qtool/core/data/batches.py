@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,18 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
 
 
 def batches(
-    data: Iterable[Any], model: nn.Module | None = None, size: int | None = None
+    data: Iterable[Any],
+    model: nn.Module | None = None,
+    *,
+    inputs: Collection[str] = (),
+    size: int | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches of any iterable.
 
     Args:
         data: items as `to_batch` takes them.
         model: whose forward says how many entries of a tuple are arguments.
+        inputs: without a model: names of inputs, which are no labels.
         size: number of samples of each batch; None: as the model, or else the data, has it.
 
     Entries of dicts that are labels are left out, unless forward requires them; so are the last
@@ -95,7 +100,8 @@ def batches(
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}") from error
-    size, stream = size or fixed_batch_size(model), _read(iterator, model)
+    arguments = Arguments(required=frozenset(inputs)) if model is None else Arguments.of(model)
+    size, stream = size or fixed_batch_size(model), _read(iterator, model, arguments)
     return stream if size is None else in_batches_of(size, stream)
 
 
@@ -127,8 +133,10 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
     return whole
 
 
-def _read(iterator: Iterator[Any], model: nn.Module | None) -> Iterator[Batch]:
-    arguments, fixed = Arguments.of(model), FixedInputs.of(model)
+def _read(
+    iterator: Iterator[Any], model: nn.Module | None, arguments: Arguments
+) -> Iterator[Batch]:
+    fixed = FixedInputs.of(model)
     accepts = len(fixed.order) or arguments.positional
     for index in itertools.count():
         try:

@@ -158,7 +158,8 @@ def measure_outputs(
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
     feeder = reference.feeder
-    for index, batch in enumerate(batches(progress(data), size=feeder.batch_size)):
+    stream = batches(progress(data), inputs=feeder.names, size=feeder.batch_size)
+    for index, batch in enumerate(stream):
         current().check()
         arrays = feeder.arrays(batch, index)
         if first is not None:
