@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from qtool.algorithms.acceptance import quantized_module
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.pipeline import Step
-from qtool.algorithms.skip_reasons import NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values

@@ -26,6 +26,11 @@ from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 
+NO_SAMPLES = "skipped, since the calibration kept no samples; calibrate with this step chosen"
+TOO_FEW = "skipped, since the calibration kept too few samples for it ({})"
+LESS_ACCURATE = "skipped, since it was less accurate on held-out samples"
+FAILED = "skipped, since it failed ({})"
+
 Solutions = WeakKeyDictionary[fx.GraphModule, tuple[Parameters, tuple[object, ...]]]
 """Module -> its parameters, and the parts of plan and calibration that they were solved from."""
 

@@ -20,10 +20,9 @@ import torch
 from safetensors.torch import load, save
 
 from qtool.algorithms.acceptance import quantized_module, ranks_for
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import NO_SAMPLES, TOO_FEW, ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.residual_input import residual_input, residual_target
-from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
     BatchSlice,

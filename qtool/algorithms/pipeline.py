@@ -16,8 +16,7 @@ from torch import fx
 
 from qtool import distributed
 from qtool.algorithms.acceptance import best_candidate
-from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.skip_reasons import FAILED, LESS_ACCURATE
+from qtool.algorithms.conversion_state import FAILED, LESS_ACCURATE, ConversionState
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.core.errors import PassError, PlanError, VerificationError
 from qtool.core.progress import track_task

@@ -13,7 +13,7 @@ from torch import nn
 
 import qtool
 from qtool.algorithms import batch_norm_reestimation
-from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
+from qtool.algorithms.conversion_state import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.evaluation.restored_model import restore

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.pipeline import Step, run_step
 from qtool.algorithms.registry import STEPS, register_step
-from qtool.algorithms.skip_reasons import LESS_ACCURATE
 from qtool.core.types import Change
 
 Proposal = ConversionState | list[ConversionState]

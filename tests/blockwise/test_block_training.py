@@ -13,11 +13,10 @@ import torch
 
 from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import runtime_module
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import LESS_ACCURATE, NO_SAMPLES, ConversionState
 from qtool.algorithms.learned_scales import training
 from qtool.algorithms.pipeline import Step
 from qtool.algorithms.registry import STEPS, register_step
-from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
 from qtool.blockwise import block_conversion
 from qtool.blockwise.block_training import rerun_block
 from qtool.blockwise.quantize import changes_of

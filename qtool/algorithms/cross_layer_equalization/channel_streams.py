@@ -3,7 +3,7 @@
 Every channel of every float tensor of a graph has a number; channels with the same number form a
 stream. Operators that work channel by channel and commute with a positive factor (ReLU, pools,
 sums, concats, operators that only move elements) pass the numbers of their inputs to their result;
-a layer with weights absorbs the factors of its input and starts new streams (`layer_streams`).
+a layer with weights absorbs the factors of its input and starts new streams.
 Stream 0 is pinned to the factor 1, since one of its readers or writers cannot absorb a factor.
 """
 
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool.algorithms.cross_layer_equalization import layer_streams
 from qtool.algorithms.cross_layer_equalization.stream_walk import (
     Bound,
     Channels,
@@ -24,8 +23,6 @@ from qtool.algorithms.cross_layer_equalization.stream_walk import (
 )
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
-
-aten = torch.ops.aten
 
 
 def find_streams(module: fx.GraphModule) -> Streams:
@@ -187,10 +184,93 @@ def _mean(walk: StreamWalk, node: fx.Node) -> None:
     walk.channels[node] = Channels(channels.axis - before, channels.streams)
 
 
+# --- operators with constants: these absorb factors, and new streams start behind them ----------
+
+
+def _conv(walk: StreamWalk, node: fx.Node) -> None:
+    """Read streams along dimension 1 by the weight, and start streams that it writes."""
+    source, weight, bias = node.args[:3]
+    if walk.of(source, 1) is None or not walk.owns(weight, bias):
+        walk.stop(node)
+        return
+    groups, ones = int(node.args[6]), [1] * (G.rank(node) - 2)  # type: ignore[arg-type]  # an int
+    outputs, width = (int(s) for s in G.shape(weight)[:2])  # type: ignore[arg-type]  # a node
+    written = torch.arange(outputs)
+    read = (written // (outputs // groups))[:, None] * width + torch.arange(width)
+    read = read[:1] if groups == 1 else read
+    walk.begin(node, 1)
+    walk.add_slot(weight, source, read.reshape(*read.shape, *ones), 1)
+    walk.add_slot(weight, node, written.reshape(-1, 1, *ones), -1)
+    walk.add_slot(bias, node, written, -1)
+
+
+def _conv_transpose(walk: StreamWalk, node: fx.Node) -> None:
+    """Like `_conv`, without groups: the weight is [in, out, *kernel]."""
+    source, weight, bias = node.args[:3]
+    if walk.of(source, 1) is None or node.args[6] != 1 or not walk.owns(weight, bias):
+        walk.stop(node)
+        return
+    inputs, outputs, *kernel = (int(s) for s in G.shape(weight))  # type: ignore[arg-type]  # a node
+    ones = [1] * len(kernel)
+    walk.begin(node, 1)
+    walk.add_slot(weight, source, torch.arange(inputs).reshape(-1, 1, *ones), 1)
+    walk.add_slot(weight, node, torch.arange(outputs).reshape(1, -1, *ones), -1)
+    walk.add_slot(bias, node, torch.arange(outputs), -1)
+
+
+def _linear(walk: StreamWalk, node: fx.Node) -> None:
+    """Read streams along the last dimension by the weight, and start streams that it writes."""
+    source, weight, bias = *node.args[:2], G.argument(node, 2, "bias")
+    last = G.rank(node) - 1
+    if walk.of(source, last) is None or not walk.owns(weight, bias):
+        walk.stop(node)
+        return
+    outputs, width = (torch.arange(int(s)) for s in G.shape(weight))  # type: ignore[arg-type]
+    walk.begin(node, last)
+    walk.add_slot(weight, source, width[None], 1)
+    walk.add_slot(weight, node, outputs[:, None], -1)
+    walk.add_slot(bias, node, outputs, -1)
+
+
+def _batch_norm(walk: StreamWalk, node: fx.Node) -> None:
+    """Scale gamma, mean and beta of gamma (x - mean) / deviation + beta, not the deviation."""
+    source, gamma, beta, mean = node.args[:4]
+    constants = [c for c in (gamma, beta, mean) if c is not None]
+    if (
+        walk.of(source, 1) is None
+        or len(constants) < 3
+        or node.args[5]
+        or not walk.owns(*constants)
+    ):
+        walk.stop(node)
+        return
+    channels = torch.arange(len(walk.begin(node, 1).streams))
+    for constant, tensor, power in (
+        (gamma, source, 1),
+        (mean, source, -1),
+        (gamma, node, -1),
+        (beta, node, -1),
+    ):
+        walk.add_slot(constant, tensor, channels, power)
+
+
+def _group_norm(walk: StreamWalk, node: fx.Node) -> None:
+    """Pin the input, and start streams that gamma and beta write."""
+    gamma, beta = G.argument(node, 2, "weight"), G.argument(node, 3, "bias")
+    walk.stop(node)
+    if gamma is not None and beta is not None and walk.owns(gamma, beta):
+        channels = torch.arange(len(walk.begin(node, 1).streams))
+        walk.add_slot(gamma, node, channels, -1)
+        walk.add_slot(beta, node, channels, -1)
+
+
+aten = torch.ops.aten
+
+
 RULES = {
-    "conv": layer_streams.conv,
-    "conv_transpose": layer_streams.conv_transpose,
-    "linear": layer_streams.linear,
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "linear": _linear,
     "relu": _keep,
     "leaky_relu": _keep,
     "prelu": _keep,
@@ -204,8 +284,8 @@ RULES = {
     "concat": _concat,
     "pad": _move,
     "pass": _move,
-    str(aten.batch_norm.default): layer_streams.batch_norm,
-    str(aten.group_norm.default): layer_streams.group_norm,
+    str(aten.batch_norm.default): _batch_norm,
+    str(aten.group_norm.default): _group_norm,
     str(aten.mean.dim): _mean,
     str(aten.upsample_nearest1d.vec): _pooled,
     str(aten.upsample_nearest3d.vec): _pooled,

@@ -17,14 +17,13 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import NO_SAMPLES, TOO_FEW, ConversionState
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import factor_limits, solve_factors
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
 from qtool.algorithms.cross_layer_equalization.noise_model import noise_model, predict_noise
 from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.algorithms.pipeline import Step
-from qtool.algorithms.skip_reasons import NO_SAMPLES, TOO_FEW
 from qtool.calibration.collect import modules_to_observe, observer_hooks
 from qtool.core import graph as G
 from qtool.core.data import Batch

@@ -28,10 +28,9 @@ from qtool.algorithms.acceptance import (
     relative_error,
     target_outputs,
 )
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
 from qtool.algorithms.pipeline import Step
-from qtool.algorithms.skip_reasons import NO_SAMPLES
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.progress import track

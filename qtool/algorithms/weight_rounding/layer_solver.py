@@ -4,8 +4,8 @@ Blocks of columns are solved in order. The weights of a block first move towards
 layer, damped by the gain on held-out rows, since most of the remaining error is noise; then they
 are rounded with error feedback (gptq.py). What is left of the error goes to the next blocks.
 
-The solver reads evidence: rows of calibration samples in memory (`row_evidence`), or moments that
-were accumulated over all data (`blockwise.layer_moments`).
+The solver reads evidence: rows of calibration samples in memory (`layer_step.RowEvidence`), or
+moments that were accumulated over all data (`blockwise.layer_moments`).
 """
 
 from __future__ import annotations

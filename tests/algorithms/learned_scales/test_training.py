@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.algorithms.conversion_state import LESS_ACCURATE, NO_SAMPLES
 from qtool.algorithms.learned_scales import training
-from qtool.algorithms.skip_reasons import LESS_ACCURATE, NO_SAMPLES
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.progress import show_progress

@@ -11,8 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import qtool
-from qtool.algorithms.rotation.hadamard import randomized_hadamard
-from qtool.algorithms.rotation.rotation import ROTATION, rotate
+from qtool.algorithms.rotation.rotation import ROTATION, randomized_hadamard, rotate
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.evaluation.restored_model import restore

@@ -10,7 +10,7 @@ import qtool
 from qtool.algorithms.layer_rows import is_product
 from qtool.algorithms.weight_rounding import layer_solver
 from qtool.algorithms.weight_rounding.layer_solver import LayerProblem, best_solution, solve_layer
-from qtool.algorithms.weight_rounding.row_evidence import RowEvidence, Rows
+from qtool.algorithms.weight_rounding.layer_step import RowEvidence, Rows
 from qtool.blockwise import layer_moments
 from qtool.blockwise.layer_moments import HOLDOUT_EVERY, InputMoments, LayerMoments
 from qtool.core import graph as G

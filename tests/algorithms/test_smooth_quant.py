@@ -16,7 +16,7 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool.algorithms.smooth_quant.smoothing_targets import smoothing_targets
+from qtool.algorithms.smooth_quant import smoothing_targets
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.calibration.calibration import Calibration
 from qtool.evaluation.restored_model import restore
@@ -104,7 +104,7 @@ def test_smoothing_recovers_what_wide_channels_cost(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     better = sqnr(quantized(mode=mode), tmp_path / "smooth.onnx")
-    monkeypatch.setattr("qtool.algorithms.smooth_quant.smoothing.WORTH", float("inf"))
+    monkeypatch.setattr("qtool.algorithms.smooth_quant.WORTH", float("inf"))
     plain = qtool.quantize(captured(), [batch(1)], mode=mode, accuracy="fast")
     assert not plain.plan.rewrites
     assert better > sqnr(plain, tmp_path / "plain.onnx") + 6  # a bit of resolution
