@@ -206,7 +206,7 @@ def _divide(
     return product
 
 
-# --- targets: tensors quantized for linear layers only, and inputs of recurrent layers -------------
+# --- targets: tensors quantized for linear layers only, and inputs of recurrent layers ------------
 
 
 @dataclass(frozen=True)

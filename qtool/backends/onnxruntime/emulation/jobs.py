@@ -1,21 +1,34 @@
-"""Jobs: models and batches written to files, run on a processor, and outputs read back."""
+"""Jobs: models and batches written to files, run on a processor, and outputs read back; with the
+commands that start a job on each family of processors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnxruntime.emulation.cpus import Cpu
-from qtool.backends.onnxruntime.emulation.launch import launch
+from qtool.backends.onnxruntime.emulation.available import QEMU_ARM, QEMU_X86
+from qtool.backends.onnxruntime.emulation.cache_folder import (
+    Sysroot,
+    sysroot,
+    web_folder,
+    web_version,
+)
+from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family, cpuinfo
 from qtool.backends.onnxruntime.emulation.processes import TimeLimitError, run_command
+from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
 from qtool.core.argument_names import argument
 from qtool.core.errors import EmulationError
 from qtool.core.types import Array
+
+_SCRIPTS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -109,3 +122,114 @@ def link_array(source: Path, target: Path, batch: int, index: int) -> None:
 
 def _file(folder: Path, batch: int, index: int) -> Path:
     return folder / f"{batch}-{index}.npy"
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The command that runs a job on a processor.
+
+    Attributes:
+        command: program and arguments before the job file.
+        environment: environment of the process.
+        runtime: the runtime with its version.
+        rest: arguments after the job file.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    runtime: str
+    rest: tuple[str, ...] = ()
+
+
+def launch(cpu: Cpu | None, folder: Path) -> Launch:
+    """Return the command that runs jobs on a processor.
+
+    Args:
+        cpu: the processor; None for this machine.
+        folder: a private folder for a copy of the script and links to the sysroot.
+
+    Raises:
+        EmulationError: an emulator is not installed.
+    """
+    return _python(folder) if cpu is None else _LAUNCHES[cpu.family](cpu, folder)
+
+
+def _python(folder: Path) -> Launch:
+    """Run this Python with its packages.
+
+    The script is copied, so that its folder, which Python puts first in its path, contains no other
+    module.
+    """
+    script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
+    path = os.pathsep.join(p for p in sys.path if p)
+    return Launch((sys.executable, str(script)), {**_environment(), "PYTHONPATH": path}, RUNTIME)
+
+
+def _x86(cpu: Cpu, folder: Path) -> Launch:
+    native = _python(folder)
+    command = (_program(QEMU_X86), "-cpu", cpu.model, *native.command)
+    # OpenBLAS, which numpy loads, uses AVX kernels on an emulated Nehalem and crashes
+    environment = {**native.environment, "OPENBLAS_CORETYPE": cpu.model}
+    return Launch(command, environment, native.runtime)
+
+
+def _arm(cpu: Cpu, folder: Path) -> Launch:
+    version = ONNXRUNTIME.version() or ""
+    installed = sysroot(version)
+    if installed is None:
+        raise EmulationError(f"{cpu.name}: the aarch64 packages are missing; install them again")
+    script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
+    root = _overlay(installed, cpu, folder / "root")
+    libraries = [*root.glob("lib/aarch64-linux-gnu"), *root.glob("usr/lib/aarch64-linux-gnu")]
+    guest = f"LD_LIBRARY_PATH={os.pathsep.join(map(str, libraries))}"
+    emulator = (_program(QEMU_ARM), "-cpu", cpu.model, "-L", str(root), "-E", guest)
+    command = (*emulator, str(root / "usr/bin" / f"python{installed.python}"), str(script))
+    paths = {"PYTHONHOME": str(root / "usr"), "PYTHONPATH": str(installed.folder / "site")}
+    return Launch(command, _environment() | paths, f"onnxruntime {installed.onnxruntime}")
+
+
+def _web(cpu: Cpu, folder: Path) -> Launch:
+    script = Path(shutil.copy(_SCRIPTS / "run_onnx.mjs", folder))
+    runtime = f"onnxruntime-web {web_version()}"
+    return Launch(
+        (_program("node"), str(script)), dict(os.environ), runtime, (str(web_folder().resolve()),)
+    )
+
+
+_LAUNCHES: Mapping[Family, Callable[[Cpu, Path], Launch]] = {
+    Family.X86: _x86,
+    Family.ARM: _arm,
+    Family.WEB: _web,
+}
+
+
+def _overlay(installed: Sysroot, cpu: Cpu, root: Path) -> Path:
+    """Link the sysroot into `root` and add the /proc/cpuinfo of the processor.
+
+    qemu's `-L` looks up every absolute path in this folder first.
+    """
+    (root / "proc").mkdir(parents=True)
+    (root / "proc" / "cpuinfo").write_text(cpuinfo(cpu), encoding="utf-8")
+    base = installed.folder.resolve() / "root"
+    for part in base.iterdir():
+        if part.name != "proc":
+            (root / part.name).symlink_to(part)
+    if not (root / "lib").exists():  # a distribution whose /lib is a link to /usr/lib
+        (root / "lib").symlink_to(base / "usr" / "lib")
+    return root
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of this process without variables that change how Python starts."""
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    return {**variables, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _program(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise EmulationError(f"{program} is not installed; `qtool emulators install` installs it")
+    return path

@@ -15,7 +15,7 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family
-from qtool.backends.onnxruntime.emulation.launch import Launch
+from qtool.backends.onnxruntime.emulation.jobs import Launch
 
 __all__ = ["FAKE", "Branches", "batches", "by_onnxruntime", "by_qtool", "pretend"]
 
@@ -114,13 +114,13 @@ def float_file(path: Path) -> Path:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str = "pass") -> Cpu:
     """A processor that is this machine, and afterwards does `body` for each batch of outputs."""
-    from qtool.backends.onnxruntime.emulation import jobs, launch
+    from qtool.backends.onnxruntime.emulation import jobs
 
-    scripts = str(Path(launch.__file__).parent)
+    scripts = str(Path(jobs.__file__).parent)
     script = folder / "pretend.py"
     indented = "\n".join(f"        {line}" for line in body.splitlines())
     script.write_text(_PRETEND.format(scripts=scripts, body=indented))
-    real = launch.launch
+    real = jobs.launch
 
     def fake(cpu: Cpu | None, place: Path) -> Launch:
         native = real(None, place)

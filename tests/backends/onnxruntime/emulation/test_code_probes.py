@@ -14,11 +14,13 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.storage import load, save
-from qtool.backends.onnxruntime.emulation.code_probes import CodeTensor, code_tensors, with_outputs
-from qtool.backends.onnxruntime.emulation.executed_kernels import (
+from qtool.backends.onnxruntime.emulation.code_probes import (
+    CodeTensor,
+    code_tensors,
     float_kernels,
     hidden_kernels,
     producers_of,
+    with_outputs,
 )
 from qtool.backends.onnxruntime.emulation.model_forms import Form, int8_taken_for_uint8
 from qtool.backends.onnxruntime.session import optimised_graph, run, session

@@ -14,8 +14,7 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.storage import load
-from qtool.backends.onnxruntime.emulation.compare_cpus import run_on_cpus
-from qtool.backends.onnxruntime.emulation.comparison_case import prepare
+from qtool.backends.onnxruntime.emulation.compare_cpus import prepare, run_on_cpus
 from qtool.backends.onnxruntime.emulation.result import CpuResult
 from qtool.core.errors import DataError, EmulationError
 from tests.backends.onnxruntime.emulation.networks import (

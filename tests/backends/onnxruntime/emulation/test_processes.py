@@ -127,9 +127,9 @@ time.sleep(600)
 
 def test_a_job_ends_when_this_process_is_killed(tmp_path: Path) -> None:
     """Its standard input is closed then, whatever it is at."""
-    from qtool.backends.onnxruntime.emulation import launch
+    from qtool.backends.onnxruntime.emulation import jobs
 
-    script = Path(launch.__file__).parent / "run_onnx.py"
+    script = Path(jobs.__file__).parent / "run_onnx.py"
     fifo = tmp_path / "job.json"
     os.mkfifo(fifo)  # it waits for its job for ever
     process = subprocess.Popen([sys.executable, str(script), str(fifo)], stdin=subprocess.PIPE)
