@@ -11,19 +11,17 @@ import numpy as np
 from qtool.backends.tflite.file.decode import MalformedFileError, decode
 from qtool.backends.tflite.file.encode import encode
 from qtool.backends.tflite.file.model import ABSENT, Model, Operator, Quantization, Tensor
-from qtool.backends.tflite.file.operator_codes import (
+from qtool.backends.tflite.file.schema import (
     CODES,
     CUSTOM,
+    ELEMENT_TYPES,
     LAST_OF_BYTE,
     NAMES,
-    options_of,
-)
-from qtool.backends.tflite.file.schema import (
-    ELEMENT_TYPES,
     NUMPY,
     OPTIONS,
     OTHER_TYPES,
     VERSION,
+    options_of,
 )
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import ExportError, FileError, describe

@@ -5,12 +5,9 @@ from qtool.backends.tflite.verification.codes import (
     compare_litert_codes,
 )
 from qtool.backends.tflite.verification.coverage import tflite_coverage
-from qtool.backends.tflite.verification.description import describe_file, describe_placement
 
 __all__ = [
     "compare_delegate_codes",
     "compare_litert_codes",
-    "describe_file",
-    "describe_placement",
     "tflite_coverage",
 ]
