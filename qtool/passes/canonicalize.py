@@ -3,10 +3,11 @@
 Convolutions of every rank and both ATen spellings become `qtool::conv`, transposed ones
 `qtool::conv_transpose`; inference batch norm becomes `aten::batch_norm` with one output;
 `hardtanh`, `relu6` and the clamps become `aten::clamp`; constant padding becomes
-`aten::constant_pad_nd`. Other files have the rules for matrix products (product_forms.py),
-attention (attention_forms.py), recurrent cells (cell_forms.py), lookups (lookup_forms.py), pools
-(pool_forms.py), scalars (scalar_forms.py), data movement (move_forms.py) and sorting
-(sort_forms.py).
+`aten::constant_pad_nd`. Operands that are scalars at run time (a size, `.item()`) become tensors,
+and reductions over everything get explicit dimensions, as ONNX requires. Attention of any rank
+becomes attention of rank 4, the only rank that the exporter supports. Other files have the rules
+for matrix products (product_forms.py), recurrent cells (cell_forms.py), lookups (lookup_forms.py),
+pools (pool_forms.py), data movement (move_forms.py) and sorting (sort_forms.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.attention_forms import ATTENTION_RULES
 from qtool.passes.cell_forms import CELL_RULES
 from qtool.passes.graph_pass import GraphPass
 from qtool.passes.lookup_forms import LOOKUP_RULES
@@ -28,10 +28,54 @@ from qtool.passes.move_forms import MOVE_RULES, circular_pad
 from qtool.passes.pool_forms import POOL_RULES
 from qtool.passes.product_forms import PRODUCT_RULES
 from qtool.passes.rewrite_rules import Rule, clone_as, insert_before, ints
-from qtool.passes.scalar_forms import SCALAR_RULES, with_tensors
 from qtool.passes.sort_forms import SORT_RULES
 
 aten = torch.ops.aten
+
+_SCALAR = {
+    aten.rsub.Scalar: aten.rsub.Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+    aten.remainder.Scalar: aten.remainder.Tensor,
+    aten.fmod.Scalar: aten.fmod.Tensor,
+    **{
+        getattr(aten, name).Scalar: getattr(aten, name).Tensor
+        for name in ("gt", "ge", "lt", "le", "eq", "ne")
+    },
+}
+
+
+def _with_tensors(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Return the operator with tensors of one float type: ONNX does not mix floats and integers,
+    and a scalar has no scale."""
+    operands = node.args[:2]
+    first = next((a for a in operands if G.is_float(a)), None)
+    if first is None or not any(map(_is_scalar, operands)):
+        return None
+    tensors = [_tensor(node, first, a) if _is_scalar(a) else a for a in operands]
+    target = _SCALAR.get(node.target, node.target)
+    new = insert_before(node, target, (*tensors, *node.args[2:]))
+    if node.kwargs:
+        new.kwargs = dict(node.kwargs)
+        G.infer(new)
+    return new
+
+
+def _is_scalar(x: Any) -> bool:
+    return isinstance(x, fx.Node) and not G.is_tensor(x)
+
+
+def _tensor(node: fx.Node, like: Any, number: Any) -> fx.Node:
+    tensor = insert_before(node, aten.scalar_tensor.default, (number,), "number")
+    tensor.kwargs = {"dtype": G.value(like).dtype}
+    return G.infer(tensor)
+
+
+def _over_all(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    x = node.args[0]
+    if G.argument(node, 1, "dim") or not isinstance(x, fx.Node) or not G.rank(x):
+        return None
+    keep = bool(G.argument(node, 2, "keepdim", False))
+    return insert_before(node, node.target, (x, list(range(G.rank(x))), keep))
 
 
 def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -106,7 +150,7 @@ def _rsub(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Cast n in 1.0 - n for integers n: the exporter subtracts floats from floats only."""
     x = node.args[0]
     if G.is_float(x) or not G.is_float(node):
-        return with_tensors(module, node)
+        return _with_tensors(module, node)
     floats = insert_before(node, aten.to.dtype, (x, G.value(node).dtype), "float")
     return insert_before(node, node.target, (floats, *node.args[1:]))
 
@@ -130,7 +174,7 @@ def _add(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     a, b = node.args
     alpha = node.kwargs.get("alpha", 1)
     if alpha == 1:
-        return with_tensors(module, node)
+        return _with_tensors(module, node)
     if not isinstance(b, fx.Node):
         return insert_before(node, node.target, (a, _product(b, alpha)))
     scaled = insert_before(node, aten.mul.Tensor, (b, alpha), "alpha")
@@ -166,8 +210,52 @@ def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     return clone_as(node, aten.leaky_relu.default, (node.args[0], (low + high) / 2))
 
 
+def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """Return an attention of rank 4, the rank of the exporter: [batch, heads, time, features]."""
+    *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
+    ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
+    rank = G.rank(node)
+    if ranks != {rank} or rank == 4:
+        return None
+    if rank < 4:
+        lifted = [_lifted(node, t, rank, f"input{i}") for i, t in enumerate(tensors)]
+        mask = _lifted(node, mask, rank, "mask") if mask is not None and G.rank(mask) == 3 else mask
+        result = _attend(node, lifted, mask)
+        result = insert_before(node, aten.squeeze.dim, (result, 1), "squeeze1" if rank == 2 else "")
+        return result if rank == 3 else insert_before(node, aten.squeeze.dim, (result, 0))
+    lead = G.shape(node)[: rank - 3]
+    if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
+        return None
+    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
+        return None
+    flat = [
+        insert_before(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")
+        for i, t in enumerate(tensors)
+    ]
+    sizes = [s if isinstance(s, int) else -1 for s in lead]
+    return insert_before(node, aten.unflatten.int, (_attend(node, flat, mask), 0, sizes))
+
+
+def _lifted(node: fx.Node, x: Any, rank: int, part: str) -> fx.Node:
+    batched = (
+        x if rank == 3 else insert_before(node, aten.unsqueeze.default, (x, 0), f"{part}.batch")
+    )
+    return insert_before(node, aten.unsqueeze.default, (batched, 1), part)
+
+
+def _attend(node: fx.Node, tensors: list[fx.Node], mask: Any) -> fx.Node:
+    rest = {k: v for k, v in node.kwargs.items() if k != "attn_mask"}
+    product = insert_before(node, node.target, (*tensors, mask, *node.args[4:]), "product")
+    product.kwargs = rest
+    return G.infer(product)
+
+
 RULES: Mapping[Any, Rule] = {
-    **SCALAR_RULES,
+    aten.mul.Tensor: _with_tensors,
+    aten.div.Tensor: _with_tensors,
+    **dict.fromkeys(_SCALAR, _with_tensors),
+    aten.amax.default: _over_all,
+    aten.amin.default: _over_all,
     aten.conv1d.default: _conv,
     aten.conv2d.default: _conv,
     aten.conv3d.default: _conv,
@@ -192,7 +280,7 @@ RULES: Mapping[Any, Rule] = {
     aten.logaddexp.default: _log_add_exp,
     aten.add.Tensor: _add,
     aten.sub.Tensor: _add,
-    **ATTENTION_RULES,
+    aten.scaled_dot_product_attention.default: _attention,
     **CELL_RULES,
     **LOOKUP_RULES,
     **POOL_RULES,
