@@ -20,10 +20,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qtool.search.archive import Trial
+from qtool.search.cost_model import fit_scales
 from qtool.search.expected_improvement import most_promising
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
-from qtool.search.model_correction import fit_scales
 from qtool.search.next_candidate import Observation, next_candidate
 from qtool.search.pareto_front import candidates, hypervolume, non_dominated, pareto_front
 

@@ -6,6 +6,9 @@ quantized, so one plan per choice yields all items. Errors of points add up, sin
 rounding errors are nearly independent. Times of nodes add up, and so do those of the boundaries
 between integers and floats, which follow from the forms on both sides of a tensor. Everything is
 arithmetic on matrices of configurations x items.
+
+Evaluations correct it by one scale factor per group for errors, and one for times. Regularised
+least squares on logarithms keep the factors near 1 while there are few evaluations.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from qtool.search.choices import FLOAT, Config, SearchSpace
 
 _INTEGER_FORMS = (Execution.INTEGER, Execution.PASS, Execution.FUSED)
 _NOT_TIMED = (Execution.FLOAT, Execution.SHAPE)
+_PRIOR = 0.05  # weight of a factor of e, relative to one evaluation
+_STEPS = 8  # of Gauss-Newton
 
 Item = tuple[str, str]
 """A point and the type it rounds to, or a node and its form."""
@@ -261,3 +266,50 @@ class CostModel:
         noise = points * self.errors * self.error_scales[self.owning_group]
         total: Array = np.bincount(self.owning_group, noise, len(self.items.space.groups))
         return total
+
+
+def fit_scales(
+    model: CostModel, configs: Sequence[Config], noise: Sequence[float], time: Sequence[float]
+) -> CostModel:
+    """Return the model with scale factors that fit the measurements.
+
+    Args:
+        model: with scale factors of 1.
+        configs: evaluated configurations.
+        noise, time: their noise-to-signal ratios and microseconds.
+    """
+    if not configs:
+        return model
+    _, predicted, _ = model.predict(np.array(configs))
+    predicted = predicted - model.float_time
+    measured = np.array(time) - model.float_time
+    scale = float(np.square(predicted).mean()) or 1.0
+    time_scale = (predicted @ measured / scale + _PRIOR) / (predicted @ predicted / scale + _PRIOR)
+    parts = np.array([model.group_noise(c) for c in configs])
+    known = (np.array(noise) > 0) & (parts.sum(1) > 0)
+    error_scales = _error_scales(parts[known], np.array(noise)[known])
+    return replace(model, error_scales=error_scales, time_scale=max(0.1, float(time_scale)))
+
+
+def _error_scales(parts: Array, noise: Array) -> Array:
+    """Return the scale factors of [evaluations, groups] noise, by Gauss-Newton on logarithms."""
+    logs = np.zeros(parts.shape[1])
+    if not len(noise):
+        return np.exp(logs)
+    for _ in range(_STEPS):
+        each = parts * np.exp(logs)
+        total = each.sum(1)
+        slopes = each / total[:, None]
+        residuals = np.log(noise) - np.log(total)
+        left = slopes.T @ slopes + _PRIOR * np.eye(len(logs))
+        logs = logs + np.linalg.solve(left, slopes.T @ residuals - _PRIOR * logs)
+        logs = np.clip(logs, -4, 4)
+    factors: Array = np.exp(logs)
+    return factors
+
+
+def correlation(predicted: Array, true: Array) -> float | None:
+    """Return the correlation; None for fewer than 3 values, or if all are equal."""
+    if len(true) < 3 or np.ptp(predicted) == 0 or np.ptp(true) == 0:
+        return None
+    return float(np.corrcoef(predicted, true)[0, 1])

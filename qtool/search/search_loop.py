@@ -25,15 +25,13 @@ from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Archive, Trial, recipe_key
-from qtool.search.candidate_files import CandidateFiles, file_bytes
+from qtool.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.search.choices import FLOAT, Config, SearchSpace, observers_of, search_space
-from qtool.search.cost_model import CostModel
+from qtool.search.cost_model import CostModel, correlation, fit_scales
 from qtool.search.expected_improvement import most_promising
-from qtool.search.finalists import time_finalists
 from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.measured_model import measure_model, named_steps
-from qtool.search.model_correction import correlation, fit_scales
 from qtool.search.next_candidate import Observation, next_candidate, quantize_more
 from qtool.search.pareto_front import pareto_front
 from qtool.search.tune_result import TuneResult, front_keys, group_choices

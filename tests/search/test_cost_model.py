@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qtool.search.cost_model import CostModel
-from qtool.search.model_correction import correlation, fit_scales
+from qtool.search.cost_model import CostModel, correlation, fit_scales
 from tests.search.test_pareto_front import model  # noqa: F401  # a fixture
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.search.archive import Archive, Trial
-from qtool.search.finalists import finalists, time_finalists
+from qtool.search.candidate_files import finalists, time_finalists
 from qtool.search.goals import TuneGoals
 from qtool.search.judge import Score
 
