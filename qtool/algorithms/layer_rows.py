@@ -55,8 +55,7 @@ def row_layout(node: fx.Node) -> Hashable:
     """Return a key that is equal for layers that read the same rows of a tensor."""
     if node.target is aten.linear.default:
         return ()
-    kernel = tuple(G.hint(s) for s in G.shape(node.args[1])[2:])  # type: ignore[arg-type]  # a node
-    return (node.target, kernel, str(node.args[3:]))
+    return (node.target, tuple(_kernel(node)), str(node.args[3:]))
 
 
 def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
@@ -69,8 +68,7 @@ def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
         flat = x.reshape(-1, x.shape[-1])
         return flat[_sample_positions(len(flat), limit)].unsqueeze(0)
     x, stride, dilation = _padded_input(node, x)
-    kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
-    patches = _patches(x, kernel, stride, dilation, limit)
+    patches = _patches(x, _kernel(node), stride, dilation, limit)
     rows: torch.Tensor = patches.unflatten(1, (groups_of(node), -1)).movedim(1, 0).flatten(2)
     return rows
 
@@ -163,7 +161,7 @@ def input_mean(node: fx.Node, parts: Sequence[tuple[torch.Tensor, float]]) -> to
 def _patch_sum(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Return the sum of all patches that a convolution reads, [groups, inputs], and their count."""
     x, stride, dilation = _padded_input(node, x)
-    kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+    kernel = _kernel(node)
     for d, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True)):
         x = x.unfold(d + 2, (size - 1) * gap + 1, step)[..., ::gap]
     places = [0, *range(2, 2 + len(kernel))]  # of [batch, in, *positions, *kernel]
@@ -194,11 +192,11 @@ def channel_mean(parts: Sequence[tuple[torch.Tensor, float]]) -> torch.Tensor:
 def _padded_input(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
     """Return the padded input of a convolution, its stride and its dilation."""
     if node.target is torch_ops.conv:
-        stride, pads, dilation = (_sizes(node.args[i]) for i in (3, 4, 5))
+        stride, pads, dilation = (G.integers(node, i) for i in (3, 4, 5))
         begin, end = pads[: len(stride)], pads[len(stride) :]
     else:
-        spacing, padding, extra, dilation = (_sizes(node.args[i]) for i in (3, 4, 5, 7))
-        kernel = [G.hint(s) for s in G.shape(node.args[1])[2:]]  # type: ignore[arg-type]  # a node
+        spacing, padding, extra, dilation = (G.integers(node, i) for i in (3, 4, 5, 7))
+        kernel = _kernel(node)
         begin = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
         end = [b + e for b, e in zip(begin, extra, strict=True)]
         sizes = [(n - 1) * s + 1 for n, s in zip(x.shape[2:], spacing, strict=True)]
@@ -210,9 +208,9 @@ def _padded_input(node: fx.Node, x: torch.Tensor) -> tuple[torch.Tensor, list[in
     return (F.pad(x, widths) if any(widths) else x), stride, dilation
 
 
-def _sizes(argument: object) -> list[int]:
-    assert isinstance(argument, Sequence)
-    return [int(size) for size in argument]
+def _kernel(node: fx.Node) -> list[int]:
+    """Return the sizes of a convolution's kernel."""
+    return [G.hint(s) for s in G.shape(G.source(node, 1))[2:]]
 
 
 @lru_cache(maxsize=16)

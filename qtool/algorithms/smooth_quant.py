@@ -120,7 +120,7 @@ def _smooth(
         source, factor = nodes[each.source], factors[each.source]
         readers = [nodes[name] for name in each.readers]
         for layer in each.layers:
-            _scale(module, _weight(nodes[layer]), factor)
+            _scale(module, G.source(nodes[layer], 1), factor)
         folded = set(source.users) == set(readers) and _fold(module, source, factor)
         name = each.source if folded else G.name_of(_divide(module, source, readers, factor))
         names[each.source] = name
@@ -144,18 +144,12 @@ def _smooth_ranges(
 
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
     """Return factors, float32 [in], geometric mean 1, from the ranges of channels and weights."""
-    weights = [G.tensor(module, _weight(n)).detach().double().cpu() for n in layers]
+    weights = [G.tensor(module, G.source(n, 1)).detach().double().cpu() for n in layers]
     columns = torch.cat([w.abs().flatten(0, -2) for w in weights]).amax(0)
     channels = channels.clamp(min=SMALLEST * float(channels.max()))
     columns = columns.clamp(min=SMALLEST * float(columns.max()) or 1.0)
     logs = STRENGTH * channels.log() - (1 - STRENGTH) * columns.log()
     return (logs - logs.mean()).exp().float()
-
-
-def _weight(layer: fx.Node) -> fx.Node:
-    weight = layer.args[1]
-    assert isinstance(weight, fx.Node)
-    return weight
 
 
 def _scale(module: fx.GraphModule, constant: fx.Node, factor: torch.Tensor) -> None:
@@ -249,7 +243,7 @@ def smoothing_targets(graph: fx.Graph, plan: QuantPlan) -> list[SmoothingTarget]
     for source, paths in groups.items():
         on_path = {n for path in paths for n in path}
         layers = {path[-1] for path in paths}
-        exclusive = all(reads[str(n.args[1].target)] == 1 for n in layers)  # type: ignore[union-attr]  # a node
+        exclusive = all(reads[str(G.source(n, 1).target)] == 1 for n in layers)
         inner = all(set(n.users) <= on_path for n in on_path - layers)
         dynamic = {schemes[n] is Dynamic for n in layers}
         if not (exclusive and inner and len(dynamic) == 1) or _codes_only(plan, source):
@@ -268,11 +262,9 @@ def _codes_only(plan: QuantPlan, node: fx.Node) -> bool:
 
 def _path(layer: fx.Node) -> list[fx.Node]:
     """Return the nodes from the input of a layer, before any reshape, to the layer."""
-    path, node = [layer], layer.args[0]
-    assert isinstance(node, fx.Node)
+    path, node = [layer], G.source(layer)
     while node.target in RESHAPES:
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
+        source = G.source(node)
         if not G.same_sizes(G.shape(source)[-1:], G.shape(node)[-1:]):
             break
         path, node = [node, *path], source

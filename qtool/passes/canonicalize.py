@@ -83,7 +83,7 @@ def _conv(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     padding = G.argument(node, 4, "padding", 0)
     dilation = ints(G.argument(node, 5, "dilation", 1), n)
     if isinstance(padding, str):
-        kernel = G.shape(node.args[1])[2:]  # type: ignore[arg-type]  # the weight node
+        kernel = G.shape(G.source(node, 1))[2:]
         total = [
             d * (k - 1) if padding == "same" else 0 for d, k in zip(dilation, kernel, strict=True)
         ]
@@ -212,8 +212,8 @@ def _random_relu(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Return an attention of rank 4, the rank of the exporter: [batch, heads, time, features]."""
-    *tensors, mask = (*node.args[:3], G.argument(node, 3, "attn_mask"))
-    ranks = {G.rank(t) for t in tensors}  # type: ignore[arg-type]  # nodes
+    tensors, mask = [G.source(node, i) for i in range(3)], G.argument(node, 3, "attn_mask")
+    ranks = {G.rank(t) for t in tensors}
     rank = G.rank(node)
     if ranks != {rank} or rank == 4:
         return None
@@ -226,7 +226,7 @@ def _attention(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     lead = G.shape(node)[: rank - 3]
     if sum(not isinstance(s, int) for s in lead) > 1 or (mask is not None and G.rank(mask) > 3):
         return None
-    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):  # type: ignore[arg-type]  # nodes
+    if any(not G.same_sizes(G.shape(t)[: rank - 3], lead) for t in tensors):
         return None
     flat = [
         insert_before(node, aten.flatten.using_ints, (t, 0, rank - 4), f"input{i}")

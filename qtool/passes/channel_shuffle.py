@@ -26,7 +26,7 @@ def _groups(last: fx.Node) -> int | None:
     if len(before) < 3 or len(split) != len(before) + 1 or len(after) != len(before):
         return None
     rank = len(split)
-    axes = sorted(a % rank for a in swap.args[1:3])  # type: ignore[operator]  # two ints
+    axes = sorted(G.integer(swap, i) % rank for i in (1, 2))
     same = G.same_sizes(before, after) and G.same_sizes(
         (split[0], *split[3:]), before[:1] + before[2:]
     )

@@ -49,7 +49,7 @@ def block_diagonal(weight: torch.Tensor, groups: int, factor: int) -> torch.Tens
 
 
 def _merge(module: fx.GraphModule, node: fx.Node, factor: int) -> None:
-    weight, groups = G.source(node, 1), int(node.args[6])  # type: ignore[arg-type]  # an int
+    weight, groups = G.source(node, 1), G.integer(node, 6)
     merged = block_diagonal(G.tensor(module, weight).detach(), groups, factor)
     (stored,) = add_parameters(module, G.name_of(node), weight=merged)
     args = (node.args[0], stored, *node.args[2:6], groups // factor)

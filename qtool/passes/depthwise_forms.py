@@ -36,8 +36,7 @@ def _is_unfolded_norm(node: fx.Node) -> bool:
 def _norm_as_conv(module: fx.GraphModule, norm: fx.Node, _: bool) -> None:
     channels, n, name = int(G.shape(norm)[1]), G.rank(norm) - 2, G.name_of(norm)
     constants: list[Any] = [
-        None if c is None else G.tensor(module, c).detach()  # type: ignore[arg-type]  # a node
-        for c in norm.args[1:5]
+        G.tensor(module, c).detach() if isinstance(c, fx.Node) else None for c in norm.args[1:5]
     ]
     gamma, beta, mean, variance = constants
     one, eps = torch.ones(channels, *[1] * (n + 1), dtype=torch.float32), norm.args[7]

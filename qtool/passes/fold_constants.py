@@ -97,7 +97,7 @@ def _rewrite(module: fx.GraphModule) -> int:
         results = folded[key]
         if isinstance(results, list):
             for user in list(node.users):
-                G.replace(user, results[user.args[1]])  # type: ignore[index]  # a number
+                G.replace(user, results[G.integer(user, 1)])
             node.graph.erase_node(node)
         else:
             G.replace(node, results)
@@ -119,7 +119,7 @@ def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), read)
     with torch.no_grad():
-        results = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+        results = G.run_operator(node, args, kwargs)
     learned = any(isinstance(t, nn.Parameter) for t in sources)
 
     def store(result: torch.Tensor, name: str) -> fx.Node:

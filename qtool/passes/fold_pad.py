@@ -17,7 +17,7 @@ def _foldable(conv: fx.Node) -> bool:
     pad = conv.args[0] if conv.target is torch_ops.conv else None
     if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
         return False
-    widths = list(pad.args[1])  # type: ignore[arg-type]  # a list of ints
+    widths = G.items(pad, 1)
     spatial = 2 * (G.rank(conv) - 2)
     fill = G.argument(pad, 2, "value", 0)
     fixed = all(isinstance(w, int) and w >= 0 for w in widths)
@@ -29,11 +29,11 @@ def _rewrite(module: fx.GraphModule) -> int:
     while (conv := _leftover(module)) is not None:  # one by one: a pad may follow another
         pad = G.source(conv)
         n = G.rank(conv) - 2
-        widths = [int(w) for w in pad.args[1]] + [0] * (2 * n)  # type: ignore[union-attr, arg-type]
+        widths = G.integers(pad, 1) + [0] * (2 * n)
         # ATen pads from the last dimension, (begin, end) by (begin, end); conv wants begins, ends.
         added = [widths[2 * (n - 1 - d)] for d in range(n)]
         added += [widths[2 * (n - 1 - d) + 1] for d in range(n)]
-        pads = [a + b for a, b in zip(conv.args[4], added, strict=True)]  # type: ignore[arg-type]
+        pads = [a + b for a, b in zip(G.integers(conv, 4), added, strict=True)]
         args = (pad.args[0], *conv.args[1:4], pads, *conv.args[5:])
         folded = clone_as(conv, conv.target, args)
         earlier = conv.meta.get(G.FOLDED_PAD, [0] * (2 * n))

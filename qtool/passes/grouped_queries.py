@@ -30,8 +30,8 @@ def _shared(node: Any) -> fx.Node | None:
     single = wide.args[0]
     if not isinstance(single, fx.Node) or single.target is not aten.unsqueeze.default:
         return None
-    x, axis = single.args
-    shapes = G.shape(x), G.shape(wide), G.shape(node)  # type: ignore[arg-type]  # a node
+    x, axis = G.source(single), single.args[1]
+    shapes = G.shape(x), G.shape(wide), G.shape(node)
     if axis not in (2, -3) or [len(s) for s in shapes] != [4, 5, 4]:
         return None
     before, between, after = shapes
@@ -41,7 +41,7 @@ def _shared(node: Any) -> fx.Node | None:
     heads = (before[1], between[2], after[1])
     if not same or not all(isinstance(size, int) for size in heads):
         return None
-    return x if after[1] == before[1] * between[2] else None  # type: ignore[return-value]
+    return x if after[1] == before[1] * between[2] else None
 
 
 def _parts(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node, Any] | None:

@@ -27,7 +27,7 @@ def _applies(pool: fx.Node) -> bool:
     if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
         return False
     _, kernel, _, padding, dilation, ceil = _arguments(pool)
-    widths, fill = list(pad.args[1]), G.argument(pad, 2, "value", 0)  # type: ignore[arg-type]  # ints
+    widths, fill = G.items(pad, 1), G.argument(pad, 2, "value", 0)
     if not all(isinstance(w, int) and w >= 0 for w in widths) or any(widths[2 * len(kernel) :]):
         return False
     # with a dilation a window may reach over the border and leave the border itself out

@@ -157,7 +157,7 @@ def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if not whole or G.rank(index) != 1:
         return None
     if index.op == "get_attr" and bool((order := G.tensor(module, index)).lt(0).any()):
-        size = G.shape(node.args[0])[axis]  # type: ignore[arg-type]  # a node
+        size = G.shape(G.source(node))[axis]
         if not isinstance(size, int):  # negative indices into an unknown size
             return None
         return _gather(module, node, axis, torch.where(order < 0, order + size, order))

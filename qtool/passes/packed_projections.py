@@ -67,7 +67,7 @@ def _form(node: fx.Node) -> tuple[Any, ...] | None:
 
 
 def _arguments(node: fx.Node) -> list[Any]:
-    count = len(node.target._schema.arguments)  # type: ignore[union-attr]  # an OpOverload
+    count = len(G.schema(node).arguments)
     return [*node.args, *[None] * (count - len(node.args))]
 
 

@@ -119,11 +119,11 @@ def _stored(node: fx.Node) -> bool:
 
 
 def _einsum(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    equation, operands = str(node.args[0]), node.args[1]
-    if not isinstance(operands, Sequence) or len(operands) != 2:
+    equation, operands = str(node.args[0]), G.sources(node, 1)
+    if len(operands) != 2:
         return None
-    stored = [_stored(t) for t in operands]  # type: ignore[arg-type]  # nodes
-    terms = _letters(equation, [G.rank(t) for t in operands])  # type: ignore[arg-type]  # nodes
+    stored = [_stored(t) for t in operands]
+    terms = _letters(equation, [G.rank(t) for t in operands])
     if terms is None or sum(stored) != 1:
         return None
     (x, weight), (data_term, weight_term, result) = operands, terms
@@ -184,9 +184,9 @@ def _as_linear(
     return _permuted(node, result, order, kept, "")
 
 
-def _permuted(node: fx.Node, x: Any, order: list[str], new: list[str], part: str) -> fx.Node:
+def _permuted(node: fx.Node, x: fx.Node, order: list[str], new: list[str], part: str) -> fx.Node:
     if order == new:
-        return x  # type: ignore[no-any-return]  # a node
+        return x
     return insert_before(node, aten.permute.default, (x, [order.index(c) for c in new]), part)
 
 

@@ -87,7 +87,7 @@ def _rewrite(module: fx.GraphModule) -> int:
     _views_as_reshapes(module)
     identities = [n for n in G.calls(module.graph) if _is_identity(n)]
     for node in identities:
-        G.replace(node, node.args[0])  # type: ignore[arg-type]  # a node, see _is_identity
+        G.replace(node, G.source(node))
     return len(identities)
 
 

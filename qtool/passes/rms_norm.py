@@ -20,12 +20,12 @@ from qtool.passes.rewrite_rules import clone_as, commuted, is_call
 aten = torch.ops.aten
 
 
-def _normalized(node: Any) -> tuple[fx.Node, Any] | None:
+def _normalized(node: Any) -> tuple[Any, Any] | None:
     """Return x and y if a node is x / sqrt(y), in any spelling."""
     if not isinstance(node, fx.Node) or len(node.users) != 1:
         return None
     if is_call(node, aten.div.Tensor) and is_call(node.args[1], aten.sqrt.default):
-        return node.args[0], node.args[1].args[0]  # type: ignore[return-value,union-attr]  # nodes
+        return node.args[0], G.source(node, 1).args[0]
     for x, root in commuted(node, aten.mul.Tensor):
         if is_call(root, aten.rsqrt.default):
             return x, root.args[0]
@@ -77,16 +77,16 @@ def _match_sum(node: fx.Node) -> tuple[Any, ...] | None:
     """Return the arguments of the operator if a node normalizes a sum."""
     if not is_call(node, aten.rms_norm.default) or len(node.args) != 4:
         return None
-    total, sizes, weight, eps = node.args
+    total, _, weight, eps = node.args
     if not is_call(total, aten.add.Tensor) or weight is None or eps is None:
         return None
     assert isinstance(total, fx.Node)
     x, skip = total.args
-    if not isinstance(x, fx.Node) or not isinstance(skip, fx.Node) or len(sizes) != 1:  # type: ignore[arg-type]  # a list
+    if not isinstance(x, fx.Node) or not isinstance(skip, fx.Node) or len(G.items(node, 1)) != 1:
         return None
     shape = str(G.shape(total))
     same = str(G.shape(x)) == shape and str(G.shape(skip)) == shape
-    values = (G.value(n) for n in (x, skip, weight))  # type: ignore[arg-type]  # nodes
+    values = (G.value(n) for n in (x, skip, G.source(node, 2)))
     single = {value.dtype for value in values} == {torch.float32}
     return (x, skip, weight, eps) if same and single and G.rank(total) == 3 else None
 

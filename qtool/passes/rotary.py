@@ -96,15 +96,15 @@ def _half(node: fx.Node, halves: dict[fx.Node, fx.Node]) -> fx.Node:
     if node in halves:
         return halves[node]
     if node.target is aten.cat.default:
-        half = node.args[0][0]  # type: ignore[index]  # a list
+        half = G.sources(node)[0]
     else:
-        source = _half(node.args[0], halves)  # type: ignore[arg-type]  # a node
+        source = _half(G.source(node), halves)
         name = f"{G.name_of(node)}.half"
         half = G.add_call(node, node.target, (source, *node.args[1:]), name, node)
         half.kwargs = node.kwargs
         G.infer(half)
-    halves[node] = half  # type: ignore[assignment]  # a node
-    return half  # type: ignore[return-value]  # a node
+    halves[node] = half
+    return half
 
 
 def _rewrite(module: fx.GraphModule) -> int:

@@ -67,9 +67,9 @@ def _joined(node: fx.Node, x: Any, index: int) -> fx.Node | None:
     split = x.args[0]
     old: Any = node.args[index]
     if is_call(split, aten.reshape.default):
-        before = split.args[0]
+        before: fx.Node = split.args[0]
         if str(G.shape(before)) == str(G.shape(old)):
-            return before  # type: ignore[no-any-return]  # a node
+            return before
         if G.same_sizes(G.shape(before)[-1:], G.shape(old)[-1:]):
             split = before
     sizes = [*old.args[1][:2], G.shape(old)[-1]]
@@ -101,7 +101,7 @@ def _rotate_inside(
 def _table(module: fx.GraphModule, angle: fx.Node) -> fx.Node | None:
     """Store an angle's values for all positions, [positions, angles]; None if it has others."""
     cone, positions = _cone(angle)
-    if positions is None or not (limit := int(positions.args[2])):  # type: ignore[arg-type]  # an int
+    if positions is None or not (limit := G.integer(positions, 2)):
         return None
     try:
         table = _evaluate(module, cone, positions, angle, torch.arange(limit))
@@ -158,7 +158,7 @@ def _evaluate(
             env[node] = G.tensor(module, node).detach().cpu()
         elif node.op == "call_function":
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
-            env[node] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+            env[node] = G.run_operator(node, args, kwargs)
         else:
             raise _OtherInputError
     result: torch.Tensor = env[angle]

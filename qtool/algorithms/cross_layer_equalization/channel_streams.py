@@ -152,7 +152,7 @@ def _call(
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value)
     try:
-        result = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+        result = G.run_operator(node, args, kwargs)
     except (RuntimeError, TypeError, ValueError):
         return None
     return result if isinstance(result, torch.Tensor) else None
@@ -189,12 +189,12 @@ def _mean(walk: StreamWalk, node: fx.Node) -> None:
 
 def _conv(walk: StreamWalk, node: fx.Node) -> None:
     """Read streams along dimension 1 by the weight, and start streams that it writes."""
-    source, weight, bias = node.args[:3]
+    source, weight, bias = node.args[0], G.source(node, 1), node.args[2]
     if walk.of(source, 1) is None or not walk.owns(weight, bias):
         walk.stop(node)
         return
-    groups, ones = int(node.args[6]), [1] * (G.rank(node) - 2)  # type: ignore[arg-type]  # an int
-    outputs, width = (int(s) for s in G.shape(weight)[:2])  # type: ignore[arg-type]  # a node
+    groups, ones = G.integer(node, 6), [1] * (G.rank(node) - 2)
+    outputs, width = (int(s) for s in G.shape(weight)[:2])
     written = torch.arange(outputs)
     read = (written // (outputs // groups))[:, None] * width + torch.arange(width)
     read = read[:1] if groups == 1 else read
@@ -206,11 +206,11 @@ def _conv(walk: StreamWalk, node: fx.Node) -> None:
 
 def _conv_transpose(walk: StreamWalk, node: fx.Node) -> None:
     """Like `_conv`, without groups: the weight is [in, out, *kernel]."""
-    source, weight, bias = node.args[:3]
+    source, weight, bias = node.args[0], G.source(node, 1), node.args[2]
     if walk.of(source, 1) is None or node.args[6] != 1 or not walk.owns(weight, bias):
         walk.stop(node)
         return
-    inputs, outputs, *kernel = (int(s) for s in G.shape(weight))  # type: ignore[arg-type]  # a node
+    inputs, outputs, *kernel = (int(s) for s in G.shape(weight))
     ones = [1] * len(kernel)
     walk.begin(node, 1)
     walk.add_slot(weight, source, torch.arange(inputs).reshape(-1, 1, *ones), 1)
@@ -220,12 +220,12 @@ def _conv_transpose(walk: StreamWalk, node: fx.Node) -> None:
 
 def _linear(walk: StreamWalk, node: fx.Node) -> None:
     """Read streams along the last dimension by the weight, and start streams that it writes."""
-    source, weight, bias = *node.args[:2], G.argument(node, 2, "bias")
+    source, weight, bias = node.args[0], G.source(node, 1), G.argument(node, 2, "bias")
     last = G.rank(node) - 1
     if walk.of(source, last) is None or not walk.owns(weight, bias):
         walk.stop(node)
         return
-    outputs, width = (torch.arange(int(s)) for s in G.shape(weight))  # type: ignore[arg-type]
+    outputs, width = (torch.arange(int(s)) for s in G.shape(weight))
     walk.begin(node, last)
     walk.add_slot(weight, source, width[None], 1)
     walk.add_slot(weight, node, outputs[:, None], -1)

@@ -1,5 +1,16 @@
 """The float graph, and what reads and edits it; used as `from qtool import graph as G`."""
 
+from qtool.core.graph.arguments import (
+    argument,
+    integer,
+    integers,
+    items,
+    number,
+    run_operator,
+    schema,
+    source,
+    sources,
+)
 from qtool.core.graph.edit import (
     add_call,
     add_tensor,
@@ -19,7 +30,6 @@ from qtool.core.graph.nodes import (
     KEPT_FORM,
     NAME,
     OUTPUT,
-    argument,
     attribute_reads,
     calls,
     hint,
@@ -31,7 +41,6 @@ from qtool.core.graph.nodes import (
     rank,
     same_sizes,
     shape,
-    source,
     tensor,
     value,
 )
@@ -57,18 +66,25 @@ __all__ = [
     "free_name",
     "hint",
     "infer",
+    "integer",
+    "integers",
     "is_float",
     "is_tensor",
+    "items",
     "name_of",
+    "number",
     "output_nodes",
     "placeholders",
     "rank",
     "replace",
+    "run_operator",
     "same_sizes",
+    "schema",
     "set_attr_value",
     "set_tensor",
     "shape",
     "source",
+    "sources",
     "tensor",
     "value",
 ]

@@ -1,4 +1,4 @@
-"""Reading a graph: names, values and arguments of nodes."""
+"""Reading a graph: names and values of nodes; arguments are in `arguments`."""
 
 from __future__ import annotations
 
@@ -70,18 +70,6 @@ def hint(size: Any) -> int:
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return whether two shapes are equal for all sizes of their dynamic dimensions."""
     return [str(size) for size in a] == [str(size) for size in b]
-
-
-def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
-    """Return an argument by its position or name."""
-    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
-
-
-def source(node: fx.Node, index: int = 0) -> fx.Node:
-    """Return the node that computes an argument, which is no number."""
-    argument = node.args[index]
-    assert isinstance(argument, fx.Node), node.format_node()
-    return argument
 
 
 def tensor(module: fx.GraphModule, node: fx.Node) -> torch.Tensor:

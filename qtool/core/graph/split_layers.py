@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from qtool.core.graph.arguments import argument
 from qtool.core.graph.edit import add_call, add_tensor, finish, replace
 from qtool.core.graph.float_graph import FloatGraph
-from qtool.core.graph.nodes import argument, calls, name_of, tensor
+from qtool.core.graph.nodes import calls, name_of, tensor
 
 aten = torch.ops.aten
 _MULTIPLE = 32  # of rows and columns in a shard: whole vectors of the kernels

@@ -106,19 +106,18 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
 
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
     with torch.no_grad():
-        data = node.target(*args, **kwargs)  # type: ignore[operator]  # it is called
+        data = G.run_operator(node, args, kwargs)
     return Stored(G.name_of(node), data, follows_batch=follows)
 
 
 def params_of(w: Writer, node: fx.Node) -> QuantParams:
     """Return the parameters of a quantize or dequantize."""
-    scale, zero = (G.tensor(w.module, n) for n in node.args[1:3])  # type: ignore[arg-type]  # nodes
-    axis = node.args[3] if len(node.args) > 3 else None
+    scale, zero = (G.tensor(w.module, G.source(node, i)) for i in (1, 2))
     return QuantParams(
         storage_qtype(zero.dtype),
         scale.detach().cpu(),
         zero.detach().cpu().to(torch.int64),
-        axis,  # type: ignore[arg-type]  # a number or None
+        G.argument(node, 3, "axis"),
     )
 
 
@@ -234,13 +233,13 @@ def _move(w: Writer, node: fx.Node) -> Value | None:
     if node.target is torch_ops.rescale:
         return _rescale(w, node)
     if row is not None and row.role is Role.JOIN:
-        parts = [w.computed(n) for n in node.args[0]]  # type: ignore[union-attr]  # a list
+        parts = [w.computed(n) for n in G.sources(node)]
         first = parts[0].params
         on_codes = first is not None and all(
             p.params is not None and equal(p.params, first) for p in parts
         )
         if not on_codes:
-            parts = [w.floats(n) for n in node.args[0]]  # type: ignore[union-attr]  # a list
+            parts = [w.floats(n) for n in G.sources(node)]
         return moves.concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
     move = moves.MOVES.get(node.target)
     if move is None:
@@ -258,7 +257,7 @@ def _rescale(w: Writer, node: fx.Node) -> Value | None:
     x = w.computed(node.args[0])
     if x.params is None or x.columns:
         return None
-    factor = float(node.args[1])  # type: ignore[arg-type]  # a number
+    factor = G.number(node, 1)
     params = replace(x.params, scale=x.params.scale * factor)
     quantizers = [u for u in node.users if u.target is torch_ops.quantize]
     params = params_of(w, quantizers[0]) if quantizers else params
@@ -333,7 +332,7 @@ def decomposed(node: fx.Node) -> fx.Graph | None:
             return values[place[argument]] if argument in place else G.value(argument)
 
         args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
-        return node.target(*args, **kwargs)  # type: ignore[operator]  # it is called
+        return G.run_operator(node, args, kwargs)
 
     fakes = [G.value(n) for n in tensors]
     mode = next((f.fake_mode for f in fakes if hasattr(f, "fake_mode")), None)

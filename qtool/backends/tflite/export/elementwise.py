@@ -102,7 +102,7 @@ def silu(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
 
 
 def softmax(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
-    x = last_axis(w, w.operand(node.args[0], out), int(node.args[1]))  # type: ignore[arg-type]  # a number
+    x = last_axis(w, w.operand(node.args[0], out), G.integer(node, 1))
     result = w.new(name(node), node, x.order, out)
     return w.emit("SOFTMAX", [x], result, 1 if out is None else 2, beta=1.0)
 
@@ -143,7 +143,7 @@ def concat(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     """Write CONCATENATION, with a QUANTIZE in front of inputs of other parameters."""
     parts = [
         requantized(w, w.computed(n), out, f"{name(node)}.{i}.requantize")
-        for i, n in enumerate(node.args[0])  # type: ignore[arg-type]  # a list
+        for i, n in enumerate(G.sources(node))
     ]
     result = write_concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
     return replace(result, params=out)

@@ -47,7 +47,8 @@ def index(w: Writer, node: fx.Node) -> Value:
     The samples have to be all of the batch, in order, and the columns constant.
     """
     indices: Any = node.args[1]
-    x = w.in_order(w.computed(node.args[0]), identity(G.rank(node.args[0])))  # type: ignore[arg-type]  # a node
+    source = G.source(node)
+    x = w.in_order(w.computed(source), identity(G.rank(source)))
     chosen = [None if i is None else w.argument(i) for i in indices]
     fits = len(chosen) == len(x.sizes) == 2
     rows, columns = chosen if fits else (None, None)
@@ -56,7 +57,7 @@ def index(w: Writer, node: fx.Node) -> Value:
         or not isinstance(columns, Stored)
         or not rows.follows_batch
         or rows.data.dim() != G.rank(node)
-        or G.shape(node)[0] != G.shape(node.args[0])[0]  # type: ignore[arg-type]  # a node
+        or G.shape(node)[0] != G.shape(source)[0]
     ):
         raise ExportError(
             f"{name(node)}: elements that are selected by tensors cannot be written to TFLite; "

@@ -19,7 +19,7 @@ from qtool.core.errors import ExportError
 
 def layer_norm(w: Writer, node: fx.Node) -> Value:
     x = w.whole(node.args[0])
-    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
+    rank, count = len(x.sizes), len(G.items(node, 1))
     x = w.in_order(x, identity(rank))
     axes = w.integers(range(rank - count, rank))
     epsilon = float(G.argument(node, 4, "eps", 1e-5))
@@ -30,7 +30,9 @@ def layer_norm(w: Writer, node: fx.Node) -> Value:
 
 def _moments(w: Writer, node: fx.Node, x: Value, axes: int) -> tuple[Value, Value]:
     """Return x - mean, and the variance, over some axes of the tensor."""
-    places = set(w.builder.tensors[axes].data.tolist())  # type: ignore[union-attr]  # a constant
+    data = w.builder.tensors[axes].data
+    assert data is not None
+    places = set(data.tolist())
     sizes = [1 if x.axis(i) in places else s for i, s in enumerate(x.sizes)]
     dynamic = [x.axis(i) not in places and d for i, d in enumerate(x.dynamic)]
 
@@ -90,7 +92,7 @@ def _plain(value: Value | Stored) -> Value | Stored:
 
 def rms_norm(w: Writer, node: fx.Node) -> Value:
     x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
-    rank, count = len(x.sizes), len(node.args[1])  # type: ignore[arg-type]  # a list
+    rank, count = len(x.sizes), len(G.items(node, 1))
     axes = w.integers(range(rank - count, rank))
     epsilon = G.argument(node, 3, "eps")
     epsilon = torch.finfo(torch.float32).eps if epsilon is None else float(epsilon)
@@ -105,7 +107,7 @@ def rms_norm(w: Writer, node: fx.Node) -> Value:
 def group_norm(w: Writer, node: fx.Node) -> Value:
     """Normalize groups of channels: an image as [N, groups, elements]."""
     x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
-    groups = int(node.args[1])  # type: ignore[arg-type]  # a number
+    groups = G.integer(node, 1)
     elements = math.prod(x.sizes[1:]) // groups
     flat = w.add(
         f"{name(node)}.groups",
@@ -128,17 +130,27 @@ def group_norm(w: Writer, node: fx.Node) -> Value:
     return _affine(w, node, image, *per_channel)
 
 
+def _real(w: Writer, argument: Any) -> torch.Tensor | None:
+    """Return a stored tensor in float64; None for None."""
+    if argument is None:
+        return None
+    stored = w.argument(argument)
+    assert isinstance(stored, Stored)
+    return stored.real().double()
+
+
 def batch_norm(w: Writer, node: fx.Node) -> Value:
     """Multiply and add per channel; statistics are stored."""
     x: Value = w.whole(node.args[0])
-    weight, bias, mean, variance = (None if a is None else w.argument(a) for a in node.args[1:5])
-    epsilon = float(node.args[7 if len(node.args) > 8 else 6])  # type: ignore[arg-type]  # a number
-    assert isinstance(mean, Stored)
-    assert isinstance(variance, Stored)
-    factor = (variance.real().double() + epsilon).rsqrt()
-    factor = factor if weight is None else factor * weight.real().double()  # type: ignore[union-attr]  # stored
-    offset = -mean.real().double() * factor
-    offset = offset if bias is None else offset + bias.real().double()  # type: ignore[union-attr]  # stored
+    weight, bias = (_real(w, a) for a in node.args[1:3])
+    mean, variance = (_real(w, a) for a in node.args[3:5])
+    epsilon = G.number(node, 7 if len(node.args) > 8 else 6)
+    assert mean is not None
+    assert variance is not None
+    factor = (variance + epsilon).rsqrt()
+    factor = factor if weight is None else factor * weight
+    offset = -mean * factor
+    offset = offset if bias is None else offset + bias
     shape = [-1, *[1] * (len(x.sizes) - 2)]
     constants = (
         Stored(f"{name(node)}.{kind}", data.float().detach().reshape(shape))

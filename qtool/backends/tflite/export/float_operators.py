@@ -78,7 +78,7 @@ def _swapped(kind: str) -> Write:
 
 
 def _log_softmax(w: Writer, node: fx.Node) -> Value:
-    x = last_axis(w, w.floats(node.args[0]), int(node.args[1]))  # type: ignore[arg-type]  # a number
+    x = last_axis(w, w.floats(node.args[0]), G.integer(node, 1))
     return w.emit("LOG_SOFTMAX", [x], w.new(name(node), node, x.order))
 
 
@@ -183,7 +183,7 @@ def _full_like(w: Writer, node: fx.Node) -> Value:
 
 def _cumsum(w: Writer, node: fx.Node) -> Value:
     x = w.whole(node.args[0])
-    axis = w.integers([x.axis(int(node.args[1]))])  # type: ignore[arg-type]  # a number
+    axis = w.integers([x.axis(G.integer(node, 1))])
     axis = w.builder.constant("axis", np.array(w.builder.tensors[axis].data, np.int32).reshape(()))
     return w.emit("CUMSUM", [x, axis], w.new(name(node), node, x.order))
 

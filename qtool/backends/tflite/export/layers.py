@@ -116,7 +116,7 @@ def max_pool(w: Writer, node: fx.Node) -> Value:
 def average_pool(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write AVERAGE_POOL_2D; padding that counts in the mean is written as PAD."""
     if out is None:
-        w.values[node.args[0]] = w.floats(node.args[0])  # type: ignore[index]  # a node
+        w.values[G.source(node)] = w.floats(node.args[0])
     x, (kernel, stride, padding) = _pool(w, node, 3)
     ones = [1] * len(kernel)
     pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[4]))

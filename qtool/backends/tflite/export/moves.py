@@ -127,7 +127,7 @@ def slice_(w: Writer, node: fx.Node, x: Value) -> Value:
 
 def select(w: Writer, node: fx.Node, x: Value) -> Value:
     """Write STRIDED_SLICE that drops an axis."""
-    axis = int(node.args[1]) % len(x.sizes)  # type: ignore[arg-type]  # a number
+    axis = G.integer(node, 1) % len(x.sizes)
     at = int(w.number(node.args[2]))
     if x.dynamic[axis]:
         raise ExportError(f"{name(node)}: one sample of a dynamic batch cannot be written")
@@ -198,14 +198,14 @@ def _kept(w: Writer, node: fx.Node, x: Value, axis: int, begin: int, end: int) -
 
 def copy(w: Writer, node: fx.Node) -> Value:
     """Return what is copied over a tensor of its shape and type."""
-    target, source = (G.value(n) for n in node.args[:2])  # type: ignore[arg-type]  # nodes
+    target, source = (G.value(G.source(node, i)) for i in (0, 1))
     if target.shape != source.shape or target.dtype != source.dtype:
         raise ExportError(f"{name(node)}: a copy that broadcasts cannot be written to TFLite")
     return w.whole(node.args[1])
 
 
 def repeat(w: Writer, node: fx.Node, x: Value) -> Value:
-    times = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
+    times = [int(w.number(n)) for n in G.items(node, 1)]
     x = w.in_order(x, identity(len(x.sizes)))
     if len(times) > len(x.sizes):
         x = w.lifted(x, len(times), f"{name(node)}.rank")
@@ -214,7 +214,7 @@ def repeat(w: Writer, node: fx.Node, x: Value) -> Value:
 
 
 def index_select(w: Writer, node: fx.Node, x: Value) -> Value:
-    axis = int(node.args[1]) % len(x.sizes)  # type: ignore[arg-type]  # a number
+    axis = G.integer(node, 1) % len(x.sizes)
     index = w.argument(node.args[2])
     x = w.in_order(x, x.order)
     if isinstance(index, Stored):
@@ -237,7 +237,7 @@ def nearest(w: Writer, node: fx.Node, x: Value) -> Value:
 
 def pixel_shuffle(w: Writer, node: fx.Node, x: Value) -> Value:
     """Write DEPTH_TO_SPACE, which splits channels as [r, r, C], on channels brought there."""
-    factor = int(node.args[1])  # type: ignore[arg-type]  # a number
+    factor = G.integer(node, 1)
     x = w.in_order(x, channels_last(4))
     channels = torch.arange(x.sizes[1]).reshape(-1, factor, factor)
     order = channels.permute(1, 2, 0).flatten().tolist()
@@ -271,7 +271,7 @@ def pad(w: Writer, node: fx.Node, x: Value) -> Value:
 
 def pad_widths(w: Writer, node: fx.Node, rank: int) -> list[tuple[int, int]]:
     """Return the widths of a pad before and behind each axis; a call has the last axis first."""
-    widths = [int(w.number(n)) for n in node.args[1]]  # type: ignore[union-attr]  # a list
+    widths = [int(w.number(n)) for n in G.items(node, 1)]
     around = [(0, 0)] * rank
     for i in range(len(widths) // 2):
         around[rank - 1 - i] = widths[2 * i], widths[2 * i + 1]
