@@ -163,7 +163,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         path: the file.
         batch: the samples.
     """
-    file, model = TfliteFile(path), with_parts(model, written)
+    file, model = TfliteFile(path), with_split_outputs(model, written)
     installed = litert.version() is not None
     few = _first(model, batch) if file.is_fixed else model.graph.smaller(batch, _FEW)
     program = file.program(None if installed else FAMILY)
@@ -208,8 +208,8 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     return Checked(parity, exactness, coverage, outputs, remarks=remarks, simulation=model)
 
 
-def with_parts(model: FakeQuantized, written: Written) -> FakeQuantized:
-    """Return the simulation with the finer codes of results that the file has in parts."""
+def with_split_outputs(model: FakeQuantized, written: Written) -> FakeQuantized:
+    """Return the simulation with split outputs: one is stored as a sum of several int8 tensors."""
     if not written.parts:
         return model
     module = G.clone(model.module)

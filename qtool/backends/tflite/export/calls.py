@@ -59,50 +59,50 @@ _INT8_MOVES = frozenset({aten.pixel_shuffle.default})
 """Operators that move codes of 8 bits; of 16 bits in float, which holds them."""
 
 
-def write_call(w: Writer, node: fx.Node) -> None:
+def write_call(writer: Writer, node: fx.Node) -> None:
     """Write one call, unless it was written with the operator before it.
 
     Raises:
         ExportError: it cannot be written; names it.
     """
-    if node in w.values or not G.is_tensor(node):
+    if node in writer.values or not G.is_tensor(node):
         return  # written with the operator before it; a size
-    if (constant := _constant(w, node)) is not None:
-        w.values[node] = constant
+    if (constant := _constant(writer, node)) is not None:
+        writer.values[node] = constant
         return
     if node.target is torch_ops.quantize:
-        w.values[node] = _quantize(w, node)
+        writer.values[node] = _quantize(writer, node)
     elif node.target is torch_ops.dequantize:
-        w.values[node] = _dequantize(w, node)
-    elif (decision := w.plan.decision(G.name_of(node))) is not None and (
+        writer.values[node] = _dequantize(writer, node)
+    elif (decision := writer.plan.decision(G.name_of(node))) is not None and (
         decision.execution is Execution.INTEGER
     ):
-        _integer(w, node)
-    elif _is_skipped_clamp(w, node):
+        _integer(writer, node)
+    elif _is_skipped_clamp(writer, node):
         return
     else:
-        w.values[node] = _move(w, node) or _float(w, node)
+        writer.values[node] = _move(writer, node) or _float(writer, node)
 
 
-def _constant(w: Writer, node: fx.Node) -> Stored | None:
+def _constant(writer: Writer, node: fx.Node) -> Stored | None:
     """Compute what depends on constants alone; None if it depends on an input."""
     if node.target in (torch_ops.quantize, torch_ops.dequantize):
         return None
     if any(isinstance(G.value(n), tuple | list) for n in node.all_input_nodes):
         return None  # one of several results
-    sources = [w.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
+    sources = [writer.values.get(n) for n in node.all_input_nodes if G.is_tensor(n)]
     if not all(isinstance(s, Stored) for s in sources):
         return None
     inside = any(isinstance(s, Stored) and s.follows_batch for s in sources)
-    follows = inside or any(w.is_dynamic(s) for s in G.shape(node))
+    follows = inside or any(writer.is_dynamic(s) for s in G.shape(node))
     if follows and not inside and node.target is aten.expand.default:
         return None  # repeated in the run, for each sample of the batch
 
     def value(argument: Any) -> Any:
         if not isinstance(argument, fx.Node):
             return argument
-        stored = w.values.get(argument)
-        return stored.real() if isinstance(stored, Stored) else w.number(argument)
+        stored = writer.values.get(argument)
+        return stored.real() if isinstance(stored, Stored) else writer.number(argument)
 
     args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), value)
     with torch.no_grad():
@@ -110,9 +110,9 @@ def _constant(w: Writer, node: fx.Node) -> Stored | None:
     return Stored(G.name_of(node), data, follows_batch=follows)
 
 
-def params_of(w: Writer, node: fx.Node) -> QuantParams:
+def params_of(writer: Writer, node: fx.Node) -> QuantParams:
     """Return the parameters of a quantize or dequantize."""
-    scale, zero = (G.tensor(w.module, G.source(node, i)) for i in (1, 2))
+    scale, zero = (G.tensor(writer.module, G.source(node, i)) for i in (1, 2))
     return QuantParams(
         storage_qtype(zero.dtype),
         scale.detach().cpu(),
@@ -121,22 +121,24 @@ def params_of(w: Writer, node: fx.Node) -> QuantParams:
     )
 
 
-def _quantize(w: Writer, node: fx.Node) -> Value:
-    params, value = params_of(w, node), w.computed(node.args[0])
+def _quantize(writer: Writer, node: fx.Node) -> Value:
+    params, value = params_of(writer, node), writer.as_tensor(node.args[0])
     if value.params is not None:
-        return elementwise.requantized(w, value, params, value_names.tensor_of(G.name_of(node)))
-    new = w.add(G.name_of(node), value.sizes, value.dynamic, value.order, params)
-    return w.emit("QUANTIZE", [value], replace(new, columns=value.columns))
+        return elementwise.requantized(
+            writer, value, params, value_names.tensor_of(G.name_of(node))
+        )
+    new = writer.tensor(G.name_of(node), value.sizes, value.dynamic, value.order, params)
+    return writer.emit("QUANTIZE", [value], replace(new, columns=value.columns))
 
 
-def _dequantize(w: Writer, node: fx.Node) -> Value | Stored:
-    codes = w.argument(node.args[0])
+def _dequantize(writer: Writer, node: fx.Node) -> Value | Stored:
+    codes = writer.argument(node.args[0])
     if isinstance(codes, Stored):
-        return replace(codes, params=params_of(w, node))
+        return replace(codes, params=params_of(writer, node))
     return codes
 
 
-def _integer(w: Writer, node: fx.Node) -> None:
+def _integer(writer: Writer, node: fx.Node) -> None:
     """Write an operator on codes, with its clamp, for each quantization of its result."""
     row = row_of(node)
     assert row is not None
@@ -144,20 +146,20 @@ def _integer(w: Writer, node: fx.Node) -> None:
     if write is None:
         raise ExportError(f"{G.name_of(node)}: {row.key} on codes cannot be written to TFLite")
     for clamp, quantizer in _quantizers(node):
-        params = params_of(w, quantizer)
+        params = params_of(writer, quantizer)
         clamp_row = None if clamp is None else row_of(clamp)
         bounds = (None, None) if clamp is None or clamp_row is None else clamp_row.bounds(clamp)
-        known = next((v for v in _written(w, node) if equal(_known(v), params)), None)
-        value = known or _clamped(w, write(w, node, params, bounds), bounds)
-        _rename(w, value, value_names.tensor_of(G.name_of(quantizer)))
+        known = next((v for v in _written(writer, node) if equal(_known(v), params)), None)
+        value = known or _clamped(writer, write(writer, node, params, bounds), bounds)
+        _rename(writer, value, value_names.tensor_of(G.name_of(quantizer)))
         if clamp is not None:
-            w.layers[value.index] = G.name_of(node)
-        w.values[quantizer] = value
+            writer.layers[value.index] = G.name_of(node)
+        writer.values[quantizer] = value
 
 
-def _written(w: Writer, node: fx.Node) -> Iterator[Value]:
+def _written(writer: Writer, node: fx.Node) -> Iterator[Value]:
     for _, quantizer in _quantizers(node):
-        value = w.values.get(quantizer)
+        value = writer.values.get(quantizer)
         if isinstance(value, Value):
             yield value
 
@@ -184,20 +186,20 @@ def _quantizers(node: fx.Node) -> list[tuple[fx.Node | None, fx.Node]]:
     return pairs
 
 
-def _is_skipped_clamp(w: Writer, node: fx.Node) -> bool:
+def _is_skipped_clamp(writer: Writer, node: fx.Node) -> bool:
     row = row_of(node)
     source = node.args[0] if node.args else None
     return (
         row is not None
         and row.role is Role.CLIP
         and isinstance(source, fx.Node)
-        and source not in w.values
+        and source not in writer.values
         and bool(node.users)
-        and all(u in w.values for u in node.users)
+        and all(u in writer.values for u in node.users)
     )
 
 
-def _clamped(w: Writer, value: Value, bounds: Bounds) -> Value:
+def _clamped(writer: Writer, value: Value, bounds: Bounds) -> Value:
     """Write bounds that no operator fuses and that the codes do not have, as MAXIMUM, MINIMUM."""
     if activation(bounds) or bounds == (None, None):
         return value
@@ -211,68 +213,68 @@ def _clamped(w: Writer, value: Value, bounds: Bounds) -> Value:
         if (code <= params.qtype.qmin) if end == 0 else (code >= params.qtype.qmax):
             continue
         array = np.array([code], params.qtype.numpy_dtype)
-        constant = w.builder.constant("bound", array, quantization(params))
-        title = f"{w.builder.tensors[value.index].name}.{kind.lower()}"
-        new = w.add(title, value.sizes, value.dynamic, value.order, params)
-        value = w.emit(kind, [value, constant], new, 2)
+        constant = writer.builder.constant("bound", array, quantization(params))
+        title = f"{writer.builder.tensors[value.index].name}.{kind.lower()}"
+        new = writer.tensor(title, value.sizes, value.dynamic, value.order, params)
+        value = writer.emit(kind, [value, constant], new, 2)
     return value
 
 
-def _rename(w: Writer, value: Value, title: str) -> None:
+def _rename(writer: Writer, value: Value, title: str) -> None:
     """Name a tensor after the one that the model has there: of a clamp instead of its layer."""
-    tensor = w.builder.tensors[value.index]
-    if tensor.name != title and title not in {t.name for t in w.builder.tensors[-4:]}:
-        w.builder.tensors[value.index] = replace(tensor, name=title)
+    tensor = writer.builder.tensors[value.index]
+    if tensor.name != title and title not in {t.name for t in writer.builder.tensors[-4:]}:
+        writer.builder.tensors[value.index] = replace(tensor, name=title)
 
 
-def _move(w: Writer, node: fx.Node) -> Value | None:
+def _move(writer: Writer, node: fx.Node) -> Value | None:
     """Write an operator that moves elements, on codes where they are; None for others."""
     row = row_of(node)
     if node.target is torch_ops.max_pool:
-        return layers.max_pool(w, node)
+        return layers.max_pool(writer, node)
     if node.target is torch_ops.rescale:
-        return _rescale(w, node)
+        return _rescale(writer, node)
     if row is not None and row.role is Role.JOIN:
-        parts = [w.computed(n) for n in G.sources(node)]
+        parts = [writer.as_tensor(n) for n in G.sources(node)]
         first = parts[0].params
         on_codes = first is not None and all(
             p.params is not None and equal(p.params, first) for p in parts
         )
         if not on_codes:
-            parts = [w.floats(n) for n in G.sources(node)]
-        return moves.concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
+            parts = [writer.floats(n) for n in G.sources(node)]
+        return moves.concat(writer, node, parts, int(G.argument(node, 1, "dim", 0)))
     move = moves.MOVES.get(node.target)
     if move is None:
         return None
-    x = w.computed(node.args[0])
+    x = writer.as_tensor(node.args[0])
     fills = node.target is aten.constant_pad_nd.default and G.argument(node, 2, "value", 0)
     wide = x.params is not None and x.params.qtype.bits > 8
     if fills or (wide and node.target in _INT8_MOVES):
-        x = w.floats(node.args[0])
-    return move(w, node, x)
+        x = writer.floats(node.args[0])
+    return move(writer, node, x)
 
 
-def _rescale(w: Writer, node: fx.Node) -> Value | None:
+def _rescale(writer: Writer, node: fx.Node) -> Value | None:
     """Give codes another scale, by a RESHAPE to the same sizes; None for floats."""
-    x = w.computed(node.args[0])
+    x = writer.as_tensor(node.args[0])
     if x.params is None or x.columns:
         return None
     factor = G.number(node, 1)
     params = replace(x.params, scale=x.params.scale * factor)
     quantizers = [u for u in node.users if u.target is torch_ops.quantize]
-    params = params_of(w, quantizers[0]) if quantizers else params
-    new = w.add(G.name_of(node), x.sizes, x.dynamic, x.order, params)
-    w.reshape(x, new)
+    params = params_of(writer, quantizers[0]) if quantizers else params
+    new = writer.tensor(G.name_of(node), x.sizes, x.dynamic, x.order, params)
+    writer.reshape(x, new)
     return new
 
 
-def _float(w: Writer, node: fx.Node, whole: fx.Node | None = None) -> Value | Stored:
+def _float(writer: Writer, node: fx.Node, whole: fx.Node | None = None) -> Value | Stored:
     """Write an operator in float; `whole` is the one that torch made it of."""
     write = FLOAT.get(node.target)
     if write is not None:
-        return write(w, node)
+        return write(writer, node)
     if whole is None and (parts := decomposed(node)) is not None:
-        return _decomposed(w, node, parts)
+        return _decomposed(writer, node, parts)
     raise ExportError(_no_operator(node, whole))
 
 
@@ -306,17 +308,17 @@ def _no_operator(node: fx.Node, whole: fx.Node | None = None) -> str:
     )
 
 
-def _decomposed(w: Writer, node: fx.Node, parts: fx.Graph) -> Value | Stored:
+def _decomposed(writer: Writer, node: fx.Node, parts: fx.Graph) -> Value | Stored:
     """Write an operator as those that torch makes of it."""
     tensors = [n for n in node.all_input_nodes if G.is_tensor(n)]
     for placeholder, source in zip(G.placeholders(parts), tensors, strict=True):
-        w.values[placeholder] = w.values[source]
+        writer.values[placeholder] = writer.values[source]
     for part in parts.nodes:
         part.meta[G.NAME] = f"{G.name_of(node)}/{part.name}"
         if part.op == "call_function" and G.is_tensor(part):
-            constant = _constant(w, part)
-            w.values[part] = constant or _move(w, part) or _float(w, part, node)
-    return w.values[G.output_nodes(parts)[0]]
+            constant = _constant(writer, part)
+            writer.values[part] = constant or _move(writer, part) or _float(writer, part, node)
+    return writer.values[G.output_nodes(parts)[0]]
 
 
 def decomposed(node: fx.Node) -> fx.Graph | None:

@@ -22,7 +22,7 @@ from qtool.backends.tflite.conversion_record import (
 )
 from qtool.backends.tflite.export.calls import params_of, write_call
 from qtool.backends.tflite.export.elementwise import equal
-from qtool.backends.tflite.export.linear import find_outputs_in_parts
+from qtool.backends.tflite.export.linear import find_split_outputs
 from qtool.backends.tflite.export.values import (
     Layout,
     Parts,
@@ -110,36 +110,34 @@ def to_tflite(
         ExportError: an operator cannot be written; names it.
     """
     layout = layout or Layout()
-    w = Writer(module, plan, _batch_symbols(module), fixed)
+    writer = Writer(module, plan, _batch_symbols(module), fixed)
     if not layout.int8:
-        w.in_parts = find_outputs_in_parts(module, plan)
-    inputs = _inputs(w, graph, layout)
+        writer.split_outputs = find_split_outputs(module, plan)
+    inputs = _inputs(writer, graph, layout)
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            w.values[node] = Stored(G.name_of(node), G.tensor(module, node).detach().cpu())
+            writer.values[node] = Stored(G.name_of(node), G.tensor(module, node).detach().cpu())
         elif node.op == "call_function":
-            write_call(w, node)
-    if plan.placed and all(t.quantization is None for t in w.builder.tensors):
+            write_call(writer, node)
+    if plan.placed and all(t.quantization is None for t in writer.builder.tensors):
         raise ExportError(
             "the file would hold no integers: qtool writes no TFLite layer with integer weights "
             f"and float results; use {argument('--mode', 'static')}"
         )
     outputs = [
-        _output(w, node, name, layout)
+        _output(writer, node, name, layout)
         for node, name in zip(G.output_nodes(module.graph), graph.outputs, strict=True)
     ]
-    orders = {
-        "inputs": [list(v.order) for v in inputs],
-        "outputs": [list(v.order) for v in outputs],
-    }
-    entries = {METADATA: json.dumps({**metadata, LAYOUT: orders}).encode()}
+    orders = {"inputs": inputs, "outputs": outputs}
+    layouts = {kind: [list(v.order) for v in values] for kind, values in orders.items()}
+    entries = {METADATA: json.dumps({**metadata, LAYOUT: layouts}).encode()}
     if source := graph.metadata.to_json():
         entries[SOURCE] = json.dumps(source, ensure_ascii=False).encode()
     if info is not None:
-        entries[ENTRY] = record(info, _stored_points(w), w.layers)
+        entries[ENTRY] = record(info, _stored_points(writer), writer.layers)
     model = Model(
-        tuple(w.builder.tensors),
-        tuple(w.builder.operators),
+        tuple(writer.builder.tensors),
+        tuple(writer.builder.operators),
         tuple(v.index for v in inputs),
         tuple(v.index for v in outputs),
         description=DESCRIPTION,
@@ -147,30 +145,33 @@ def to_tflite(
         input_names=tuple(i.name for i in graph.inputs),
         output_names=tuple(graph.outputs),
     )
+    return _written(writer, without_unused(model))
+
+
+def _written(writer: Writer, model: Model) -> Written:
     points = {
         G.name_of(n): v
-        for n, v in w.values.items()
+        for n, v in writer.values.items()
         if n.target is torch_ops.quantize and isinstance(v, Value) and v.params is not None
     }
-    model = without_unused(model)
     jumping = _discontinuous(model)
     names = {name for name, value in points.items() if value.index in jumping}
-    names |= {n for n, i in zip(graph.outputs, model.outputs, strict=True) if i in jumping}
-    return Written(model, points, w.parts, frozenset(names))
+    names |= {n for n, i in zip(model.output_names, model.outputs, strict=True) if i in jumping}
+    return Written(model, points, writer.parts, frozenset(names))
 
 
-def _stored_points(w: Writer) -> dict[str, StoredPoint]:
+def _stored_points(writer: Writer) -> dict[str, StoredPoint]:
     """Return where the point of each dequantize of the graph is in the file."""
-    points: dict[str, StoredPoint] = dict(w.dynamic_weights)
-    for node, value in w.values.items():
+    points: dict[str, StoredPoint] = dict(writer.dynamic_weights)
+    for node, value in writer.values.items():
         if node.target is not torch_ops.dequantize:
             continue
         if isinstance(value, Value) and value.params is not None:
             place = StoredPoint(value.index)
-        elif isinstance(value, Stored) and value.name in w.constants:
-            place = w.constants[value.name]
+        elif isinstance(value, Stored) and value.name in writer.constants:
+            place = writer.constants[value.name]
         else:  # written with other parameters
-            params = params_of(w, node)
+            params = params_of(writer, node)
             scale, zero = params.scale.reshape(-1), params.zero_point.reshape(-1)
             numbers = tuple(scale.tolist()), tuple(zero.tolist())
             place = StoredPoint(-1, params.axis, scale=numbers[0], zero_point=numbers[1])
@@ -209,20 +210,20 @@ def _batch_symbols(module: fx.GraphModule) -> frozenset[Any]:
 # --- inputs and outputs ------------------------------------------------------------------------
 
 
-def _inputs(w: Writer, graph: G.FloatGraph, layout: Layout) -> list[Value]:
-    nodes = [n for n in G.placeholders(w.module.graph) if G.is_tensor(n)]
+def _inputs(writer: Writer, graph: G.FloatGraph, layout: Layout) -> list[Value]:
+    nodes = [n for n in G.placeholders(writer.module.graph) if G.is_tensor(n)]
     values = []
     for node, described in zip(nodes, graph.inputs, strict=True):
         rank = G.rank(node)
         order = channels_last(4) if layout.channels_last and _is_image(node) else identity(rank)
         quantizers = [u for u in node.users if u.target is torch_ops.quantize]
-        params = params_of(w, quantizers[0]) if quantizers else None
-        same = all(equal(params_of(w, q), params) for q in quantizers if params is not None)
+        params = params_of(writer, quantizers[0]) if quantizers else None
+        same = all(equal(params_of(writer, q), params) for q in quantizers if params is not None)
         as_codes = layout.int8 and same and len(quantizers) == len(node.users) and bool(quantizers)
-        value = w.new(described.name, node, order, params if as_codes else None)
-        w.values[node] = value
+        value = writer.tensor_like(described.name, node, order, params if as_codes else None)
+        writer.values[node] = value
         if as_codes:
-            w.values |= dict.fromkeys(quantizers, value)
+            writer.values |= dict.fromkeys(quantizers, value)
         values.append(value)
     return values
 
@@ -247,16 +248,16 @@ def _is_image(node: fx.Node) -> bool:
 _REORDER = (aten.permute.default, aten.transpose.int)
 
 
-def _output(w: Writer, node: fx.Node, name: str, layout: Layout) -> Value:
-    value = w.values.get(node)
+def _output(writer: Writer, node: fx.Node, name: str, layout: Layout) -> Value:
+    value = writer.values.get(node)
     if not isinstance(value, Value):
-        value = w.stored(value, identity(value.data.dim())) if value else _missing(node)
+        value = writer.constant(value, identity(value.data.dim())) if value else _missing(node)
     if not (layout.int8 and value.params is not None):
-        value = w.floats(node)
+        value = writer.floats(node)
     rank = len(value.sizes)
     keep = layout.channels_last and value.order == channels_last(4) and not value.columns
-    value = value if keep else w.in_order(value, identity(rank))
-    tensor = w.builder.tensors[value.index]
+    value = value if keep else writer.in_order(value, identity(rank))
+    tensor = writer.builder.tensors[value.index]
     if tensor.data is not None:
         raise ExportError(f"output '{name}' is a constant; TFLite files compute their outputs")
     return value

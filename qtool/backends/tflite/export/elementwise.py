@@ -21,7 +21,9 @@ from qtool.core import graph as G
 from qtool.core.types import Bounds, QuantParams
 
 
-def aligned(w: Writer, arguments: Sequence[Value | Stored], rank: int) -> tuple[list[Value], Order]:
+def aligned(
+    writer: Writer, arguments: Sequence[Value | Stored], rank: int
+) -> tuple[list[Value], Order]:
     """Return operands of an elementwise operator in one layout, and that layout.
 
     The layout is that of the largest operand of the result's rank. Others of a lower rank get axes
@@ -30,36 +32,36 @@ def aligned(w: Writer, arguments: Sequence[Value | Stored], rank: int) -> tuple[
     values = [a for a in arguments if isinstance(a, Value)]
     full = [v for v in values if len(v.sizes) == rank and not v.columns]
     order = max(full, key=lambda v: int(np.prod(v.spread))).order if full else identity(rank)
-    return [_lifted(w, a, rank, order) for a in arguments], order
+    return [_lifted(writer, a, rank, order) for a in arguments], order
 
 
-def _lifted(w: Writer, argument: Value | Stored, rank: int, order: Order) -> Value:
+def _lifted(writer: Writer, argument: Value | Stored, rank: int, order: Order) -> Value:
     if isinstance(argument, Stored):
         missing = rank - argument.data.dim()
         if not argument.data.dim():  # a number broadcasts as it is
-            return w.stored(argument, ())
+            return writer.constant(argument, ())
         data = argument.data.reshape((1,) * missing + tuple(argument.data.shape))
-        return w.stored(replace(argument, data=data), order)
+        return writer.constant(replace(argument, data=data), order)
     missing = rank - len(argument.sizes)
     if missing <= 0:
-        return w.in_order(argument, order) if rank else argument
+        return writer.in_order(argument, order) if rank else argument
     if not argument.sizes:
         return argument
-    title = f"{w.builder.tensors[argument.index].name}.rank"
-    plain = w.in_order(argument, identity(len(argument.sizes)))
-    return w.in_order(w.lifted(plain, rank, title), order)
+    title = f"{writer.builder.tensors[argument.index].name}.rank"
+    plain = writer.in_order(argument, identity(len(argument.sizes)))
+    return writer.in_order(writer.with_rank(plain, rank, title), order)
 
 
 def binary(kind: str) -> Any:
     """Return the writer of ADD, SUB or MUL on codes."""
 
-    def write(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
-        (a, b), order = aligned(w, [w.argument(n) for n in node.args[:2]], G.rank(node))
-        result = w.new(name(node), node, order, out)
+    def write(writer: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+        (a, b), order = aligned(writer, [writer.argument(n) for n in node.args[:2]], G.rank(node))
+        result = writer.tensor_like(name(node), node, order, out)
         options: dict[str, Any] = {"fused_activation_function": activation(bounds, out)}
         if kind != "MUL":
             options["pot_scale_int16"] = False  # any scale of int16 codes
-        return w.emit(kind, [a, b], result, 2, **options)
+        return writer.emit(kind, [a, b], result, 2, **options)
 
     return write
 
@@ -74,12 +76,12 @@ def unary(kind: str, version: int = 1, **options: Any) -> Any:
     """
 
     def write(
-        w: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
+        writer: Writer, node: fx.Node, out: QuantParams | None = None, bounds: Bounds = NO_BOUNDS
     ) -> Value:
-        x = w.whole(node.args[0], out)
-        result = w.new(name(node), node, x.order, out)
+        x = writer.in_graph_order(node.args[0], out)
+        result = writer.tensor_like(name(node), node, x.order, out)
         values = {k: v(node) if callable(v) else v for k, v in options.items()}
-        return w.emit(kind, [x], result, 1 if out is None else version, **values)
+        return writer.emit(kind, [x], result, 1 if out is None else version, **values)
 
     return write
 
@@ -91,41 +93,43 @@ hard_swish = unary("HARD_SWISH")
 tanh = unary("TANH", 2)
 
 
-def silu(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+def silu(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write LOGISTIC, on codes with the only parameters that it may have, and MUL."""
-    x = w.whole(node.args[0], out)
+    x = writer.in_graph_order(node.args[0], out)
     gate = None if out is None or x.params is None else logistic_output(x.params.qtype)
     version = 1 if out is None else 2
     title = f"{name(node)}.gate"
-    sigmoid = w.emit("LOGISTIC", [x], w.new(title, node, x.order, gate), version)
-    return w.emit("MUL", [x, sigmoid], w.new(name(node), node, x.order, out), version)
+    sigmoid = writer.emit("LOGISTIC", [x], writer.tensor_like(title, node, x.order, gate), version)
+    return writer.emit(
+        "MUL", [x, sigmoid], writer.tensor_like(name(node), node, x.order, out), version
+    )
 
 
-def softmax(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
-    x = last_axis(w, w.operand(node.args[0], out), G.integer(node, 1))
-    result = w.new(name(node), node, x.order, out)
-    return w.emit("SOFTMAX", [x], result, 1 if out is None else 2, beta=1.0)
+def softmax(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+    x = last_axis(writer, writer.read_operand(node.args[0], out), G.integer(node, 1))
+    result = writer.tensor_like(name(node), node, x.order, out)
+    return writer.emit("SOFTMAX", [x], result, 1 if out is None else 2, beta=1.0)
 
 
-def last_axis(w: Writer, x: Value, axis: int) -> Value:
+def last_axis(writer: Writer, x: Value, axis: int) -> Value:
     """Return a value in a layout whose last axis is the given one of the graph."""
     axis = axis % len(x.sizes)
     order = tuple(i for i in x.order if i != axis)
-    return w.in_order(x, (*order, axis))
+    return writer.in_order(x, (*order, axis))
 
 
-def prelu(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+def prelu(writer: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     """Write PRELU; the slopes get one scale for the tensor."""
-    x = w.computed(node.args[0])
-    x = w.in_order(x, x.order)
-    slope = w.argument(node.args[1])
+    x = writer.as_tensor(node.args[0])
+    x = writer.in_order(x, x.order)
+    slope = writer.argument(node.args[1])
     assert isinstance(slope, Stored)
-    result = w.new(name(node), node, x.order, out)
-    index, _ = slopes(w, slope, x)
-    return w.emit("PRELU", [x, index], result, 1)
+    result = writer.tensor_like(name(node), node, x.order, out)
+    index, _ = slopes(writer, slope, x)
+    return writer.emit("PRELU", [x, index], result, 1)
 
 
-def slopes(w: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
+def slopes(writer: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
     """Store the slopes of a PRELU as int8, without the batch and broadcast over the image."""
     assert x.params is not None
     real = slope.real().detach().float().reshape(-1)
@@ -136,16 +140,16 @@ def slopes(w: Writer, slope: Stored, x: Value) -> tuple[int, QuantParams]:
     shape[1 if len(x.sizes) > 1 else 0] = len(real)
     codes = params.quantize(real).reshape(shape).permute(*x.order)
     data = np.ascontiguousarray(codes.numpy())[0]
-    return w.builder.constant(f"{slope.name}.codes", data, quantization(params)), params
+    return writer.builder.constant(f"{slope.name}.codes", data, quantization(params)), params
 
 
-def concat(w: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
+def concat(writer: Writer, node: fx.Node, out: QuantParams, bounds: Bounds) -> Value:
     """Write CONCATENATION, with a QUANTIZE in front of inputs of other parameters."""
     parts = [
-        requantized(w, w.computed(n), out, f"{name(node)}.{i}.requantize")
+        requantized(writer, writer.as_tensor(n), out, f"{name(node)}.{i}.requantize")
         for i, n in enumerate(G.sources(node))
     ]
-    result = write_concat(w, node, parts, int(G.argument(node, 1, "dim", 0)))
+    result = write_concat(writer, node, parts, int(G.argument(node, 1, "dim", 0)))
     return replace(result, params=out)
 
 
@@ -153,7 +157,7 @@ _ROUNDS_TWICE = 0.5
 """Ratio of scales below which QUANTIZE rounds to whole numbers, shifts, and rounds again."""
 
 
-def requantized(w: Writer, x: Value, out: QuantParams, title: str) -> Value:
+def requantized(writer: Writer, x: Value, out: QuantParams, title: str) -> Value:
     """Return codes with other parameters: the same where they are equal.
 
     QUANTIZE rounds twice where the scale grows to more than double, by up to 0.75 codes and to one
@@ -162,13 +166,13 @@ def requantized(w: Writer, x: Value, out: QuantParams, title: str) -> Value:
     assert x.params is not None
     if equal(x.params, out):
         return x
-    new = replace(w.add(title, x.sizes, x.dynamic, x.order, out), columns=x.columns)
+    new = replace(writer.tensor(title, x.sizes, x.dynamic, x.order, out), columns=x.columns)
     other = x.params.qtype.torch_dtype != out.qtype.torch_dtype  # ADD has one type
     if other or float(x.params.scale) / float(out.scale) >= _ROUNDS_TWICE:
-        return w.emit("QUANTIZE", [x], new, 2)
+        return writer.emit("QUANTIZE", [x], new, 2)
     code = np.array([int(x.params.zero_point)], x.params.qtype.numpy_dtype)
-    zero = w.builder.constant("zero", code, quantization(x.params))
-    return w.emit("ADD", [x, zero], new, 2, fused_activation_function=0, pot_scale_int16=False)
+    zero = writer.builder.constant("zero", code, quantization(x.params))
+    return writer.emit("ADD", [x, zero], new, 2, fused_activation_function=0, pot_scale_int16=False)
 
 
 def equal(a: QuantParams, b: QuantParams) -> bool:
@@ -177,25 +181,29 @@ def equal(a: QuantParams, b: QuantParams) -> bool:
     return same and bool((a.scale == b.scale).all()) and bool((a.zero_point == b.zero_point).all())
 
 
-def matmul(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+def matmul(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write BATCH_MATMUL; a transposed operand is read as it lies."""
-    a, b = (w.operand(n, out) for n in node.args[:2])
-    return write_matmul(w, node, a, b, out)
+    a, b = (writer.read_operand(n, out) for n in node.args[:2])
+    return write_matmul(writer, node, a, b, out)
 
 
-def write_matmul(w: Writer, node: fx.Node, a: Value, b: Value, out: QuantParams | None) -> Value:
-    a, _ = product_operand(w, a)
-    b, transposed = product_operand(w, b, may_be_transposed=True)
-    result = w.new(name(node), node, params=out)
+def write_matmul(
+    writer: Writer, node: fx.Node, a: Value, b: Value, out: QuantParams | None
+) -> Value:
+    a, _ = product_operand(writer, a)
+    b, transposed = product_operand(writer, b, may_be_transposed=True)
+    result = writer.tensor_like(name(node), node, params=out)
     options = {"adj_x": False, "adj_y": transposed}
-    return w.emit("BATCH_MATMUL", [a, b], result, 1 if out is None else 2, **options)
+    return writer.emit("BATCH_MATMUL", [a, b], result, 1 if out is None else 2, **options)
 
 
-def product_operand(w: Writer, x: Value, may_be_transposed: bool = False) -> tuple[Value, bool]:
+def product_operand(
+    writer: Writer, x: Value, may_be_transposed: bool = False
+) -> tuple[Value, bool]:
     """Return an operand of a product as it is read, and whether its last axes are swapped."""
     rank = len(x.sizes)
     plain = identity(rank)
     swapped = (*plain[:-2], rank - 1, rank - 2)
     if may_be_transposed and x.order == swapped and not x.columns:
         return x, True
-    return w.in_order(x, plain), False
+    return writer.in_order(x, plain), False

@@ -33,64 +33,64 @@ Write = Callable[[Writer, fx.Node], Value | Stored]
 
 
 def _binary(kind: str) -> Write:
-    def write(w: Writer, node: fx.Node) -> Value:
-        a, b = (_operand(w, node, n) for n in node.args[:2])
+    def write(writer: Writer, node: fx.Node) -> Value:
+        a, b = (_operand(writer, node, n) for n in node.args[:2])
         factor: Any = node.kwargs.get("alpha", 1)
         if factor != 1:
-            b = _times(w, node, b, float(factor))
-        return _apply(w, node, kind, [a, b])
+            b = _times(writer, node, b, float(factor))
+        return _apply(writer, node, kind, [a, b])
 
     return write
 
 
-def _apply(w: Writer, node: fx.Node, kind: str, operands: Sequence[Value | Stored]) -> Value:
-    values, order = aligned(w, operands, G.rank(node))
-    return w.emit(kind, values, w.new(name(node), node, order))
+def _apply(writer: Writer, node: fx.Node, kind: str, operands: Sequence[Value | Stored]) -> Value:
+    values, order = aligned(writer, operands, G.rank(node))
+    return writer.emit(kind, values, writer.tensor_like(name(node), node, order))
 
 
-def _operand(w: Writer, node: fx.Node, argument: Any) -> Value | Stored:
+def _operand(writer: Writer, node: fx.Node, argument: Any) -> Value | Stored:
     """Return an operand in float, or of the common type of both; a constant stays stored."""
-    value = w.argument(argument)
+    value = writer.argument(argument)
     if isinstance(value, Value):
-        return w.floats(argument) if value.params is not None else value
+        return writer.floats(argument) if value.params is not None else value
     real = value.real().detach()
     types = [G.value(n).dtype for n in node.all_input_nodes if G.is_tensor(n)]
     wanted = next((t for t in types if t.is_floating_point), types[0] if types else real.dtype)
     return Stored(value.name, real.to(wanted))
 
 
-def _times(w: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Value | Stored:
+def _times(writer: Writer, node: fx.Node, value: Value | Stored, factor: float) -> Value | Stored:
     if isinstance(value, Stored):
         return replace(value, data=value.data * factor)
-    number = w.stored(Stored("factor", torch.tensor(factor, dtype=torch.float32)), ())
-    result = w.new(f"{name(node)}.factor", value)
-    return w.emit("MUL", [w.in_order(value, value.order), number], result)
+    number = writer.constant(Stored("factor", torch.tensor(factor, dtype=torch.float32)), ())
+    result = writer.tensor_like(f"{name(node)}.factor", value)
+    return writer.emit("MUL", [writer.in_order(value, value.order), number], result)
 
 
 def _swapped(kind: str) -> Write:
     """The first operand is subtracted from the second (rsub)."""
 
-    def write(w: Writer, node: fx.Node) -> Value:
-        a, b = (_operand(w, node, n) for n in node.args[:2])
-        return _apply(w, node, kind, [b, a])
+    def write(writer: Writer, node: fx.Node) -> Value:
+        a, b = (_operand(writer, node, n) for n in node.args[:2])
+        return _apply(writer, node, kind, [b, a])
 
     return write
 
 
-def _log_softmax(w: Writer, node: fx.Node) -> Value:
-    x = last_axis(w, w.floats(node.args[0]), G.integer(node, 1))
-    return w.emit("LOG_SOFTMAX", [x], w.new(name(node), node, x.order))
+def _log_softmax(writer: Writer, node: fx.Node) -> Value:
+    x = last_axis(writer, writer.floats(node.args[0]), G.integer(node, 1))
+    return writer.emit("LOG_SOFTMAX", [x], writer.tensor_like(name(node), node, x.order))
 
 
 def _reduce(kind: str) -> Write:
-    def write(w: Writer, node: fx.Node) -> Value:
-        x = w.whole(node.args[0])
-        return _reduced(w, node, kind, x, 1)
+    def write(writer: Writer, node: fx.Node) -> Value:
+        x = writer.in_graph_order(node.args[0])
+        return _reduced(writer, node, kind, x, 1)
 
     return write
 
 
-def _reduced(w: Writer, node: fx.Node, kind: str, x: Value, at: int) -> Value:
+def _reduced(writer: Writer, node: fx.Node, kind: str, x: Value, at: int) -> Value:
     """Write a reduction; the arguments of the call have its axes at `at`, then `keepdim`."""
     axes, keep = G.argument(node, at, "dim"), bool(G.argument(node, at + 1, "keepdim", False))
     axes = range(len(x.sizes)) if axes in (None, [], ()) else axes
@@ -100,92 +100,94 @@ def _reduced(w: Writer, node: fx.Node, kind: str, x: Value, at: int) -> Value:
     else:
         rest = [i for i in x.order if i not in gone]
         order = tuple(sorted(rest).index(i) for i in rest)
-    result = w.new(name(node), node, order)
-    places = w.integers(sorted(x.axis(a) for a in gone))
-    return w.emit(kind, [x, places], result, keep_dims=keep)
+    result = writer.tensor_like(name(node), node, order)
+    places = writer.integers(sorted(x.axis(a) for a in gone))
+    return writer.emit(kind, [x, places], result, keep_dims=keep)
 
 
-def _vector_norm(w: Writer, node: fx.Node) -> Value:
+def _vector_norm(writer: Writer, node: fx.Node) -> Value:
     """Write the root of a sum of squares."""
     if float(G.argument(node, 1, "ord", 2)) != 2:
         raise ExportError(f"{name(node)}: norms but the Euclidean one cannot be written to TFLite")
-    x = w.whole(node.args[0])
-    squares = w.emit("MUL", [x, x], w.new(f"{name(node)}.squares", x))
-    total = _reduced(w, node, "SUM", squares, 2)
-    return w.emit("SQRT", [total], w.new(f"{name(node)}.root", total))
+    x = writer.in_graph_order(node.args[0])
+    squares = writer.emit("MUL", [x, x], writer.tensor_like(f"{name(node)}.squares", x))
+    total = _reduced(writer, node, "SUM", squares, 2)
+    return writer.emit("SQRT", [total], writer.tensor_like(f"{name(node)}.root", total))
 
 
-def _where(w: Writer, node: fx.Node) -> Value:
-    condition = w.argument(node.args[0])
-    branches = [_operand(w, node, n) for n in node.args[1:3]]
+def _where(writer: Writer, node: fx.Node) -> Value:
+    condition = writer.argument(node.args[0])
+    branches = [_operand(writer, node, n) for n in node.args[1:3]]
     wanted = G.value(node).dtype
     branches = [
         replace(b, data=b.data.to(wanted)) if isinstance(b, Stored) else b for b in branches
     ]
-    return _apply(w, node, "SELECT_V2", [condition, *branches])
+    return _apply(writer, node, "SELECT_V2", [condition, *branches])
 
 
-def _cast(w: Writer, node: fx.Node) -> Value | Stored:
-    value = w.argument(node.args[0])
+def _cast(writer: Writer, node: fx.Node) -> Value | Stored:
+    value = writer.argument(node.args[0])
     wanted = G.value(node).dtype
     if isinstance(value, Stored):
         return Stored(value.name, value.real().to(wanted))
-    x = w.floats(node.args[0]) if value.params is not None else value
+    x = writer.floats(node.args[0]) if value.params is not None else value
     if x.dtype == DTYPES.get(wanted):
         return x
-    x = w.in_order(x, x.order)
-    return _cast_into(w, x, w.new(name(node), node, x.order))
+    x = writer.in_order(x, x.order)
+    return _cast_into(writer, x, writer.tensor_like(name(node), node, x.order))
 
 
-def _cast_into(w: Writer, x: Value, result: Value) -> Value:
+def _cast_into(writer: Writer, x: Value, result: Value) -> Value:
     types = {"in_data_type": ELEMENT_TYPES[x.dtype], "out_data_type": ELEMENT_TYPES[result.dtype]}
-    return w.emit("CAST", [x], result, **types)
+    return writer.emit("CAST", [x], result, **types)
 
 
-def _bilinear(w: Writer, node: fx.Node) -> Value:
-    x = w.in_order(w.floats(node.args[0]), channels_last(4))
-    result = w.new(name(node), node, channels_last(4))
+def _bilinear(writer: Writer, node: fx.Node) -> Value:
+    x = writer.in_order(writer.floats(node.args[0]), channels_last(4))
+    result = writer.tensor_like(name(node), node, channels_last(4))
     corners = bool(node.args[2])
-    size = w.integers(result.sizes[2:])
+    size = writer.integers(result.sizes[2:])
     options = {"align_corners": corners, "half_pixel_centers": not corners}
-    return w.emit("RESIZE_BILINEAR", [x, size], result, 3, **options)
+    return writer.emit("RESIZE_BILINEAR", [x, size], result, 3, **options)
 
 
-def _power(w: Writer, node: fx.Node) -> Value:
+def _power(writer: Writer, node: fx.Node) -> Value:
     exponent = node.args[1]
     if exponent == 2:
-        x = w.whole(node.args[0])
-        return w.emit("MUL", [x, x], w.new(name(node), node, x.order))
-    return _apply(w, node, "POW", [_operand(w, node, n) for n in node.args[:2]])
+        x = writer.in_graph_order(node.args[0])
+        return writer.emit("MUL", [x, x], writer.tensor_like(name(node), node, x.order))
+    return _apply(writer, node, "POW", [_operand(writer, node, n) for n in node.args[:2]])
 
 
-def _as_is(w: Writer, node: fx.Node) -> Value:
-    return w.floats(node.args[0])
+def _as_is(writer: Writer, node: fx.Node) -> Value:
+    return writer.floats(node.args[0])
 
 
-def _full_like(w: Writer, node: fx.Node) -> Value:
+def _full_like(writer: Writer, node: fx.Node) -> Value:
     """Write ZEROS_LIKE, of the result's type, and the number added."""
-    x = w.in_order(w.floats(node.args[0]), identity(G.rank(node)))
+    x = writer.in_order(writer.floats(node.args[0]), identity(G.rank(node)))
     number: Any = G.argument(node, 1, "fill_value", 0) if "full" in str(node.target) else 0
-    zeros = w.add(f"{name(node)}.zeros", x.sizes, x.dynamic, x.order, dtype=x.dtype)
-    result = w.new(name(node), node)
+    zeros = writer.tensor(f"{name(node)}.zeros", x.sizes, x.dynamic, x.order, dtype=x.dtype)
+    result = writer.tensor_like(name(node), node)
     if x.dtype == result.dtype and not number:
-        return w.emit("ZEROS_LIKE", [x], result)
-    w.emit("ZEROS_LIKE", [x], zeros)
+        return writer.emit("ZEROS_LIKE", [x], result)
+    writer.emit("ZEROS_LIKE", [x], zeros)
     if x.dtype != result.dtype:
-        cast = result if not number else w.new(f"{name(node)}.cast", node)
-        zeros = _cast_into(w, zeros, cast)
+        cast = result if not number else writer.tensor_like(f"{name(node)}.cast", node)
+        zeros = _cast_into(writer, zeros, cast)
     if not number:
         return zeros
-    stored = w.stored(Stored("number", torch.tensor(number, dtype=G.value(node).dtype)), ())
-    return w.emit("ADD", [zeros, stored], result)
+    stored = writer.constant(Stored("number", torch.tensor(number, dtype=G.value(node).dtype)), ())
+    return writer.emit("ADD", [zeros, stored], result)
 
 
-def _cumsum(w: Writer, node: fx.Node) -> Value:
-    x = w.whole(node.args[0])
-    axis = w.integers([x.axis(G.integer(node, 1))])
-    axis = w.builder.constant("axis", np.array(w.builder.tensors[axis].data, np.int32).reshape(()))
-    return w.emit("CUMSUM", [x, axis], w.new(name(node), node, x.order))
+def _cumsum(writer: Writer, node: fx.Node) -> Value:
+    x = writer.in_graph_order(node.args[0])
+    axis = writer.integers([x.axis(G.integer(node, 1))])
+    axis = writer.builder.constant(
+        "axis", np.array(writer.builder.tensors[axis].data, np.int32).reshape(())
+    )
+    return writer.emit("CUMSUM", [x, axis], writer.tensor_like(name(node), node, x.order))
 
 
 _OF_TENSOR_OR_NUMBER: Mapping[Any, str] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,37 @@ from qtool.core.types import Bounds, QuantParams
 SAME, VALID = 0, 1
 
 
-def conv(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a convolution or a pool over an image, by the two axes of the image.
+
+    Attributes:
+        kernel: their sizes.
+        stride: their distances.
+        pads: all begins, then all ends.
+        dilation: distances of the elements in a window.
+    """
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    pads: Sequence[int]
+    dilation: Sequence[int] = (1, 1)
+
+    def same_pads(self, sizes: Sequence[int]) -> list[int]:
+        """Return the pads of TFLite's padding SAME for an image of these sizes."""
+        begins, ends = [], []
+        for size, k, s, d in zip(sizes, self.kernel, self.stride, self.dilation, strict=True):
+            count = -(-size // s)
+            total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
+            begins.append(total // 2)
+            ends.append(total - total // 2)
+        return [*begins, *ends]
+
+
+def conv(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write CONV_2D or DEPTHWISE_CONV_2D; a signal is an image of height 1."""
     _require_image(node)
-    x, weight, bias = read_layer(w, node, out)
+    x, weight, bias = read_layer(writer, node, out)
     args: tuple[Any, ...] = node.args
     stride, pads, dilation = (list(map(int, a)) for a in args[3:6])
     groups = int(args[6])
@@ -33,10 +60,11 @@ def conv(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
     if codes.dim() == 3:
         stride, dilation, codes = [1, *stride], [1, *dilation], codes.unsqueeze(2)
         pads = [0, pads[0], 0, pads[1]]
-    image = _image(w, x)
+    image = _image(writer, x)
     depthwise = groups > 1 and codes.shape[1] == 1 and groups == image.sizes[1]
-    image, padding = _padded(w, image, codes.shape[2:], stride, dilation, pads, name(node))
-    result = _image_result(w, node, out)
+    windows = _Windows(codes.shape[2:], stride, pads, dilation)
+    image, padding = _padded(writer, image, windows, name(node))
+    result = _image_result(writer, node, out)
     options = {
         "padding": padding,
         "stride_h": stride[0],
@@ -49,16 +77,16 @@ def conv(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
         options["depth_multiplier"] = codes.shape[0] // groups
     inputs: list[Value | int] = [
         image,
-        store_weight(w, weight, codes, (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)),
-        store_bias(w, bias, weight, x),
+        store_weight(writer, weight, codes, (1, 2, 3, 0) if depthwise else (0, 2, 3, 1)),
+        store_bias(writer, bias, weight, x),
     ]
     kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
-    w.emit(kind, inputs, result, 1 if out is None else 3, **options)
-    return _signal(w, node, result)
+    writer.emit(kind, inputs, result, 1 if out is None else 3, **options)
+    return _signal(writer, node, result)
 
 
 def conv_transpose(
-    w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
+    writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
 ) -> Value:
     """Write TRANSPOSE_CONV over the whole result, and a STRIDED_SLICE that crops the padding."""
     _require_image(node)
@@ -68,14 +96,14 @@ def conv_transpose(
             f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation; "
             "write a layer per group in the model, or write an .onnx file"
         )
-    x, weight, bias = read_layer(w, node, out)
+    x, weight, bias = read_layer(writer, node, out)
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
     codes = weight.data
     if codes.dim() == 3:
         stride, padding, extra = [1, *stride], [0, *padding], [0, *extra]
         codes = codes.unsqueeze(2)
-    image = _image(w, x)
-    result = _image_result(w, node, out)
+    image = _image(writer, x)
+    result = _image_result(writer, node, out)
     sizes = [
         max((n - 1) * s + k, p + size)
         for n, s, k, p, size in zip(
@@ -85,90 +113,78 @@ def conv_transpose(
     whole = result
     if tuple(sizes) != result.sizes[2:]:
         wide = (*result.sizes[:2], *sizes)
-        whole = w.add(f"{name(node)}.uncropped", wide, result.dynamic, result.order, out)
-    shape = w.run_time_sizes(image, whole.physical)
-    kernel = store_weight(w, weight, codes, (1, 2, 3, 0), 0)
+        whole = writer.tensor(f"{name(node)}.uncropped", wide, result.dynamic, result.order, out)
+    shape = writer.run_time_sizes(image, whole.physical)
+    kernel = store_weight(writer, weight, codes, (1, 2, 3, 0), 0)
     options = {
         "padding": VALID,
         "stride_h": stride[0],
         "stride_w": stride[1],
         "fused_activation_function": activation(bounds, out),
     }
-    inputs: list[Value | int] = [shape, kernel, image, store_bias(w, bias, weight, x)]
+    inputs: list[Value | int] = [shape, kernel, image, store_bias(writer, bias, weight, x)]
     version = 4 if options["fused_activation_function"] else 3
-    w.emit("TRANSPOSE_CONV", inputs, whole, version, **options)
+    writer.emit("TRANSPOSE_CONV", inputs, whole, version, **options)
     if whole is not result:
         ranges = {i: (p, p + result.sizes[i], 1) for i, p in enumerate(padding, 2)}
-        w.strided(whole, result, ranges)
-    return _signal(w, node, result)
+        writer.strided(whole, result, ranges)
+    return _signal(writer, node, result)
 
 
-def max_pool(w: Writer, node: fx.Node) -> Value:
+def max_pool(writer: Writer, node: fx.Node) -> Value:
     """Write MAX_POOL_2D, on codes where they are."""
-    x, (kernel, stride, padding, dilation) = _pool(w, node, 4)
+    x, (kernel, stride, padding, dilation) = _pool(writer, node, 4)
     if any(d != 1 for d in dilation):
         raise ExportError(f"{name(node)}: TFLite has no max pool with dilation")
-    pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[5]))
-    image, same = _padded(w, x, kernel, stride, dilation, pads, name(node), lowest=True)
-    return _write_pool(w, node, "MAX_POOL_2D", image, same, kernel, stride, None, NO_BOUNDS)
+    windows = _pool_windows(x, kernel, stride, padding, bool(node.args[5]))
+    image, same = _padded(writer, x, windows, name(node), lowest=True)
+    return _write_pool(writer, node, "MAX_POOL_2D", image, same, windows)
 
 
-def average_pool(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+def average_pool(
+    writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
+) -> Value:
     """Write AVERAGE_POOL_2D; padding that counts in the mean is written as PAD."""
     if out is None:
-        w.values[G.source(node)] = w.floats(node.args[0])
-    x, (kernel, stride, padding) = _pool(w, node, 3)
-    ones = [1] * len(kernel)
-    pads = _pool_pads(w, node, x, kernel, stride, padding, bool(node.args[4]))
+        writer.values[G.source(node)] = writer.floats(node.args[0])
+    x, (kernel, stride, padding) = _pool(writer, node, 3)
+    windows = _pool_windows(x, kernel, stride, padding, bool(node.args[4]))
     if node.args[6] is not None:
         raise ExportError(f"{name(node)}: TFLite has no average pool with a divisor")
-    if any(pads) and not node.args[5]:
+    if any(windows.pads) and not node.args[5]:
         image, same = x, SAME
-        if pads != same_pads(x.sizes[2:], kernel, stride, ones):
+        if windows.pads != windows.same_pads(x.sizes[2:]):
             raise ExportError(
                 f"{name(node)}: TFLite's average pool cannot leave this padding out of the mean; "
                 "use count_include_pad=True or no padding"
             )
     else:
-        image, same = _padded(w, x, kernel, stride, ones, pads, name(node), explicit=True)
-    return _write_pool(w, node, "AVERAGE_POOL_2D", image, same, kernel, stride, out, bounds)
+        image, same = _padded(writer, x, windows, name(node), explicit=True)
+    return _write_pool(writer, node, "AVERAGE_POOL_2D", image, same, windows, out, bounds)
 
 
 def global_average_pool(
-    w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
+    writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS
 ) -> Value:
-    x = w.operand(node.args[0], out)
+    x = writer.read_operand(node.args[0], out)
     order = x.order if len(x.sizes) != 4 else channels_last(4)
-    x = w.in_order(x, order)
-    result = w.new(name(node), node, order, out)
-    axes = w.integers([x.axis(i) for i in range(2, len(x.sizes))])
-    return w.emit("MEAN", [x, axes], result, 1 if out is None else 2, keep_dims=True)
+    x = writer.in_order(x, order)
+    result = writer.tensor_like(name(node), node, order, out)
+    axes = writer.integers([x.axis(i) for i in range(2, len(x.sizes))])
+    return writer.emit("MEAN", [x, axes], result, 1 if out is None else 2, keep_dims=True)
 
 
 def name(node: fx.Node) -> str:
     return G.name_of(node)
 
 
-def same_pads(
-    sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> list[int]:
-    """Return all begins, then all ends, of TFLite's padding SAME."""
-    begins, ends = [], []
-    for size, k, s, d in zip(sizes, kernel, stride, dilation, strict=True):
-        count = -(-size // s)
-        total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
-        begins.append(total // 2)
-        ends.append(total - total // 2)
-    return [*begins, *ends]
-
-
 def read_layer(
-    w: Writer, node: fx.Node, out: QuantParams | None
+    writer: Writer, node: fx.Node, out: QuantParams | None
 ) -> tuple[Value, Stored, Stored | None]:
     """Return input, weight and bias; of a float layer integer weights are dequantized here."""
-    x = w.operand(node.args[0], out)
-    weight, bias = w.argument(node.args[1]), G.argument(node, 2, "bias")
-    stored = None if bias is None else w.argument(bias)
+    x = writer.read_operand(node.args[0], out)
+    weight, bias = writer.argument(node.args[1]), G.argument(node, 2, "bias")
+    stored = None if bias is None else writer.argument(bias)
     if not isinstance(weight, Stored) or isinstance(stored, Value):
         raise ExportError(f"{name(node)}: TFLite needs a stored weight and bias")
     if out is None:
@@ -183,49 +199,49 @@ def _require_image(node: fx.Node) -> None:
         )
 
 
-def _image(w: Writer, x: Value) -> Value:
+def _image(writer: Writer, x: Value) -> Value:
     """Return an image [N, C, H, W] in TFLite's layout; of a signal one of height 1."""
     if len(x.sizes) == 4:
-        return w.in_order(x, channels_last(4))
-    x = w.in_order(x, channels_last(3))
+        return writer.in_order(x, channels_last(4))
+    x = writer.in_order(x, channels_last(3))
     key = x.index, channels_last(4)
-    if key not in w.cache.orders:
+    if key not in writer.cache.orders:
         sizes, dynamic = (*x.sizes[:2], 1, x.sizes[2]), (*x.dynamic[:2], False, x.dynamic[2])
-        title = f"{w.builder.tensors[x.index].name}.image"
-        image = w.add(title, sizes, dynamic, channels_last(4), x.params, x.dtype)
-        w.reshape(x, image)
-        w.cache.orders[key] = image
-    return w.cache.orders[key]
+        title = f"{writer.builder.tensors[x.index].name}.image"
+        image = writer.tensor(title, sizes, dynamic, channels_last(4), x.params, x.dtype)
+        writer.reshape(x, image)
+        writer.cache.orders[key] = image
+    return writer.cache.orders[key]
 
 
-def _image_result(w: Writer, node: fx.Node, out: QuantParams | None) -> Value:
+def _image_result(writer: Writer, node: fx.Node, out: QuantParams | None) -> Value:
     fake = G.value(node)
-    sizes, dynamic = [w.size(s) for s in fake.shape], [w.is_dynamic(s) for s in fake.shape]
+    sizes, dynamic = (
+        [writer.size(s) for s in fake.shape],
+        [writer.is_dynamic(s) for s in fake.shape],
+    )
     signal = len(sizes) == 3
     if signal:
         sizes.insert(2, 1)
         dynamic.insert(2, False)
     title = f"{name(node)}.image" if signal else name(node)
-    return w.add(title, sizes, dynamic, channels_last(4), out)
+    return writer.tensor(title, sizes, dynamic, channels_last(4), out)
 
 
-def _signal(w: Writer, node: fx.Node, image: Value) -> Value:
+def _signal(writer: Writer, node: fx.Node, image: Value) -> Value:
     """Return the result of a layer: of a signal without the height."""
     if G.rank(node) == 4:
         return image
-    result = w.new(name(node), node, channels_last(3), image.params)
-    w.reshape(image, result)
-    w.cache.orders[result.index, channels_last(4)] = image
+    result = writer.tensor_like(name(node), node, channels_last(3), image.params)
+    writer.reshape(image, result)
+    writer.cache.orders[result.index, channels_last(4)] = image
     return result
 
 
 def _padded(
-    w: Writer,
+    writer: Writer,
     x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    pads: Sequence[int],
+    windows: _Windows,
     title: str,
     lowest: bool = False,
     explicit: bool = False,
@@ -236,32 +252,33 @@ def _padded(
         lowest: pad with the lowest value instead of zero.
         explicit: padding SAME would be something else.
     """
+    pads = windows.pads
     if not any(pads):
         return x, VALID
-    if not explicit and list(pads) == same_pads(x.sizes[2:], kernel, stride, dilation):
+    if not explicit and list(pads) == windows.same_pads(x.sizes[2:]):
         return x, SAME
     rank = len(pads) // 2
     around = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
     sizes = [s + a + b for s, (a, b) in zip(x.sizes, around, strict=True)]
-    padded = w.add(f"{title}.pad", sizes, x.dynamic, x.order, x.params)
-    widths = w.pads(x, around)
+    padded = writer.tensor(f"{title}.pad", sizes, x.dynamic, x.order, x.params)
+    widths = writer.pads(x, around)
     zero_is_lowest = x.params is not None and int(x.params.zero_point) == x.params.qtype.qmin
     if lowest and not zero_is_lowest:
-        fill = _lowest(w, x)
-        return w.emit("PADV2", [x, widths, fill], padded, 1 if x.params is None else 2), VALID
-    return w.emit("PAD", [x, widths], padded, 1 if x.params is None else 2), VALID
+        fill = _lowest(writer, x)
+        return writer.emit("PADV2", [x, widths, fill], padded, 1 if x.params is None else 2), VALID
+    return writer.emit("PAD", [x, widths], padded, 1 if x.params is None else 2), VALID
 
 
-def _lowest(w: Writer, x: Value) -> int:
+def _lowest(writer: Writer, x: Value) -> int:
     if x.params is None:
         lowest = np.array([np.finfo(np.float32).min], np.float32)
-        return w.builder.constant("lowest", lowest)
+        return writer.builder.constant("lowest", lowest)
     code = np.array([x.params.qtype.qmin], x.params.qtype.numpy_dtype)
-    return w.builder.constant("lowest", code, quantization(x.params))
+    return writer.builder.constant("lowest", code, quantization(x.params))
 
 
 def store_weight(
-    w: Writer,
+    writer: Writer,
     weight: Stored,
     codes: torch.Tensor,
     order: Order,
@@ -279,14 +296,14 @@ def store_weight(
     laid_out = codes[:, torch.tensor(columns)] if columns else codes
     array = np.ascontiguousarray(laid_out.detach().permute(*order).numpy())
     if weight.params is None:
-        return w.builder.constant(weight.name, array)
+        return writer.builder.constant(weight.name, array)
     axis = order.index(0) if axis is None else axis
-    index = w.builder.constant(weight.name, array, quantization(weight.params, axis))
-    w.store(weight, index, order, columns)
+    index = writer.builder.constant(weight.name, array, quantization(weight.params, axis))
+    writer.store(weight, index, order, columns)
     return index
 
 
-def store_bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
+def store_bias(writer: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
     """Store the bias; the kernels on codes need one, of zeros if there is none.
 
     Next to activations of 16 bits it has 64 bits, as their sums.
@@ -294,18 +311,18 @@ def store_bias(w: Writer, bias: Stored | None, weight: Stored, x: Value) -> int:
     if weight.params is None or x.params is None:
         channels = 0 if bias is not None else _channels(weight)
         values = torch.zeros(channels, dtype=torch.float32) if bias is None else bias.real()
-        return w.builder.constant("bias", values.detach().numpy())
+        return writer.builder.constant("bias", values.detach().numpy())
     dtype = np.int32 if x.params.qtype.bits <= 8 else np.int64
     if bias is not None and bias.params is not None:
         codes = bias.data.detach().numpy().astype(dtype)
-        index = w.builder.constant(bias.name, codes, quantization(bias.params, 0))
-        w.store(bias, index, (0,))
+        index = writer.builder.constant(bias.name, codes, quantization(bias.params, 0))
+        writer.store(bias, index, (0,))
         return index
     scale = (x.params.scale * weight.params.scale).reshape(-1)
     zero = torch.zeros_like(scale, dtype=torch.int64)
     params = replace(weight.params, scale=scale, zero_point=zero)
     zeros = np.zeros(_channels(weight), dtype)
-    return w.builder.constant(f"{weight.name}.bias", zeros, quantization(params, 0))
+    return writer.builder.constant(f"{weight.name}.bias", zeros, quantization(params, 0))
 
 
 def _channels(weight: Stored) -> int:
@@ -313,55 +330,52 @@ def _channels(weight: Stored) -> int:
     return int(weight.data.shape[axis])
 
 
-def _pool(w: Writer, node: fx.Node, lists: int) -> tuple[Value, list[list[int]]]:
+def _pool(writer: Writer, node: fx.Node, lists: int) -> tuple[Value, list[list[int]]]:
     args: tuple[Any, ...] = node.args
     numbers = [list(map(int, a)) for a in args[1 : 1 + lists]]
-    x = w.argument(node.args[0])
+    x = writer.argument(node.args[0])
     assert isinstance(x, Value)
     if len(x.sizes) > 4:
         raise ExportError(f"{name(node)}: TFLite has no pool over three dimensions")
     if len(x.sizes) == 3:
         numbers = [[0 if i == 2 else 1, *n] for i, n in enumerate(numbers)]
-    return _image(w, x), numbers
+    return _image(writer, x), numbers
 
 
-def _pool_pads(
-    w: Writer,
-    node: fx.Node,
+def _pool_windows(
     x: Value,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
     ceil_mode: bool,
-) -> list[int]:
-    """Return all begins, then all ends; only as much at the end as a window covers."""
+) -> _Windows:
+    """Return the windows of a pool; padded at the end only as much as a window covers."""
     ends = []
     for size, k, s, p in zip(x.sizes[2:], kernel, stride, padding, strict=True):
         count = (size + 2 * p - k) // s + 1
         used = max((count - 1) * s + k - size - p, 0)
         ends.append(last_pad(size, k, s, p, p) if ceil_mode else used)
-    return [*padding, *ends]
+    return _Windows(kernel, stride, [*padding, *ends])
 
 
 def _write_pool(
-    w: Writer,
+    writer: Writer,
     node: fx.Node,
     kind: str,
     image: Value,
     padding: int,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    out: QuantParams | None,
-    bounds: Bounds,
+    windows: _Windows,
+    out: QuantParams | None = None,
+    bounds: Bounds = NO_BOUNDS,
 ) -> Value:
-    result = _image_result(w, node, out if out is not None else image.params)
+    result = _image_result(writer, node, out if out is not None else image.params)
     options = {
         "padding": padding,
-        "stride_h": stride[0],
-        "stride_w": stride[1],
-        "filter_height": kernel[0],
-        "filter_width": kernel[1],
+        "stride_h": windows.stride[0],
+        "stride_w": windows.stride[1],
+        "filter_height": windows.kernel[0],
+        "filter_width": windows.kernel[1],
         "fused_activation_function": activation(bounds, out),
     }
-    w.emit(kind, [image], result, 1 if result.params is None else 2, **options)
-    return _signal(w, node, result)
+    writer.emit(kind, [image], result, 1 if result.params is None else 2, **options)
+    return _signal(writer, node, result)

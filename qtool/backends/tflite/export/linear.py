@@ -32,39 +32,39 @@ _MAX_BIAS = 2.0**30
 _UNITS_PER_CODE = 16  # at least, or the begin of a part is off: of layers whose weights are zero
 
 
-def linear(w: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
+def linear(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
     """Write FULLY_CONNECTED; the columns of a flattened image are moved in the weight.
 
     An output in float of a small layer is written in parts, see above: its value is float.
     """
-    x, weight, bias = read_layer(w, node, out)
+    x, weight, bias = read_layer(writer, node, out)
     if node.target is torch_ops.gemm:  # its weight is [in, out]
         weight = replace(weight, name=f"{weight.name}.transposed", data=weight.data.t())
     columns = x.columns
     if not columns and x.order != identity(len(x.sizes)):
-        x = w.in_order(x, identity(len(x.sizes)))
-    stored = store_weight(w, weight, weight.data, (0, 1), columns=columns)
-    index = store_bias(w, bias, weight, x)
-    if out is not None and out.qtype.bits <= 8 and node in w.in_parts:
-        fine = fine_params(out, w.in_parts[node])
-        parts = _biases(w, index, weight, x, fine)
+        x = writer.in_order(x, identity(len(x.sizes)))
+    stored = store_weight(writer, weight, weight.data, (0, 1), columns=columns)
+    index = store_bias(writer, bias, weight, x)
+    if out is not None and out.qtype.bits <= 8 and node in writer.split_outputs:
+        fine = fine_params(out, writer.split_outputs[node])
+        parts = _biases(writer, index, weight, x, fine)
         if parts is not None:
-            return _in_parts(w, node, [x, stored], parts, fine, weight)
-    result = w.new(name(node), node, params=out)
-    return _emit(w, [x, stored, index], result, weight, activation(bounds, out))
+            return _write_split(writer, node, [x, stored], parts, fine, weight)
+    result = writer.tensor_like(name(node), node, params=out)
+    return _emit(writer, [x, stored, index], result, weight, activation(bounds, out))
 
 
 def _emit(
-    w: Writer, inputs: Sequence[Value | int], result: Value, weight: Stored, fused: int = 0
+    writer: Writer, inputs: Sequence[Value | int], result: Value, weight: Stored, fused: int = 0
 ) -> Value:
     many = len(result.sizes) > 2
     per_channel = weight.params is not None and weight.params.axis is not None
     version = 1 if result.params is None else 12 if per_channel else 4
     options: dict[str, Any] = {"fused_activation_function": fused, "keep_num_dims": many}
-    return w.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
+    return writer.emit("FULLY_CONNECTED", inputs, result, max(version, 5 if many else 1), **options)
 
 
-def find_outputs_in_parts(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node, int]:
+def find_split_outputs(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node, int]:
     """Return the small linear layers whose quantized result is an output of the QDQ graph alone.
 
     Each with its number of parts, the more the smaller the layer.
@@ -89,7 +89,7 @@ def _source(node: fx.Node | None, target: Any, reader: fx.Node | None) -> fx.Nod
 
 
 def _biases(
-    w: Writer, index: int, weight: Stored, x: Value, fine: QuantParams
+    writer: Writer, index: int, weight: Stored, x: Value, fine: QuantParams
 ) -> list[np.ndarray[Any, Any]] | None:
     """Return the bias of each part: it subtracts the begin of the part's range.
 
@@ -97,7 +97,7 @@ def _biases(
     """
     assert weight.params is not None
     assert x.params is not None
-    stored = w.builder.tensors[index].data
+    stored = writer.builder.tensors[index].data
     assert stored is not None
     unit = (x.params.scale.double() * weight.params.scale.double()).reshape(-1).numpy()
     step, zero = float(fine.scale), int(fine.zero_point)
@@ -110,8 +110,8 @@ def _biases(
     return [b.astype(np.int32) for b in biases]
 
 
-def _in_parts(
-    w: Writer,
+def _write_split(
+    writer: Writer,
     node: fx.Node,
     inputs: Sequence[Value | int],
     biases: Sequence[np.ndarray[Any, Any]],
@@ -128,43 +128,47 @@ def _in_parts(
     bias_params = replace(weight.params, scale=scale, zero_point=torch.zeros_like(scale).long())
     title, total, tensors = name(node), None, list[int]()
     for number, bias in enumerate(biases):
-        stored = w.builder.constant(f"{title}.bias{number}", bias, quantization(bias_params, 0))
-        codes = w.new(f"{title}.part{number}", node, params=part_params)
-        real = w.new(f"{title}.part{number}.dequantize", node)
-        w.emit("DEQUANTIZE", [_emit(w, [*inputs, stored], codes, weight)], real, 2)
+        stored = writer.builder.constant(
+            f"{title}.bias{number}", bias, quantization(bias_params, 0)
+        )
+        codes = writer.tensor_like(f"{title}.part{number}", node, params=part_params)
+        real = writer.tensor_like(f"{title}.part{number}.dequantize", node)
+        writer.emit("DEQUANTIZE", [_emit(writer, [*inputs, stored], codes, weight)], real, 2)
         tensors.append(codes.index)
-        w.layers |= {codes.index: title, real.index: title}
-        total = real if total is None else _sum(w, node, total, real, f"{title}.sum{number}")
+        writer.layers |= {codes.index: title, real.index: title}
+        total = real if total is None else _sum(writer, node, total, real, f"{title}.sum{number}")
     assert total is not None
-    w.parts[name(next(iter(node.users)))] = Parts(tuple(tensors), fine)
+    writer.parts[name(next(iter(node.users)))] = Parts(tuple(tensors), fine)
     least = -int(fine.zero_point) * float(fine.scale)
-    begin = w.builder.constant(f"{title}.least", np.array([least], np.float32))
-    return _sum(w, node, total, begin, title)
+    begin = writer.builder.constant(f"{title}.least", np.array([least], np.float32))
+    return _sum(writer, node, total, begin, title)
 
 
-def _sum(w: Writer, node: fx.Node, a: Value, b: Value | int, title: str) -> Value:
-    result = w.new(title, node)
-    w.layers[result.index] = name(node)
-    return w.emit("ADD", [a, b], result, fused_activation_function=0)
+def _sum(writer: Writer, node: fx.Node, a: Value, b: Value | int, title: str) -> Value:
+    result = writer.tensor_like(title, node)
+    writer.layers[result.index] = name(node)
+    return writer.emit("ADD", [a, b], result, fused_activation_function=0)
 
 
-def dynamic_linear(w: Writer, node: fx.Node) -> Value:
+def dynamic_linear(writer: Writer, node: fx.Node) -> Value:
     """Write FULLY_CONNECTED on floats with int8 weights, which quantizes each row of its input."""
-    codes, scale, bias = (w.argument(a) if a is not None else None for a in node.args[1:4])
+    codes, scale, bias = (writer.argument(a) if a is not None else None for a in node.args[1:4])
     assert isinstance(codes, Stored)
     assert isinstance(scale, Stored)
     channels = scale.data.reshape(-1)
     params = QuantParams(INT8, channels, torch.zeros_like(channels, dtype=torch.int64), 0)
-    x = w.whole(node.args[0])
-    x = w.in_order(x, identity(len(x.sizes)))
+    x = writer.in_graph_order(node.args[0])
+    x = writer.in_order(x, identity(len(x.sizes)))
     array = np.ascontiguousarray(codes.data.t().numpy())
-    index = w.builder.constant(codes.name, array, quantization(params, 0))
+    index = writer.builder.constant(codes.name, array, quantization(params, 0))
     inputs: list[Value | int] = [x, index]
     point = value_names.dequantize(value_names.point_of_codes(codes.name) or codes.name)
     shape = tuple(codes.data.shape)
-    w.dynamic_weights[point] = StoredPoint(index, 0, (1, 0), shape)
+    writer.dynamic_weights[point] = StoredPoint(index, 0, (1, 0), shape)
     if isinstance(bias, Stored):
-        inputs.append(w.builder.constant(bias.name, bias.real().detach().numpy()))
+        inputs.append(writer.builder.constant(bias.name, bias.real().detach().numpy()))
     options = {"keep_num_dims": len(x.sizes) > 2, "asymmetric_quantize_inputs": True}
-    result = w.new(name(node), node)
-    return w.emit("FULLY_CONNECTED", inputs, result, 12, fused_activation_function=0, **options)
+    result = writer.tensor_like(name(node), node)
+    return writer.emit(
+        "FULLY_CONNECTED", inputs, result, 12, fused_activation_function=0, **options
+    )

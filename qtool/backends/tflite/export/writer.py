@@ -55,8 +55,7 @@ class Writer:
             its codes are stored.
         layers: index of a tensor with another name than its layer -> the layer.
         parts: name of a quantize -> the tensors that hold its codes together.
-        in_parts: linear layers whose result, an output in float, is written with finer codes, each
-            with the number of its parts.
+        split_outputs: linear layer -> number of int8 tensors that its float output is the sum of.
     """
 
     module: fx.GraphModule
@@ -70,7 +69,7 @@ class Writer:
     layers: dict[int, str] = field(default_factory=dict)
     dynamic_weights: dict[str, StoredPoint] = field(default_factory=dict)
     parts: dict[str, Parts] = field(default_factory=dict)
-    in_parts: dict[fx.Node, int] = field(default_factory=dict)
+    split_outputs: dict[fx.Node, int] = field(default_factory=dict)
 
     # --- sizes ---------------------------------------------------------------------------------
 
@@ -95,7 +94,7 @@ class Writer:
 
     # --- values --------------------------------------------------------------------------------
 
-    def new(
+    def tensor_like(
         self,
         name: str,
         node: fx.Node | Value,
@@ -116,9 +115,9 @@ class Writer:
                     f"{G.name_of(node)} is {str(fake.dtype).removeprefix('torch.')}, which qtool "
                     "does not write to TFLite files; use float32, int32, int64 or bool"
                 )
-        return self.add(name, sizes, dynamic, order or identity(len(sizes)), params, dtype)
+        return self.tensor(name, sizes, dynamic, order or identity(len(sizes)), params, dtype)
 
-    def add(
+    def tensor(
         self,
         name: str,
         sizes: Sequence[int],
@@ -145,12 +144,14 @@ class Writer:
         )
         return Stored("number", number)
 
-    def computed(self, argument: Any) -> Value:
-        """Return an argument as a value: a constant becomes a stored tensor."""
+    def as_tensor(self, argument: Any) -> Value:
+        """Return an argument as a tensor: a constant is stored as one."""
         value = self.argument(argument)
-        return value if isinstance(value, Value) else self.stored(value, identity(value.data.dim()))
+        return (
+            value if isinstance(value, Value) else self.constant(value, identity(value.data.dim()))
+        )
 
-    def stored(self, constant: Stored, order: Order) -> Value:
+    def constant(self, constant: Stored, order: Order) -> Value:
         """Store a constant in a layout."""
         if constant.follows_batch:
             raise ExportError(
@@ -184,32 +185,32 @@ class Writer:
         if isinstance(value, Stored):
             real = value.real()
             real = real.float() if real.dtype == torch.float64 else real
-            return self.stored(Stored(value.name, real), identity(real.dim()))
+            return self.constant(Stored(value.name, real), identity(real.dim()))
         if value.params is None:
             return value
         known = self.cache.floats.get(value.index)
         if known is None:
             name = f"{self.builder.tensors[value.index].name}.dequantize"
-            known = self.add(name, value.sizes, value.dynamic, value.order)
+            known = self.tensor(name, value.sizes, value.dynamic, value.order)
             known = replace(known, columns=value.columns)
             self.emit("DEQUANTIZE", [value], known, version=2)
             self.cache.floats[value.index] = known
         return known
 
-    def operand(self, argument: Any, out: QuantParams | None) -> Value:
+    def read_operand(self, argument: Any, out: QuantParams | None) -> Value:
         """Return an operand in codes, or in float where the result is float."""
-        return self.floats(argument) if out is None else self.computed(argument)
+        return self.floats(argument) if out is None else self.as_tensor(argument)
 
-    def whole(self, argument: Any, out: QuantParams | None = None) -> Value:
-        """Return an operand as `operand` does, its columns in the order of the graph."""
-        value = self.operand(argument, out)
+    def in_graph_order(self, argument: Any, out: QuantParams | None = None) -> Value:
+        """Return an operand as `read_operand` does, its columns in the order of the graph."""
+        value = self.read_operand(argument, out)
         return self.in_order(value, value.order)
 
-    def lifted(self, value: Value, rank: int, title: str) -> Value:
+    def with_rank(self, value: Value, rank: int, title: str) -> Value:
         """Return a value with axes of size 1 in front."""
         missing = rank - len(value.sizes)
         sizes, dynamic = (1,) * missing + value.sizes, (False,) * missing + value.dynamic
-        new = self.add(title, sizes, dynamic, identity(rank), value.params, value.dtype)
+        new = self.tensor(title, sizes, dynamic, identity(rank), value.params, value.dtype)
         self.reshape(value, new)
         return new
 
@@ -223,7 +224,7 @@ class Writer:
         key = value.index, order
         if key not in self.cache.orders:
             name = f"{self.builder.tensors[value.index].name}.transpose"
-            new = self.add(name, value.sizes, value.dynamic, order, value.params, value.dtype)
+            new = self.tensor(name, value.sizes, value.dynamic, order, value.params, value.dtype)
             if not moves_data(value, order):
                 self.reshape(value, new)
             else:
@@ -249,7 +250,7 @@ class Writer:
     def _without_columns(self, value: Value) -> Value:
         """Return a flattened image with its columns in the order of the graph."""
         name = f"{self.builder.tensors[value.index].name}.columns"
-        new = self.add(name, value.sizes, value.dynamic, value.order, value.params, value.dtype)
+        new = self.tensor(name, value.sizes, value.dynamic, value.order, value.params, value.dtype)
         columns = torch.tensor(value.columns).argsort()
         options = {"axis": len(value.sizes) - 1}
         inputs = [value.index, self.integers(columns.tolist())]
@@ -292,9 +293,9 @@ class Writer:
         """Return the index of an int32 tensor [1] with the batch of a value at run time."""
         at = value.order.index(value.dynamic.index(True))
         rank = len(value.sizes)
-        sizes = self.add(f"shape.{value.index}", [rank], [False], (0,), dtype="int32")
+        sizes = self.tensor(f"shape.{value.index}", [rank], [False], (0,), dtype="int32")
         self.emit("SHAPE", [value], sizes, out_type=2)
-        batch = self.add(f"batch.{value.index}", [1], [False], (0,), dtype="int32")
+        batch = self.tensor(f"batch.{value.index}", [1], [False], (0,), dtype="int32")
         ends = [self.integers([n]) for n in (at, at + 1, 1)]
         self.emit("STRIDED_SLICE", [sizes, *ends], batch)
         return batch.index
@@ -303,7 +304,7 @@ class Writer:
         """Return the index of int32 sizes whose first is the batch of a value."""
         if not any(value.dynamic):
             return self.integers(sizes)
-        joined = self.add(f"sizes.{value.index}", [len(sizes)], [False], (0,), dtype="int32")
+        joined = self.tensor(f"sizes.{value.index}", [len(sizes)], [False], (0,), dtype="int32")
         parts = [self.batch_size(value), self.integers(sizes[1:])]
         return self.emit("CONCATENATION", parts, joined, axis=0).index
 
