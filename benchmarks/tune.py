@@ -228,10 +228,10 @@ def explain(options: argparse.Namespace) -> None:
             work = (time.process_time() - work) / len(few)
             tried = found.flips[: options.exported]
             right = [_exported(explainer, network, f, Path(made)) for f in tried]
-        flips, mended = len(found.flips), sum(f.mended for f in found.flips)
+        flips, fixed = len(found.flips), sum(f.fixed for f in found.flips)
         sizes = [len(f.layers) for f in found.flips]
         print(
-            f"{name}: {found.changed} of {found.samples} predictions changed; {mended} of {flips} "
+            f"{name}: {found.changed} of {found.samples} predictions changed; {fixed} of {flips} "
             f"mended, median {np.median(sizes):.0f} layers (most {max(sizes)}), "
             f"{spent:.2f} s a sample ({work:.2f} of the processor); "
             f"{sum(right)} of {len(right)} mended as exported"

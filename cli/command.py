@@ -31,7 +31,7 @@ GROUPS = {
     "evaluations layer_samples most cpu timeout",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
-    "mended arm web title history provenance config as_json verbose quiet log_level",
+    "repaired_file arm web title history provenance config as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}

@@ -35,7 +35,7 @@ from qtool.cli.command import Command
     ),
     click.option(
         "--save-fixed",
-        "mended",
+        "repaired_file",
         cls=source_options.RenamedOption,
         old_name="--mended",
         type=source_options.Path_,
@@ -54,7 +54,7 @@ def command(
     labels: str | None,
     sample: tuple[int, ...],
     most: int,
-    mended: Path | None,
+    repaired_file: Path | None,
     batch_size: int,
     dynamic: tuple[str, ...],
     as_json: bool,
@@ -73,8 +73,8 @@ def command(
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import suffixes_of
 
-    if mended is not None:
-        check_writable(mended, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
+    if repaired_file is not None:
+        check_writable(repaired_file, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size, labels)
     explanation = qtool.explain(
@@ -83,7 +83,7 @@ def command(
         batches,
         samples=sample or None,
         most=most,
-        mended=mended,
+        repaired_file=repaired_file,
         dynamic=sources.dynamic_of(dynamic, batches),
     )
     output.show(explanation, as_json, int8_file)

@@ -46,6 +46,7 @@ from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, MODES, Recipe
 from qtool.planning.targets import check_format
 from qtool.search.archive import Archive, data_digest
+from qtool.search.candidate_files import CandidateFiles
 from qtool.search.choices import search_space
 from qtool.search.cost_model import extra_points
 from qtool.search.explain import Explainer
@@ -153,30 +154,27 @@ def tune(
             baseline.timed, named, numbers, function, where, lower_is_better, goals.confidence
         )
         each = phases(baseline.timed, one.arrays())
-        search = Search(
+        tried = CandidateFiles(
+            folder,
             baseline.timed,
-            target,
             each[-1].inputs,
-            recipes,
+            options.timing,
             converted,
-            _sensitivity_samples(captured, data, target),
-            judge,
-            goals,
-            options,
-            store,
-            suffix,
             baseline.profiled,
+            suffix,
         )
-        result = replace(search.run(folder), phase=each[-1].name)
+        samples = _sensitivity_samples(captured, data, target)
+        search = Search(tried, target, recipes, samples, judge, goals, options, store)
+        result = replace(search.run(), phase=each[-1].name)
         if len(each) > 1 and not result.in_float:
-            files = (baseline.timed, search.files.write(result.recipe))
+            files = (baseline.timed, tried.write(result.recipe))
             others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
             result = replace(result, timings=tuple(others))
     result = replace(result, float_size=captured.file_bytes or result.float_size)
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
-@accepts_paths("file", "mended")
+@accepts_paths("file", "repaired_file")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -184,7 +182,7 @@ def explain(
     *,
     samples: Sequence[int] | None = None,
     most: int = 100,
-    mended: str | Path | None = None,
+    repaired_file: str | Path | None = None,
     dynamic: DynamicSizes | None = None,
 ) -> Explanation:
     """Find the layers of an int8 file that cause changed predictions.
@@ -196,12 +194,13 @@ def explain(
             of the next tokens of a language model.
         samples: numbers of samples, from 0; None: all with a changed prediction.
         most: maximum number of samples to explain.
-        mended: where to write the file with those layers in float that restore all predictions.
+        repaired_file: where to write a copy that keeps those layers in float, which restores the
+            predictions of all explained samples.
         dynamic: see `capture_model`.
 
     Raises:
         DataError: no data, no scores, no such sample, or its prediction did not change.
-        CalibrationError: the file lacks the range of a tensor that the mended file quantizes.
+        CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
         VerificationError: the file was not written by qtool, or is of another model.
     """
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
@@ -213,9 +212,9 @@ def explain(
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)
     explanation = explainer.explain(bound, samples, most).named(SampleNames.of(data))
-    if mended is not None:
+    if repaired_file is not None:
         layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
-        explainer.restored_model(tuple(layers)).export(mended)
+        explainer.restored_model(tuple(layers)).export(repaired_file)
     return explanation
 
 

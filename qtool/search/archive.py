@@ -33,7 +33,7 @@ class Trial:
     """One evaluated configuration.
 
     Attributes:
-        key: of its recipe.
+        key: key of its recipe.
         number: order of evaluation, from 1.
         accuracy: accuracy level of its recipe.
         choices: precision of each group.
@@ -41,7 +41,7 @@ class Trial:
         size: bytes of the file.
         share: share of the MACs in integer kernels.
         seconds: duration of the evaluation.
-        predicted_noise, predicted_time: by the cost model before the evaluation.
+        predicted_noise, predicted_time: predictions of the cost model before the evaluation.
     """
 
     key: str

@@ -31,13 +31,13 @@ class CandidateFiles:
     """Writes and times the files of a search.
 
     Attributes:
-        folder: for the files.
+        folder: folder for the files.
         float_file: the float model, which times are relative to.
         inputs: arrays of one run, to time files with.
         timing: seconds to time each file.
         convert: returns the quantized model of a recipe.
         profiled: a file of the float model with the user's names.
-        suffix: of the files: of their format.
+        suffix: suffix of the files, that of their format.
     """
 
     folder: Path

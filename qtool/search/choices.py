@@ -67,7 +67,7 @@ class SearchSpace:
     """Groups of layers of one graph with their choices.
 
     Attributes:
-        recipe: for everything that is not chosen.
+        recipe: recipe for everything that is not chosen.
         graph, target, observer, observers: arguments of the planner.
         has_fixed: True if a layer that is not chosen is quantized.
     """

@@ -274,7 +274,7 @@ def fit_scales(
     """Return the model with scale factors that fit the measurements.
 
     Args:
-        model: with scale factors of 1.
+        model: cost model with scale factors of 1.
         configs: evaluated configurations.
         noise, time: their noise-to-signal ratios and microseconds.
     """

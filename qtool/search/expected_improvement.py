@@ -35,7 +35,7 @@ def most_promising(
     """Return the candidate with the largest expected improvement, or None if none is left.
 
     Args:
-        observations: at least one.
+        observations: evaluated configurations, at least one.
         refused: configurations that cannot be converted.
     """
     pool = candidates(model, goals.smallest, {s.config for s in observations} | set(refused))
@@ -122,7 +122,7 @@ def expected_hypervolume_improvement(
     between neighbours, and the expected area in each strip is a product.
 
     Args:
-        costs, levels: of the evaluated files.
+        costs, levels: costs and levels of the evaluated files.
         worst: reference point of the hypervolume.
         cost, level: mean and deviation of the candidates.
     """

@@ -148,8 +148,7 @@ class Explainer:
 
         Returns:
             float [samples, places, classes]; bool [samples, places], and how many are no padding.
-            The places are the tokens of
-            a language model, and a single one otherwise.
+            The places are the tokens of a language model, and a single one otherwise.
         """
         quantized = self.executor.run(self._bind(batch), self.executor.points)
         both = self._expected(batch), quantized[self.executor.outputs[0]]
@@ -178,10 +177,10 @@ class Explainer:
         """Explain one prediction.
 
         Args:
-            index: of the sample in the data.
+            index: index of the sample in the data.
             batch: the sample.
             expected: the float model's scores, [classes].
-            place: of the token, see `_changes`.
+            place: place of the token, see `_changes`.
         """
         right = int(expected.argmax())
         values = self.executor.run(self._bind(batch), self.executor.points)
@@ -194,20 +193,22 @@ class Explainer:
         gains = np.array(
             [search.gain(p, wrong) - float(scores[right] - scores[wrong]) for p in self.points]
         )
-        chosen, mended = frozenset[int](), False
+        chosen, is_restored = frozenset[int](), False
         for factor in MARGINS:
-            search.least = min(factor * error, margin / 2)
-            chosen, mended = self._smallest(search, gains, search.least - start)
-            if mended and self._confirmed_by_runtime(chosen, batch, right, place):
+            search.margin_required = min(factor * error, margin / 2)
+            chosen, is_restored = self._smallest(search, gains, search.margin_required - start)
+            if is_restored and self._confirmed_by_runtime(chosen, batch, right, place):
                 break
             search.rejected.add(chosen)
         else:
-            mended = False
+            is_restored = False
         alone = [search.margin(frozenset({g})) - start for g in sorted(chosen)]
         names = tuple(self.items.space.groups[g].name for g in sorted(chosen))
         moved = tuple(a / -start if start else 0.0 for a in alone)
         token = place if self.language_model is not None else None
-        return Flip(index, right, wrong, margin, start, names, moved, mended, search.runs, token)
+        return Flip(
+            index, right, wrong, margin, start, names, moved, is_restored, search.runs, token
+        )
 
     def _confirmed_by_runtime(
         self, chosen: frozenset[int], batch: Batch, right: int, place: int
@@ -227,7 +228,7 @@ class Explainer:
         names = [self.items.space.groups[g].name for g in sorted(chosen)]
         with scratch_folder() as folder:
             try:
-                file = folder / f"mended{self.file.suffix}"
+                file = folder / f"restored{self.file.suffix}"
                 self.restored_model(names).export(file, verify=False)
             except PlanError:
                 return None
@@ -300,16 +301,17 @@ class _FlipSearch:
     """Runs one sample through the quantized network with points switched off."""
 
     def __init__(self, explainer: Explainer, values: Values, right: int, place: int) -> None:
-        self.of, self.values, self.right, self.place = explainer, values, right, place
-        self.least = 0.0
+        self.explainer, self.values = explainer, values
+        self.right, self.place = right, place
+        self.margin_required = 0.0
         self.rejected: set[frozenset[int]] = set()  # by the runtime
         self.runs = 0
-        self.known: dict[frozenset[int], float] = {}
+        self.margin_cache: dict[frozenset[int], float] = {}
 
     def _scores(self, off: set[str]) -> torch.Tensor:
         self.runs += 1
-        executor = self.of.executor
-        off |= {bias for weight, bias in self.of.biases.items() if weight in off}
+        executor = self.explainer.executor
+        off |= {bias for weight, bias in self.explainer.biases.items() if weight in off}
         output = executor.outputs[0]
         new = executor.rerun_changed(self.values, off, executor.points - off)
         return _scores_at(new[output] if output in new else self.values[output], self.place)
@@ -321,16 +323,17 @@ class _FlipSearch:
 
     def restores(self, chosen: frozenset[int]) -> bool:
         """Return True if the right class leads by more than the safety margin."""
-        return chosen not in self.rejected and self.margin(chosen) > self.least
+        return chosen not in self.rejected and self.margin(chosen) > self.margin_required
 
     def margin(self, chosen: frozenset[int]) -> float:
         """Return the score of the right class minus the best other one, these groups in float."""
-        if chosen not in self.known:
-            off = {p for p, o in zip(self.of.points, self.of.points_off(chosen), strict=True) if o}
+        if chosen not in self.margin_cache:
+            points, off_mask = self.explainer.points, self.explainer.points_off(chosen)
+            off = {p for p, is_off in zip(points, off_mask, strict=True) if is_off}
             scores = self._scores(off)
             others = torch.cat([scores[: self.right], scores[self.right + 1 :]])
-            self.known[chosen] = float(scores[self.right] - others.max())
-        return self.known[chosen]
+            self.margin_cache[chosen] = float(scores[self.right] - others.max())
+        return self.margin_cache[chosen]
 
 
 def _language_model(captured: Captured, sample: Batch) -> LanguageModel | None:

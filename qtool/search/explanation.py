@@ -17,7 +17,7 @@ class Flip:
     """One sample whose prediction changed.
 
     Attributes:
-        index: of the sample in the data.
+        index: index of the sample in the data.
         expected, predicted: class predicted by the float and by the quantized model.
         margin: score of the expected class minus the best other one, in the float model.
         quantized_margin: the same in the quantized model (negative).
@@ -27,7 +27,7 @@ class Flip:
         runs: number of partial runs of the network.
         token: position in the text of the token after which another one is predicted, from 0; None
             for classes.
-        name: of the sample's file, or the begin of its text; "" if the data has no names.
+        name: name of the sample's file, or the begin of its text; "" if the data has no names.
         expected_name, predicted_name: names of these classes; "" if unknown.
     """
 

@@ -38,7 +38,7 @@ class TuneGoals:
         min_speedup: least speed-up over the float model.
         max_size: largest file size in bytes.
         smallest: deliver the smallest file that meets the goals, not the fastest.
-        confidence: of the interval of the loss, 0 to 1.
+        confidence: confidence of the interval of the loss, 0 to 1.
 
     Raises:
         OptionError: a goal is NaN, infinite or out of its range.

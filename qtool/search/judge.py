@@ -38,7 +38,7 @@ class Score:
 
     Attributes:
         samples: number of evaluated samples.
-        sqnr_db: of all outputs; None if there is no error.
+        sqnr_db: SQNR of all outputs; None if there is no error.
         noise: noise-to-signal ratio of all outputs.
         metric: its name, or "" if no metric was measured.
         percent: True if the metric is a share.

@@ -31,9 +31,9 @@ class NodeCosts:
     """Measured times in microseconds.
 
     Attributes:
-        float_time: of the float model.
-        times: of each node item, minus its time in float.
-        edge, element: of a boundary between integers and floats, and of each element there.
+        float_time: time of the float model.
+        times: time of each node item, minus its time in float.
+        edge, element: cost of a boundary between integers and floats, and of each element there.
     """
 
     float_time: float
@@ -62,7 +62,7 @@ def measure_costs(
         float_files: the float model to time, and one with the user's names to profile.
         write: returns the file of a configuration.
         inputs: arrays of one run.
-        seconds: to time each file.
+        seconds: duration of the timing of each file.
 
     Raises:
         VerificationError: the runtime refuses a file.

@@ -49,7 +49,7 @@ def measure_model(
     of the network would contain their errors.
 
     Args:
-        samples: for the errors of single tensors.
+        samples: samples for the errors of single tensors.
         known: quantized models by the key of their recipe with `named_steps`.
         store_of: returns the store of a key, for measurements.
     """
@@ -113,7 +113,7 @@ def choice_sizes(
     every layer of a choice, which is measured on one file with that choice for all layers.
 
     Args:
-        models: by configuration; together they have every choice of every group.
+        models: quantized models by configuration; together they have every choice of every group.
         whole: bytes of their files.
     """
     starts = np.cumsum([0, *(len(g.choices) for g in space.groups)])
@@ -160,7 +160,7 @@ def point_errors(
         models: quantized models; an item is measured in the first that has it, and left out if
             none has it.
         chunks: samples as the graph takes them, few at a time: all values of a chunk are held.
-        store: for the sums; an interrupted pass resumes after the last complete chunk.
+        store: store for the sums; an interrupted pass resumes after the last complete chunk.
     """
     model_of: dict[Item, int] = {}
     for number, model in enumerate(models):

@@ -50,8 +50,8 @@ def next_candidate(
     good = [s for s in observations if goals.meets_accuracy(s.trial)]
     noises = [s.trial.score.noise for s in observations if not goals.meets_accuracy(s.trial)]
     limit = min(noises, default=math.inf)
-    dearest = min((s.cost for s in good), default=math.inf) * (1 - MIN_GAIN)
-    worth = [i for i in open_ if front.noise[i] < limit and cost[i] < dearest]
+    cost_limit = min((s.cost for s in good), default=math.inf) * (1 - MIN_GAIN)
+    worth = [i for i in open_ if front.noise[i] < limit and cost[i] < cost_limit]
     if not worth:
         return None
     most = max((s.trial.score.noise for s in good), default=0.0)

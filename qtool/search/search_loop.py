@@ -11,17 +11,14 @@ that might be the fastest are timed together. A search can be interrupted at any
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
-from qtool.core.option_names import MODEL_SUFFIXES
-from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Archive, Trial, recipe_key
@@ -46,35 +43,27 @@ class Search:
 
     def __init__(
         self,
-        float_file: Path,
+        files: CandidateFiles,
         target: str,
-        inputs: Sequence[Array],
         recipes: Sequence[Recipe],
-        convert: Callable[[Recipe], Quantized],
         samples: Sequence[Batch],
         judge: Judge,
         goals: TuneGoals,
         options: SearchOptions,
         archive: Archive,
-        suffix: str = MODEL_SUFFIXES[0],
-        profiled: Path | None = None,
     ) -> None:
         """
         Args:
-            float_file: the float model, which times are relative to.
-            inputs: arrays of one run, to time files with.
+            files: converts, writes and times candidates.
+            target: name of the target.
             recipes: one per accuracy level, for the layers that are not chosen.
-            convert: returns the quantized model of a recipe.
-            samples: for the errors of single tensors.
+            samples: data for the errors of single tensors.
             judge: scores files on the evaluation data.
-            suffix: of the files of candidates.
-            profiled: a file of the float model with the user's names; by default `float_file`.
+            goals, options, archive: see `tune`.
         """
-        self.float_file, self.target, self.inputs = float_file, target, inputs
-        self.recipes, self.convert = recipes, convert
+        self.files, self.target, self.recipes = files, target, recipes
         self.samples, self.judge = samples, judge
         self.goals, self.options, self.archive = goals, options, archive
-        self.suffix, self.profiled = suffix, profiled or float_file
         self.started = time.monotonic()
         self.trials: dict[str, Trial] = {}
         self.tried_recipes: dict[str, Recipe] = {}
@@ -84,24 +73,12 @@ class Search:
         self.notes: list[str] = []
         self.stopped = self.unquantized = ""
 
-    def run(self, folder: Path) -> TuneResult:
+    def run(self) -> TuneResult:
         """Search and return the result.
-
-        Args:
-            folder: for files of candidates.
 
         Raises:
             KeyboardInterrupt: interrupted before the first evaluation.
         """
-        self.files = CandidateFiles(
-            folder,
-            self.float_file,
-            self.inputs,
-            self.options.timing,
-            self.convert,
-            self.profiled,
-            self.suffix,
-        )
         bases: list[tuple[Trial, SearchSpace]] = []
         models: dict[str, Quantized] = {}
         raw: CostModel | None = None
@@ -110,7 +87,7 @@ class Search:
                 if bases and not self._time_left():
                     break
                 try:
-                    model = self.convert(recipe)
+                    model = self.files.convert(recipe)
                 except QtoolError as error:
                     if not bases:
                         raise
@@ -143,9 +120,9 @@ class Search:
             config = self._next(model, observations)
             if config is None:
                 return
-            (noise,), (spent,), _ = model.predict(np.array([config]))
+            (noise,), (predicted_time,), _ = model.predict(np.array([config]))
             try:
-                self._evaluate(space, config, float(noise), float(spent))
+                self._evaluate(space, config, float(noise), float(predicted_time))
             except (PlanError, CalibrationError, PassError, ExportError):  # it cannot be converted
                 self.refused.add(config)
 
@@ -213,13 +190,14 @@ class Search:
         space: SearchSpace,
         config: Config,
         noise: float = 0.0,
-        spent: float = 0.0,
+        predicted_time: float = 0.0,
         model: Quantized | None = None,
     ) -> Trial:
         """Return the trial of a configuration, from the archive or by running its file.
 
         Args:
-            noise, spent: as predicted.
+            noise: predicted noise-to-signal ratio.
+            predicted_time: microseconds.
             model: the quantized model, if it is known already.
         """
         recipe = space.recipe_of(config)
@@ -231,10 +209,10 @@ class Search:
         if trial is None:
             start = time.monotonic()
             if key == self.unquantized:
-                file, share, ratio = self.float_file, 0.0, FLOAT_RATIO
+                file, share, ratio = self.files.float_file, 0.0, FLOAT_RATIO
                 score = self.judge.score(file)
             else:
-                model = model or self.convert(recipe)
+                model = model or self.files.convert(recipe)
                 file, share = self.files.write(recipe, model), _integer_share(model)
                 score = self.judge.score(file)
                 (ratio,) = self.files.speedups([file])
@@ -251,7 +229,7 @@ class Search:
                 share,
                 time.monotonic() - start,
                 noise,
-                spent,
+                predicted_time,
             )
             self.archive.add(trial)
             self.new_trials += 1
@@ -262,7 +240,7 @@ class Search:
         """Time evaluated files together."""
         return self.files.speedups(
             [
-                self.float_file
+                self.files.float_file
                 if t.key == self.unquantized
                 else self.files.write(self.tried_recipes[t.key])
                 for t in trials
@@ -289,7 +267,7 @@ class Search:
             groups=group_choices(space, best, model),
             recipes={t.key: self.tried_recipes[t.key] for t in trials},
             unquantized=self.unquantized,
-            float_size=file_bytes(self.float_file),
+            float_size=file_bytes(self.files.float_file),
             float_time=0.0 if raw is None else raw.float_time,
             agreement=(None, None) if raw is None else _correlations(raw, observations),
             stopped=self.stopped,
@@ -315,12 +293,12 @@ def _correlations(
     noisy = [o for o in observations if o.trial.score.noise > 0]
     if not noisy:
         return None, None
-    noise, spent, _ = raw.predict(np.array([o.config for o in noisy]))
+    noise, predicted_times, _ = raw.predict(np.array([o.config for o in noisy]))
     measured = np.array([o.trial.score.noise for o in noisy])
     speedups = np.array([o.trial.speedup for o in noisy])
     return (
         correlation(np.log(np.maximum(noise, NOISE_FLOOR)), np.log(measured)),
-        correlation(spent, raw.float_time / speedups),
+        correlation(predicted_times, raw.float_time / speedups),
     )
 
 

@@ -24,7 +24,7 @@ class GroupChoice:
     """Precision of a group of layers in the best file.
 
     Attributes:
-        name, layers, op, macs: of the group.
+        name, layers, op, macs: name, layers, operator and MACs of the group.
         choice: its precision, a key of `CHOICES`.
         share: its share of the error predicted for the default precision of every group.
         gain_db, cost_us: predicted SQNR gain in dB, and additional microseconds, if this group ran
@@ -52,7 +52,7 @@ class TuneResult(Result):
         evaluated: all evaluated files, in order.
         front: keys of the files on the Pareto front of cost (time or size) and error.
         groups: precision of each group of layers in the best file.
-        recipes: of every file, by key.
+        recipes: recipe of every file, by key.
         unquantized: key of the float model, or "" if it was not evaluated.
         float_size, float_time: bytes and microseconds of the float model.
         agreement: correlation of predictions of the cost model with measurements, of the error in
@@ -60,8 +60,8 @@ class TuneResult(Result):
         stopped: why the search ended early, or "".
         notes: what could not be evaluated, in sentences.
         fresh, seconds: evaluations and duration of this run.
-        phase: of a decoder, the phase whose speed was searched for: "step" or "prompt"; "" for any
-            other model.
+        phase: phase of a decoder whose speed was searched for: "step" or "prompt"; "" for any other
+            model.
         timings: the best file in the other phases, after float.
     """
 

@@ -21,7 +21,7 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
     with torch.no_grad():
         net.head.weight /= 1000  # answers near to each other
         net.head.bias /= 1000
-    file, mended = tmp_path / "int8.onnx", tmp_path / "mended.onnx"
+    file, repaired = tmp_path / "int8.onnx", tmp_path / "repaired.onnx"
     rounded = {"accuracy": "balanced", "target": "onnxruntime-x86-vnni"}
     qtool.quantize(net, seen, **rounded).export(file)
     found = qtool.explain(file, net, asked)
@@ -29,9 +29,9 @@ def test_what_is_named_mends(tmp_path: Path) -> None:
     assert all(f.fixed for f in found.flips)
     samples = torch.cat(asked)
     for flip in found.flips[:3]:
-        one = qtool.explain(file, net, asked, samples=[flip.index], mended=mended)
+        one = qtool.explain(file, net, asked, samples=[flip.index], repaired_file=repaired)
         assert one.flips == (flip,)
-        (scores,) = run(session(mended), [samples[flip.index : flip.index + 1].numpy()])
+        (scores,) = run(session(repaired), [samples[flip.index : flip.index + 1].numpy()])
         assert int(scores[0].argmax()) == flip.expected
     same = next(i for i in range(256) if i not in {f.index for f in found.flips})
     with pytest.raises(qtool.DataError, match=f"the prediction for sample {same} did not change"):

@@ -18,6 +18,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search import candidate_files, measured_model, search_loop
 from qtool.search.archive import Archive
+from qtool.search.candidate_files import CandidateFiles
 from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Score
 from qtool.search.layer_costs import NodeCosts
@@ -83,12 +84,11 @@ class Toy:
         self.float_file = captured.export_float(folder / "float.onnx", TARGET)
         graph, _ = captured.for_target(TARGET)
         self.refused: set[str] = set()
+        files = CandidateFiles(folder, self.float_file, [], 0.0, self.convert, self.float_file)
         self.search = Search(
-            self.float_file,
+            files,
             TARGET,
-            [],
             recipes,
-            self.convert,
             [graph.bind(to_batch(CALIBRATION[0][:8]))],
             ToyJudge(),  # type: ignore[arg-type]  # a toy
             goals,
@@ -108,7 +108,7 @@ class Toy:
         )
 
     def run(self) -> TuneResult:
-        return self.search.run(self.folder)
+        return self.search.run()
 
 
 @pytest.fixture
