@@ -48,7 +48,8 @@ class Errors:
         signal: power of the float outputs, float64 [outputs, samples]; [outputs, 1] where an output
             does not have one row per sample.
         noise: power of the differences from them, likewise.
-        loss: of the next tokens of a causal language model, float64 [samples]; empty of others.
+        loss: loss of the next tokens of a causal language model, float64 [samples]; empty of
+            others.
     """
 
     signal: torch.Tensor
@@ -70,8 +71,7 @@ def target_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
 def relative_error(
     expected: Iterable[torch.Tensor], actual: Iterable[torch.Tensor]
 ) -> torch.Tensor:
-    """Return the power of the differences over the power of the float outputs, summed over outputs:
-    a scalar with a gradient."""
+    """Return the relative squared error, summed over outputs, differentiable: a scalar."""
     pairs = list(zip(expected, actual, strict=True))
     return torch.stack(
         [
@@ -200,7 +200,7 @@ def best_candidate(
 
     Args:
         before: the state before the step.
-        candidates: after it.
+        candidates: states after it.
         samples: the largest number of held-out samples.
     """
     batches = before.batches(HOLDOUT_BATCH, samples, holdout=True, channels_last=True)
@@ -228,7 +228,7 @@ def _best_by_tokens(losses: Sequence[torch.Tensor]) -> tuple[int, float] | None:
     """Return the candidate with the lowest loss and its change; None where no change is conclusive.
 
     Args:
-        losses: of texts, before the step and of each candidate.
+        losses: losses of texts, before the step and of each candidate.
     """
     changes = [conclusive_change(losses[0], each) for each in losses[1:]]
     known = [(change, i) for i, change in enumerate(changes) if change is not None]
@@ -269,10 +269,10 @@ def measure_errors(
 
     Args:
         expected: the float network.
-        graphs: with quantization points.
+        graphs: networks with quantization points.
         cache: (hash of a network, key of a batch) -> errors; read and extended.
-        runs: of the networks, for several calls; extended.
-        tokens: of a causal language model, whose loss is measured, too.
+        runs: executors of the networks, kept for several calls; extended.
+        tokens: next tokens of a causal language model, whose loss is measured, too.
     """
     contents = [_content_key(batch) for batch in batches]
     hashes = [state_hash(graph.module) for graph in graphs]

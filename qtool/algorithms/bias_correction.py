@@ -36,7 +36,7 @@ def corrected_bias(
     The means are over all positions of all kept samples.
 
     Args:
-        weight: on its grid; None: rounded to nearest.
+        weight: weight on its grid; None: rounded to nearest.
 
     Returns:
         [out], of the bias's dtype; None where the layer has no bias, or the new one is not finite.

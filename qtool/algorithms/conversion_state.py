@@ -39,7 +39,7 @@ class BlockSamples(Protocol):
     """The samples of a block that is converted by itself: see `blockwise.block_samples`.
 
     Attributes:
-        training_bytes: of the values that a training step stores for its gradients.
+        training_bytes: budget in bytes for activations kept for backward.
         shared: names of results whose scales do not change, since later blocks have them, too.
     """
 
@@ -62,12 +62,12 @@ class ConversionState:
     Attributes:
         captured: the captured model in canonical form, the reference of comparisons.
         graph: the float graph in the forms of the target, as the steps have changed it.
-        plan: of that graph.
+        plan: plan of that graph.
         calibration: statistics of its tensors; None where a file is read back.
-        parameters: of the plan's points, once they are solved.
+        parameters: parameters of the plan's points, once they are solved.
         changes: what the steps did, in order.
         solutions: parameters that were solved before, by module; shared by all states.
-        samples: of a block; None: the calibration has the samples of the whole network.
+        samples: samples of a block; None: the calibration has the samples of the whole network.
     """
 
     captured: Captured
@@ -100,7 +100,7 @@ class ConversionState:
 
         Args:
             size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.
-            channels_last: in this layout convolutions of few channels are twice as fast, with other
+            channels_last: memory layout; convolutions of few channels are twice as fast, with other
                 last bits.
         """
         if self.samples is not None:

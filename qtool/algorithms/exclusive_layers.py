@@ -21,7 +21,8 @@ class Layer:
     Attributes:
         node: its call in the graph.
         weight, bias: the float constants, on the device of the network; bias: None without one.
-        weight_params, bias_params: of their points; bias_params: None where the bias is float.
+        weight_params, bias_params: parameters of their points; bias_params: None where the bias is
+            float.
     """
 
     node: fx.Node

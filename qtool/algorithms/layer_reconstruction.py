@@ -55,7 +55,7 @@ class LayerSolution:
     """New constants of one layer.
 
     Attributes:
-        weight: on its grid; None where rounding to nearest is better.
+        weight: weight on its grid; None where rounding to nearest is better.
         bias: None where the layer has none.
         note: a sentence for the user, or "".
     """
@@ -85,9 +85,9 @@ class LayerWalk:
     """One pass over the layers of a network, and the constants it found.
 
     Attributes:
-        plan: of the network.
-        executor: of the quantized network.
-        layers: by name.
+        plan: plan of the network.
+        executor: executor of the quantized network.
+        layers: layers by name.
         solver: solves one layer.
         needs_rows: whether the solver reads single rows; else only their means.
         row_weights: layer -> number of a batch -> weight of each row.
@@ -168,11 +168,11 @@ class LayerWalk:
 
     def _targets(self, name: str, values: Sequence[Sequence[Values]]) -> list[torch.Tensor]:
         """Return the float results of a layer, plus the error of the tensor they are added to."""
-        exact, coded = values
+        float_values, quantized_values = values
         number, residual = self.executor.indices[name], self.residuals.get(name)
         if residual is None:
-            return [row[number] for row in exact]
-        pairs = zip(exact, coded, strict=True)
+            return [row[number] for row in float_values]
+        pairs = zip(float_values, quantized_values, strict=True)
         return [residual_target(a[number], a[residual], b[residual]) for a, b in pairs]
 
     def _row_limits(self, layer: Layer) -> tuple[int, int]:
@@ -212,8 +212,9 @@ def reconstruct_layers(
     Without enough samples the state gets a note and no change.
 
     Args:
-        state: before the step.
-        step, reason: of the change, which holds the constants that a file does not hold as codes.
+        state: state before the step.
+        step, reason: name and reason of the change, which holds the constants that a file does not
+            hold as codes.
         solver, needs_rows: see `LayerWalk`.
     """
     if state.calibration is None or not len(kept := state.calibration.kept_samples):

@@ -136,7 +136,7 @@ def input_sums(
 
     Args:
         x: input of the layer.
-        weights: of the rows of a linear layer, [*rows]; None: all 1.
+        weights: weights of the rows of a linear layer, [*rows]; None: all 1.
     """
     if node.target is aten.linear.default:
         return channel_sums(x, -1, weights)

@@ -43,7 +43,7 @@ class NextTokens:
 
         Args:
             graph: takes the batch.
-            batch: without padding.
+            batch: samples without padding.
             outputs: its float outputs.
         """
         ids, logits = graph.tensors_of(batch)[self.ids], outputs[self.logits]

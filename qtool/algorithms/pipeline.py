@@ -41,7 +41,7 @@ class Step:
     """One step of the pipeline.
 
     Attributes:
-        name: in recipes, notes and metadata.
+        name: its name in recipes, notes and metadata.
         propose: returns the state after the step, or a list of candidates of which the most
             accurate is taken; the same state, perhaps with a note, where there is nothing to do.
         probes: the statistics it needs of a float graph, from that graph and its plan.

@@ -26,14 +26,16 @@ def residual_input(run: Executor, number: int) -> int | None:
     return None
 
 
-def residual_target(result: torch.Tensor, exact: torch.Tensor, coded: torch.Tensor) -> torch.Tensor:
+def residual_target(
+    result: torch.Tensor, float_values: torch.Tensor, quantized_values: torch.Tensor
+) -> torch.Tensor:
     """Return the target of a layer: its float result, plus the error of the tensor it is added to.
 
     Args:
         result: float result of the layer.
-        exact, coded: that tensor in the float and the quantized network; one that is broadcast
-            counts as exact.
+        float_values, quantized_values: that tensor in both networks; the error of one that is
+            broadcast counts as zero.
     """
-    if exact.numel() != result.numel():
+    if float_values.numel() != result.numel():
         return result
-    return result + (exact - coded).reshape(result.shape)
+    return result + (float_values - quantized_values).reshape(result.shape)

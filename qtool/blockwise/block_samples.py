@@ -27,7 +27,7 @@ class StoredSamples:
         values: inputs of the block, of all batches.
         names: of its inputs, in order.
         stored: its batches.
-        training_bytes: of the values that a training step stores for its gradients.
+        training_bytes: budget in bytes for activations kept for backward.
         shared: names of results that later blocks read.
     """
 

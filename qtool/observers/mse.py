@@ -25,7 +25,7 @@ def least_error(values: torch.Tensor, qtype: QType, symmetric: bool) -> Range:
 
     Args:
         values: finite floats [C, n].
-        qtype: of the codes.
+        qtype: type of the codes.
         symmetric: the zero point is 0.
 
     Returns:

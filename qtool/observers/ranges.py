@@ -53,8 +53,8 @@ def percentile(bins: Bins, p: float = 99.999) -> tuple[float, float]:
     has elements on its side of zero, and not beyond zero: after a ReLU the minimum stays.
 
     Args:
-        bins: of the tensor or one of its channels.
-        p: in percent, from 50 to 100.
+        bins: histogram of the tensor or one of its channels.
+        p: percentage, from 50 to 100.
     """
     clipped = bins.counts.sum() * (1 - p / 100)
     lo = min(_walk(bins.counts, bins.edges, clipped), 0.0)

@@ -27,9 +27,9 @@ def solve(
     Args:
         lo: lowest values, rank 0 for `axis` None, else [C].
         hi: highest values, like `lo`.
-        qtype: of the codes.
+        qtype: type of the codes.
         symmetric: see above.
-        axis: of the channels, or None.
+        axis: axis of the channels, or None.
 
     Raises:
         CalibrationError: NaN, Inf, lo > hi or ranks that do not fit `axis`.

@@ -159,7 +159,7 @@ def channel_count(x: torch.Tensor, axis: int | None, before: int) -> int:
 
     Args:
         x: a batch.
-        axis: of the channels.
+        axis: axis of the channels.
         before: number of channels of earlier batches, 0 for none.
 
     Raises:

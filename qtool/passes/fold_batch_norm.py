@@ -112,7 +112,7 @@ def fold_statistics(
         weight: [out, in/groups, ...], or [in, out/groups, ...] if transposed.
         bias, gamma, beta: [out], or None for 0, 1 and 0.
         mean, variance: [out], the running statistics.
-        eps: of the norm.
+        eps: epsilon of the norm.
         layout: (transposed, groups).
     """
     transposed, groups = layout

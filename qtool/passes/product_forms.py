@@ -91,10 +91,10 @@ def _transposed_layer(node: fx.Node, matrix: Any, x: Any, part: str) -> fx.Node:
     """Return matrix @ x as a linear layer: the rows of the matrix are outputs.
 
     Args:
-        node: before which nodes are inserted.
+        node: node before which others are inserted.
         matrix: stored, [outputs, inputs].
         x: [..., inputs, columns], or [inputs].
-        part: of the product's name.
+        part: part of the product's name.
     """
     if G.rank(x) == 1:
         return insert_before(node, aten.linear.default, (x, matrix, None), part)

@@ -30,7 +30,7 @@ class Limits:
     """Bounds of the factors.
 
     Attributes:
-        lower: of their logarithms (base 2), float64 [streams].
+        lower: lower bounds of their logarithms (base 2), float64 [streams].
         pinned: factors that stay 1, bool [streams].
     """
 
@@ -47,7 +47,7 @@ def factor_limits(
     a margin: larger values than observed would be clipped at another place.
 
     Args:
-        streams: of the graph.
+        streams: streams of the graph.
         highest: input of a clamp -> largest value of each channel [channels].
         unmeasured: tensors whose noise is not predicted; their channels keep the factor 1.
     """
@@ -108,7 +108,7 @@ class _Power:
 
     Attributes:
         powers: size over the largest of its row, to the power of SHARP, [rows, inputs].
-        largest: of each row, [rows].
+        largest: largest element of each row, [rows].
     """
 
     powers: torch.Tensor

@@ -47,9 +47,9 @@ class Sensitivity:
     """Sensitivity of a network.
 
     Attributes:
-        tensors: by name.
-        weights: by name, the gain of every element, in the weight's shape; for a large weight, of
-            its `sampled_rows`, which represent the others.
+        tensors: tensors by name.
+        weights: weight by name: the gain of every element, in the weight's shape; for a large
+            weight, of its `sampled_rows`, which represent the others.
     """
 
     tensors: Mapping[str, TensorSensitivity]
@@ -65,7 +65,7 @@ def measure_sensitivity(
     """Run batches forwards and backwards, and measure sensitivities.
 
     Args:
-        batches: of the tensors that the graph takes, in order.
+        batches: batches of the tensors that the graph takes, in order.
         axes: tensors to measure -> dimension of their channels.
         weights: constants to measure -> dimension of their layers' rows.
 

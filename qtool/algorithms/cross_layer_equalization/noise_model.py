@@ -34,8 +34,9 @@ class Activation:
     """One rounding of a tensor.
 
     Attributes:
-        streams, gain: of its channels, [channels].
-        range_streams, low, high: of the tensor whose range sets the step, [channels].
+        streams, gain: stream and gain of its channels, [channels].
+        range_streams, low, high: streams and extremes of the tensor whose range sets the step,
+            [channels].
         levels: number of steps in the range.
     """
 

@@ -54,7 +54,7 @@ class Streams:
     """The streams of a graph.
 
     Attributes:
-        tensors: by name.
+        tensors: channels of tensors by name.
         slots: constants that absorb factors.
         bounds: clamps with an upper bound.
         count: number of streams; stream 0 is pinned.

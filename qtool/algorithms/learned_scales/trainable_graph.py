@@ -138,7 +138,8 @@ class TrainableGraph:
         """Return the state with the trained values, rounded.
 
         Args:
-            share: of the change of scales that is applied, and of biases next to frozen weights.
+            share: share of the change of scales that is applied, and of biases next to frozen
+                weights.
         """
         assert state.parameters is not None
         rescaled_params = _trained_params(state, self.scales, self.max_logs, share)

@@ -101,7 +101,7 @@ def _train(
     Raises:
         RuntimeError: an operator of the network has no gradient.
     """
-    exact, count = state.captured.graph.module, _step_count(state)
+    float_network, count = state.captured.graph.module, _step_count(state)
     optimizer = torch.optim.Adam(
         [
             {"params": list(p.values()), "rate": RATES[kind], "until": UNTIL[kind] * count}
@@ -119,7 +119,7 @@ def _train(
         parts = next(batches)
         for part in parts:
             with torch.no_grad():
-                targets = target_outputs(exact, part)
+                targets = target_outputs(float_network, part)
             loss = relative_error(targets, float_outputs(graph.module, part)) / len(parts)
             loss.backward()
         if not _has_finite_gradients(graph):

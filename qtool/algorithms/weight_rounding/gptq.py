@@ -28,8 +28,8 @@ class PairBounds:
     Args:
         channels: [groups, out / groups].
         partners: int64 [d, 2], the columns that a column is summed with; -1 for none.
-        qmin, qmax: of the codes; the zero point is 0.
-        limit: of the magnitude of a sum.
+        qmin, qmax: lowest and highest code; the zero point is 0.
+        limit: limit of the magnitude of a sum.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Grid:
     """The quantization grid of a block of columns.
 
     Attributes:
-        scale, zero_point: of each weight, [groups, out, d].
-        qmin, qmax: of the codes.
+        scale, zero_point: parameters of each weight, [groups, out, d].
+        qmin, qmax: lowest and highest code.
         pairs: bounds of the whole matrix, where the target limits pairs.
         first: the number of column 0 in the whole matrix.
     """
@@ -79,7 +79,7 @@ class InverseHessian:
     """The inverse of the damped Hessian, U^T U, with columns reordered.
 
     Attributes:
-        order: of the columns, int64 [d].
+        order: order of the columns, int64 [d].
         upper: U [groups, d, d].
     """
 

@@ -47,9 +47,9 @@ def slice_batch(
     """Return the samples of one batch.
 
     Args:
-        inputs: of the layer in the quantized network.
-        target: of its results.
-        weights: of the rows; None: equal weights.
+        inputs: inputs of the layer in the quantized network.
+        target: target of its results.
+        weights: weights of the rows; None: equal weights.
         rows: the most rows to take; 0: sums alone.
     """
     samples = dict[str, torch.Tensor]()
@@ -78,7 +78,7 @@ class LayerSamples:
         They are less their means where the layer has a bias, which restores the mean result.
 
         Args:
-            holdout: of the held-out batches, or of the others.
+            holdout: whether the rows are those of the held-out batches, or those of the others.
 
         Returns:
             [groups, rows, in] and [groups, rows, out]; None where there are fewer than 2 rows.

@@ -71,8 +71,8 @@ class LayerProblem:
     Attributes:
         node: the layer.
         weight: float weights as [groups, out, in].
-        params: of the weight.
-        shape: of the weight in the graph.
+        params: parameters of the weight.
+        shape: shape of the weight in the graph.
         plan: its target may limit pairs of weights.
         evidence: what is known of inputs and targets.
     """

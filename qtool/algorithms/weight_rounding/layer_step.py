@@ -41,7 +41,7 @@ class RowEvidence:
     """A layer's rows; a `LayerEvidence`.
 
     Attributes:
-        inputs: of the training rows, [groups, rows, in].
+        inputs: inputs of the training rows, [groups, rows, in].
         residual_moment: see `LayerEvidence`.
         holdout: see `LayerEvidence`.
         squares: the Hessian of all columns, [groups, in, in]; None where the rows are fewer, or the
@@ -120,10 +120,10 @@ def _solve(
     if training is None or holdout is None:
         note = "there are too few samples"
     else:
-        exact = layer.matrix.cpu()
-        evidence = RowEvidence.of(exact, training, holdout)
+        weights = layer.matrix.cpu()
+        evidence = RowEvidence.of(weights, training, holdout)
         problem = LayerProblem(
-            layer.node, exact, layer.weight_params, layer.weight.shape, plan, evidence
+            layer.node, weights, layer.weight_params, layer.weight.shape, plan, evidence
         )
         try:
             best = best_solution(problem, {step: solve})

@@ -33,7 +33,7 @@ def write_c_source(model: Model, data: bytes, path: Path, arena: int) -> tuple[P
     Args:
         model: the model.
         data: the bytes of its file.
-        path: of the array: it ends in .cc, .cpp or .c.
+        path: file of the array; ends in .cc, .cpp or .c.
         arena: bytes of the arena.
 
     Raises:

@@ -39,12 +39,12 @@ class StoredPoint:
 
     Attributes:
         tensor: index of the tensor that has its parameters.
-        axis: of the channels in the graph; None for one scale.
-        order: of a constant: axis of the graph that each axis of the tensor holds; of a kernel for
-            signals those of an image of height 1.
-        shape: of a constant in the graph.
-        columns: of a constant: the column of the graph that each column of the tensor holds; empty:
-            the same.
+        axis: axis of the channels in the graph; None for one scale.
+        order: layout of a constant: axis of the graph that each axis of the tensor holds; of a
+            kernel for signals those of an image of height 1.
+        shape: shape of a constant in the graph.
+        columns: order of a constant's columns: the column of the graph that each column of the
+            tensor holds; empty: the same.
         scale, zero_point: parameters that no tensor has; `tensor` is -1.
     """
 

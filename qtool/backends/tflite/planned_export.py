@@ -130,7 +130,7 @@ def write(
     Args:
         model: the quantized model.
         qdq: its QDQ graph.
-        layout: of inputs and outputs.
+        layout: layout of inputs and outputs.
         info: description of the conversion for the file.
 
     Raises:

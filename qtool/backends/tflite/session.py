@@ -32,7 +32,7 @@ class LitertSession:
 
     Args:
         path: the file.
-        threads: of the interpreter; 0 for one.
+        threads: number of threads of the interpreter; 0: one.
 
     Raises:
         FileError: not a TFLite file.

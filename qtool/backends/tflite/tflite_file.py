@@ -30,11 +30,11 @@ class Port:
     """An input or an output of a file.
 
     Attributes:
-        name: of the network.
-        dtype: of the tensor in the file.
-        shape: in the layout of the network; -1 for a dynamic size.
+        name: its name in the network.
+        dtype: type of the tensor in the file.
+        shape: shape in the layout of the network; -1 for a dynamic size.
         order: axis of the network that each axis of the tensor holds.
-        params: of codes; None for floats and other values.
+        params: parameters of codes; None for floats and other values.
     """
 
     name: str
@@ -153,7 +153,7 @@ class TfliteFile:
 
         Args:
             batch: inputs in the layout of the network.
-            default: with XNNPACK, as applications run it, instead of the reference kernels.
+            default: use XNNPACK, as applications do, instead of the reference kernels.
         """
         results = self.codes(batch, default)
         return [port.back(r) for port, r in zip(self.outputs, results, strict=True)]
@@ -256,7 +256,7 @@ class TfliteFile:
 
         Args:
             batch: inputs in the layout of the network.
-            threads: of the interpreter.
+            threads: number of threads of the interpreter.
             runs: number of runs.
         """
         arrays = self._in_one_run(batch)

@@ -36,8 +36,8 @@ class Arena:
 
     Attributes:
         total: size that the arena must have.
-        tensors: of the tensors that are needed at one time.
-        persistent: of structures that stay.
+        tensors: size of the tensors that are needed at one time.
+        persistent: size of structures that stay.
     """
 
     total: int

@@ -35,7 +35,7 @@ class Emulator:
 
     Attributes:
         name: what it is.
-        family: of the processors that need it.
+        family: family of the processors that need it.
         version: empty if it is missing.
         where: path of the program or of the folder.
         problem: why it cannot be used; empty if it works.

@@ -24,7 +24,7 @@ class Call:
     """An operator.
 
     Attributes:
-        model: of the operator.
+        model: model of the operator.
         operator: itself.
         profile: whose kernels are bound.
     """
@@ -98,8 +98,8 @@ def params_of(tensor: Tensor, axis: int | None = None) -> QuantParams:
     """Return the quantization parameters of a tensor.
 
     Args:
-        tensor: of integers.
-        axis: of the channels in the layout of the engine; by default that of the file.
+        tensor: tensor of integers.
+        axis: axis of the channels in the layout of the engine; by default that of the file.
 
     Raises:
         KernelError: it has none.

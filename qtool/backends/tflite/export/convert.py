@@ -100,9 +100,9 @@ def to_tflite(
     Args:
         module: the QDQ graph, see `lower_to_qdq`.
         graph: the float graph that it computes, for the names of inputs and outputs.
-        plan: of the graph.
+        plan: plan of the graph.
         metadata: JSON values that the file carries.
-        layout: of inputs and outputs.
+        layout: layout of inputs and outputs.
         fixed: every size is fixed and the batch is 1, as microcontrollers need it.
         info: description of the conversion, which the file carries to restore its model.
 

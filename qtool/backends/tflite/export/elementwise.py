@@ -71,8 +71,8 @@ def unary(kind: str, version: int = 1, **options: Any) -> Any:
 
     Args:
         kind: the operator.
-        version: of the operator on codes.
-        options: of the operator; one may be a function of the call.
+        version: version of the operator on codes.
+        options: options of the operator; one may be a function of the call.
     """
 
     def write(

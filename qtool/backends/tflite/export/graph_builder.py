@@ -29,8 +29,8 @@ class GraphBuilder:
     """Tensors and operators so far; names of tensors are unique.
 
     Attributes:
-        tensors: of the model.
-        operators: in the order in which they run.
+        tensors: tensors of the model.
+        operators: operators in the order in which they run.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
@@ -52,8 +52,8 @@ class GraphBuilder:
             name: made unique.
             sizes: its shape, as the file has it.
             dynamic: whether each size follows the batch.
-            params: of its codes; None for floats and other values.
-            dtype: without `params`.
+            params: parameters of its codes; None for floats and other values.
+            dtype: type of the elements without `params`.
         """
         kind = dtype if params is None else str(params.qtype.numpy_dtype)
         shape = tuple(map(int, sizes))
@@ -111,7 +111,7 @@ def quantization(params: QuantParams, axis: int | None = None) -> Quantization:
 
     Args:
         params: per tensor or per channel.
-        axis: of the channels in the file's layout; by default that of `params`.
+        axis: axis of the channels in the file's layout; by default that of `params`.
     """
     scale = params.scale.detach().reshape(-1).numpy().astype(np.float32)
     zero = params.zero_point.detach().reshape(-1).numpy().astype(np.int64)

@@ -288,9 +288,9 @@ def store_weight(
     """Store a weight.
 
     Args:
-        codes: in the axes of the graph.
+        codes: codes in the axes of the graph.
         order: axis of the graph that each axis of the tensor holds.
-        axis: of the tensor that has the channels; by default that of the graph's first.
+        axis: axis of the tensor that has the channels; by default that of the graph's first.
         columns: the column of the graph that each column of the tensor holds; empty: the same.
     """
     laid_out = codes[:, torch.tensor(columns)] if columns else codes

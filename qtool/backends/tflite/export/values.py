@@ -27,14 +27,14 @@ class Value:
     """A value that is computed.
 
     Attributes:
-        index: of its tensor.
-        sizes: of the graph's axes; 1 for the batch if that is dynamic.
+        index: index of its tensor.
+        sizes: sizes of the graph's axes; 1 for the batch if that is dynamic.
         dynamic: whether each axis of the graph follows the batch.
         order: axis of the graph that each axis of the tensor holds.
-        params: of its codes; None for floats and other values.
-        dtype: without `params`.
-        columns: of an image flattened as it is laid out: the column of the graph that each column
-            of the tensor holds; empty: the same.
+        params: parameters of its codes; None for floats and other values.
+        dtype: type of the elements without `params`.
+        columns: order of the columns of an image flattened as it is laid out: the column of the
+            graph that each column of the tensor holds; empty: the same.
     """
 
     index: int
@@ -71,9 +71,9 @@ class Stored:
     """A constant, in the layout of the graph.
 
     Attributes:
-        name: of the attribute, or of the codes.
+        name: name of the attribute, or of the codes.
         data: values or codes.
-        params: of codes.
+        params: parameters of codes.
         follows_batch: an axis has the size of the batch; the values are those of one sample.
     """
 
@@ -97,7 +97,7 @@ class Parts:
 
     Attributes:
         tensors: their indices; the code of the result is the sum of theirs, each from 0.
-        params: of that code.
+        params: parameters of that code.
     """
 
     tensors: tuple[int, ...]

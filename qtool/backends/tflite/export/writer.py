@@ -44,7 +44,7 @@ class Writer:
 
     Attributes:
         module: the QDQ graph.
-        plan: of the graph.
+        plan: plan of the graph.
         batch: the symbols of the batch, which may be dynamic.
         fixed: the batch is 1 and no size is dynamic.
         builder: tensors and operators so far.
@@ -313,7 +313,7 @@ def activation(bounds: Bounds, out: QuantParams | None = None) -> int:
     """Return the number of a fused activation; 0 for bounds that no operator fuses.
 
     Args:
-        bounds: of the activation.
+        bounds: bounds of the activation.
         out: parameters of the output. A bound that is far outside of its codes is left out, since
             the runtime refuses one that does not fit 32 bits.
     """

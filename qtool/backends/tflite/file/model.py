@@ -25,7 +25,7 @@ class Quantization:
     Attributes:
         scale: float32, one per tensor or per channel.
         zero_point: int64, of the shape of `scale`.
-        axis: of the channels.
+        axis: axis of the channels.
     """
 
     scale: np.ndarray[Any, Any]
@@ -61,11 +61,11 @@ class Operator:
     """An operator.
 
     Attributes:
-        name: of its type, as the schema has it: "CONV_2D"; of a custom operator its own.
+        name: name of its type, as the schema has it: "CONV_2D"; of a custom operator its own.
         inputs: indices of tensors; `ABSENT` for an optional one.
         outputs: indices of tensors.
-        options: by the names of the schema; without those that have their default.
-        version: of the operator.
+        options: options by the names of the schema; without those that have their default.
+        version: version of the operator.
         custom: whether it is no operator of the schema.
     """
 
@@ -82,8 +82,8 @@ class Model:
     """A model.
 
     Attributes:
-        tensors: of the main subgraph.
-        operators: of the main subgraph, in the order in which they run.
+        tensors: tensors of the main subgraph.
+        operators: operators of the main subgraph, in the order in which they run.
         inputs: indices of tensors.
         outputs: indices of tensors.
         description: a text.

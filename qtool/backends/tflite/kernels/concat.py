@@ -29,7 +29,7 @@ def concat(
     Args:
         inputs: per-tensor parameters of each input.
         out: per-tensor parameters of the output.
-        axis: of the concatenation.
+        axis: axis of the concatenation.
         requantize: False binds the operator without QUANTIZE; int16 codes are then copied, whatever
             their scale.
 

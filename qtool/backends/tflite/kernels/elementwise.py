@@ -49,7 +49,7 @@ def add(
         bounds: real bounds of the fused activation.
         pot_scale_int16: int16 tensors whose scales are all powers of two only shift and saturate;
             the schema's default.
-        sign: of the second input; -1 for the subtraction.
+        sign: sign of the second input; -1 for the subtraction.
 
     Raises:
         KernelError: max(scale a, scale b) / scale out reaches 2**19 (the runtime aborts), types

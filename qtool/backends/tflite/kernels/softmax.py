@@ -46,7 +46,7 @@ def softmax(
     Args:
         x: per-tensor parameters of the input; int16: zero point 0.
         out: int8: scale 1/256, zero point -128; int16: scale 1/32768, zero point 0.
-        axis: of the softmax.
+        axis: axis of the softmax.
         beta: factor of the input.
         in_float64: the tables of int16 are computed in float64 instead of float32.
 
@@ -194,7 +194,7 @@ def _lut(low: float, high: float, function: Callable[[Tensor], Tensor], dtype: A
         low: the first argument.
         high: the last one.
         function: takes and returns tensors.
-        dtype: of every step of the computation.
+        dtype: type of every step of the computation.
     """
     step = (high - low) / _LUT_STEPS
     places = low + torch.arange(_LUT_STEPS + 1, dtype=dtype) * step
