@@ -25,7 +25,7 @@ from qtool.algorithms.learned_scales.training import LEARNED_SCALES
 from qtool.algorithms.pipeline import SOLVE, Step
 from qtool.algorithms.rotation.rotation import ROTATION
 from qtool.algorithms.smooth_quant import SMOOTH_QUANT
-from qtool.algorithms.weight_rounding.rounding import GPTQ
+from qtool.algorithms.weight_rounding.layer_step import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
 from qtool.core.errors import PlanError
 from qtool.core.option_names import unknown_name

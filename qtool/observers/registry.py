@@ -84,7 +84,7 @@ class Observer:
         name: Its name in recipes and options.
         statistic: The statistic.
         estimate: Returns the range of the statistic.
-        options: By name; the first is the main one: `name:value` sets it.
+        options: Options by name; the first is the main one: `name:value` sets it.
         range_of_values: Returns the ranges of rows [C, n] from the values themselves, where that is
             better than the statistic.
     """

@@ -90,7 +90,7 @@ class Extremes:
     """The part of a range statistic that follows from the ends of its channels.
 
     Attributes:
-        axis: Of the channels; None per tensor.
+        axis: Axis of the channels; None per tensor.
         low: Lowest values [C].
         high: Highest values [C].
     """

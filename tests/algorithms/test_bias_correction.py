@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import qtool
-from tests.algorithms.weight_rounding.test_rounding import made, sqnr
+from tests.algorithms.weight_rounding.test_layer_step import made, sqnr
 
 
 def test_results_on_new_data_are_nearer() -> None:

@@ -13,7 +13,7 @@ import qtool
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
-from tests.algorithms.weight_rounding.test_rounding import captured, smooth
+from tests.algorithms.weight_rounding.test_layer_step import captured, smooth
 
 ADD, RELU = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
 

@@ -17,7 +17,8 @@ NAMES = {"found", "given", "told", "asked", "said"}
 ENTRY = re.compile(r" *[*\w]+(?:, [*\w]+)*: (.*)")
 PREPOSITION = re.compile(
     r"(of|to|from|in|for|with|without|by(?! default)|on|at|after|before|behind|between|into|under"
-    r"|over|through|during|within|near|against|like|until|since|beyond|inside)\b"
+    r"|over|through|during|within|near|against|like|until|since|beyond|inside)\b",
+    re.IGNORECASE,
 )
 NOUNS_TO_DO = frozenset(
     """

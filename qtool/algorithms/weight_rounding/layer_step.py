@@ -1,8 +1,16 @@
-"""Steps that solve layers one after the other, each from its weights and what it reads.
+"""Steps that solve layers one after the other, each from its weights and what it reads: `gptq`.
 
 Such a step is the mathematics of one layer, a `LayerSolver`. In memory it runs on the rows of kept
 samples (`RowEvidence`), in the order of the network, here; block by block on moments of all data
 (`blockwise.layer_shards`). Held-out rows judge the weights of each layer in both.
+
+`gptq` rounds weights for the results of their layers, not each to its nearest code. Layer by layer
+(`layer_reconstruction`), the weights first move towards the target of the layer, as far as held-out
+samples improve, and are then rounded with error feedback (layer_solver.py). The rounded weights are
+kept if they give smaller errors on held-out samples than rounding to nearest. The bias then
+compensates what remains of the mean error (`bias_correction`). Rows of tokens are weighted by their
+effect on the outputs (token_weights.py). AdaRound (Nagel et al. 2020) minimises the same layer-wise
+error by learning for each weight whether it is rounded up or down.
 """
 
 from __future__ import annotations
@@ -29,8 +37,12 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     LayerSolver,
     best_solution,
+    solve_layer,
 )
 from qtool.planning.plan import QuantPlan
+
+REASON = "weights are rounded for the results of their layers, on samples of the calibration"
+LOW_BIT_SAMPLES = 512  # weights of few bits have more error to compensate
 
 Rows = tuple[torch.Tensor, torch.Tensor]
 """Inputs [groups, rows, in] and targets [groups, rows, out] of a layer."""
@@ -132,3 +144,6 @@ def _solve(
     note = note and f"{layer.name}.weight: rounded to nearest, since {note}"
     weight = None if best is None else best[1]
     return LayerSolution(weight, corrected_bias(layer, samples, weight), note)
+
+
+GPTQ = layer_step("gptq", solve_layer, REASON, accuracy="balanced", low_bits=LOW_BIT_SAMPLES)
