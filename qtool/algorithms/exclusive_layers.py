@@ -42,11 +42,11 @@ class Layer:
 
     def constant(self, at: int) -> fx.Node:
         """Return the node of a constant; `at` is 1 for the weight, 2 for the bias."""
-        return _constant(self.node, at)
+        return G.source(self.node, at)
 
     def attribute(self, at: int) -> str:
         """Return the attribute of the module that holds the constant of `constant`."""
-        return str(_constant(self.node, at).target)
+        return str(G.source(self.node, at).target)
 
 
 def exclusive_layers(state: ConversionState) -> dict[str, Layer]:
@@ -56,7 +56,7 @@ def exclusive_layers(state: ConversionState) -> dict[str, Layer]:
     reads, layers = G.attribute_reads(module.graph), dict[str, Layer]()
     for node in filter(is_product, G.calls(module.graph)):
         name = G.name_of(node)
-        constants = [_constant(node, at) for at in (1, 2)[: 1 + has_bias(node)]]
+        constants = [G.source(node, at) for at in (1, 2)[: 1 + has_bias(node)]]
         if f"{name}.weight" not in params or any(reads[str(c.target)] != 1 for c in constants):
             continue
         weight, *bias = (G.tensor(module, each).detach() for each in constants)
@@ -68,12 +68,6 @@ def exclusive_layers(state: ConversionState) -> dict[str, Layer]:
             params.get(f"{name}.bias"),
         )
     return layers
-
-
-def _constant(node: fx.Node, at: int) -> fx.Node:
-    source = node.args[at]
-    assert isinstance(source, fx.Node)
-    return source
 
 
 def with_constants(state: ConversionState, values: Mapping[str, torch.Tensor]) -> ConversionState:

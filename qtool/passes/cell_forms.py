@@ -30,7 +30,7 @@ def _gate(node: fx.Node, x: fx.Node, index: int, size: int, part: str) -> fx.Nod
 
 
 def _gru(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    h: Any = node.args[1]
+    h = G.source(node, 1)
     size = int(G.shape(h)[-1])
     of_input, of_state = _layers(node, h)
     a = [_gate(node, of_input, i, size, f"input{i}") for i in range(3)]
@@ -49,8 +49,7 @@ def _lstm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     users = list(node.users)
     if any(u.target is not operator.getitem for u in users):
         return None
-    pair: Any = node.args[1]
-    h, c = pair
+    h, c = G.sources(node, 1)
     size = int(G.shape(h)[-1])
     gates = insert_before(node, aten.add.Tensor, _layers(node, h), "gates")
     i, f, g, o = (_gate(node, gates, k, size, part) for k, part in enumerate("ifgo"))

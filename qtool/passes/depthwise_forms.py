@@ -58,9 +58,8 @@ batch_norm_as_conv = pattern_pass(
 def _has_equal_windows(node: fx.Node) -> bool:
     if node.target is not torch_ops.average_pool:
         return False
-    _, _, _, padding, ceil_mode, counted, divisor = node.args
-    assert isinstance(padding, list | tuple)
-    return not ((any(padding) and not counted) or ceil_mode or divisor is not None)
+    ceil_mode, counted, divisor = node.args[4:7]
+    return not ((any(G.items(node, 3)) and not counted) or ceil_mode or divisor is not None)
 
 
 def _pool_as_conv(module: fx.GraphModule, pool: fx.Node, _: bool) -> None:

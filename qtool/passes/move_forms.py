@@ -44,15 +44,14 @@ def _split(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _view(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Replace the single computed size of a view by -1, so that no subgraph computes a shape."""
-    sizes = node.args[1]
-    assert isinstance(sizes, list | tuple)
+    sizes = G.items(node, 1)
     computed = [i for i, s in enumerate(sizes) if isinstance(s, fx.Node)]
     if len(computed) != 1 or 0 in sizes:
         return None
     if -1 not in sizes:
         free = [-1 if i in computed else s for i, s in enumerate(sizes)]
         return insert_before(node, aten.reshape.default, (node.args[0], free))
-    known = G.shape(node)[list(sizes).index(-1)]  # view(x.size(0), -1)
+    known = G.shape(node)[sizes.index(-1)]  # view(x.size(0), -1)
     if not isinstance(known, int):
         return None
     free = [-1 if i in computed else known if s == -1 else s for i, s in enumerate(sizes)]
@@ -65,27 +64,23 @@ def _concat(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _one(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Remove a concat of one tensor, which would round the same codes twice."""
-    parts: Any = node.args[0]
-    first, *others = parts
+    first, *others = G.items(node, 0)
     same = isinstance(first, fx.Node) and G.value(first).dtype == G.value(node).dtype
     return first if same and not others else None
 
 
 def _stack(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    axis, parts = G.argument(node, 1, "dim", 0), node.args[0]
-    assert isinstance(parts, list | tuple)
-    axis = axis % G.rank(node)
+    axis = G.argument(node, 1, "dim", 0) % G.rank(node)
     lifted = [
         insert_before(node, aten.unsqueeze.default, (p, axis), f"unsqueeze{i}")
-        for i, p in enumerate(parts)
+        for i, p in enumerate(G.sources(node))
     ]
     return insert_before(node, aten.cat.default, (lifted, axis))
 
 
 def _roll(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Concatenate the end and the beginning along each axis."""
-    x, shifts, axes = G.source(node), node.args[1], G.argument(node, 2, "dims", [])
-    assert isinstance(shifts, list | tuple)
+    x, shifts, axes = G.source(node), G.items(node, 1), G.argument(node, 2, "dims", [])
     sizes = [G.shape(x)[a] for a in axes]
     if not axes or not all(isinstance(s, int) for s in (*sizes, *shifts)):
         return None
@@ -110,8 +105,7 @@ def circular_pad(node: fx.Node) -> fx.Node | None:
 
     Slices move codes, and OpenVINO does not support such a Pad.
     """
-    x, widths = G.source(node), node.args[1]
-    assert isinstance(widths, list | tuple)
+    x, widths = G.source(node), G.items(node, 1)
     numbers = [w for w in widths if isinstance(w, int) and w >= 0]
     if len(numbers) != len(widths):
         return None
@@ -124,7 +118,7 @@ def circular_pad(node: fx.Node) -> fx.Node | None:
 
 def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Subtract two slices; torch.onnx would trace the graph again for aten::diff."""
-    x: Any = node.args[0]
+    x = G.source(node)
     count = G.argument(node, 1, "n", 1)
     ends = G.argument(node, 3, "prepend", None), G.argument(node, 4, "append", None)
     parts = [p for p in (ends[0], x, ends[1]) if p is not None]
@@ -140,16 +134,13 @@ def _diff(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _channel_shuffle(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    channels, groups = int(G.shape(node)[1]), node.args[1]
-    assert isinstance(groups, int)
+    channels, groups = int(G.shape(node)[1]), G.integer(node, 1)
     return _gather(module, node, 1, torch.arange(channels).reshape(groups, -1).t().reshape(-1))
 
 
 def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Replace x[:, i] with one list of indices by an index_select."""
-    indices = node.args[1]
-    assert isinstance(indices, list | tuple)
-    used = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    used = [(axis, i) for axis, i in enumerate(G.items(node, 1)) if i is not None]
     if len(used) != 1:
         return None
     axis, index = used[0]
@@ -189,10 +180,10 @@ def _joins(axis: int) -> Rule:
     """Return a rule for hstack and the like; tensors without that axis would be reshaped."""
 
     def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-        parts: Any = node.args[0]
+        parts = G.sources(node)
         if any(G.rank(part) <= max(axis, 1) for part in parts):
             return None
-        return insert_before(node, aten.cat.default, (list(parts), axis))
+        return insert_before(node, aten.cat.default, (parts, axis))
 
     return rule
 
@@ -216,13 +207,13 @@ def _rot90(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _squeezed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Name the dimensions of size 1, so that they do not depend on the batch."""
-    x: Any = node.args[0]
+    x = G.source(node)
     ones = [axis for axis, size in enumerate(G.shape(x)) if type(size) is int and size == 1]
     return insert_before(node, aten.squeeze.dims, (x, ones)) if ones else x
 
 
 def _transposed(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    x: Any = node.args[0]
+    x = G.source(node)
     return insert_before(node, aten.transpose.int, (x, 0, 1)) if G.rank(x) == 2 else x
 
 

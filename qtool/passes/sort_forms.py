@@ -64,7 +64,7 @@ def _middle(node: fx.Node, x: Any, axis: int, keep: bool) -> tuple[fx.Node, fx.N
 
 
 def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    x: Any = node.args[0]
+    x = G.source(node)
     sizes = G.shape(x)
     flat = insert_before(node, aten.reshape.default, (x, [-1]), "flat")
     if not all(isinstance(size, int) for size in sizes):
@@ -74,7 +74,7 @@ def _median(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 def _along(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Replace median or kthvalue along one axis; readers take values or indices."""
-    x: Any = node.args[0]
+    x = G.source(node)
     is_rank = node.target is aten.kthvalue.default
     axis = int(G.argument(node, 2 if is_rank else 1, "dim", -1))
     keep = bool(G.argument(node, 3 if is_rank else 2, "keepdim", False))
@@ -118,7 +118,7 @@ def _without_nan(node: fx.Node, x: Any, axis: int, keep: bool) -> fx.Node:
 
 def _nanmedian(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     """Replace a nanmedian whose indices are unused."""
-    x: Any = node.args[0]
+    x = G.source(node)
     if not G.is_float(x):
         return None
     if node.target is aten.nanmedian.default:

@@ -59,16 +59,15 @@ def _pooled(walk: StreamWalk, node: fx.Node) -> None:
 
 
 def _clip(walk: StreamWalk, node: fx.Node) -> None:
-    row, source = row_of(node), node.args[0]
+    row = row_of(node)
     assert row is not None
-    assert isinstance(source, fx.Node)
     low, high = row.bounds(node)
     if low != 0 or (high is not None and high <= 0):
         walk.stop(node)
         return
     _keep(walk, node)
     if high is not None:
-        walk.bounds.append(Bound(G.name_of(source), float(high)))
+        walk.bounds.append(Bound(G.name_of(G.source(node)), float(high)))
 
 
 def _add(walk: StreamWalk, node: fx.Node) -> None:
