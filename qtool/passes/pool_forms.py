@@ -23,6 +23,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.core.windows import spans, window_count
 from qtool.passes.rewrite_rules import Rule, insert_before, ints
 
 aten = torch.ops.aten
@@ -173,8 +174,8 @@ def _floor_sizes(
     x: fx.Node, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int]
 ) -> list[Any]:
     """Return the number of windows within the padded image per axis; <= 0 if it is too small."""
-    each = zip(G.shape(x)[2:], kernel, stride, padding, dilation, strict=True)
-    return [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in each]
+    both = [2 * width for width in padding]
+    return list(map(window_count, G.shape(x)[2:], spans(kernel, dilation), stride, both))
 
 
 def _average(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:

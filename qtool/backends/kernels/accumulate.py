@@ -28,6 +28,7 @@ from torch import Tensor
 from qtool.backends.kernels.params import check_bias, per_tensor, spatial
 from qtool.backends.kernels.windows import pad_spatial
 from qtool.core.errors import KernelError
+from qtool.core.spatial_functions import CONV, CONV_TRANSPOSE
 from qtool.core.types import QuantParams
 
 Accumulate = Callable[..., Tensor]
@@ -38,9 +39,6 @@ _FLOAT64_EXACT = 2**53
 _INT32_MAX = 2**31 - 1
 _PIECE = 2**16
 """Weights whose bound is computed at once: the allocator would keep the memory of larger pieces."""
-
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def subset_bound(weight: Tensor, low: int, high: int, dims: tuple[int, ...]) -> Tensor:
@@ -70,7 +68,7 @@ def conv_accumulator(
     then all ends. The bound function maps codes [N, I, *spatial] to [N, O, *out].
     """
     rank = weight.dim() - 2
-    if rank not in _CONV:
+    if rank not in CONV:
         raise KernelError(f"convolution weight has {weight.dim()} axes; 3, 4 or 5 are possible")
     strides = spatial(stride, rank, "stride")
     dilations = spatial(dilation, rank, "dilation")
@@ -84,7 +82,7 @@ def conv_accumulator(
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
         padded = pad_spatial(piece, before)
         with torch.backends.nnpack.flags(enabled=False):
-            return _CONV[rank](padded, part, shift, strides, inside, dilations, groups)
+            return CONV[rank](padded, part, shift, strides, inside, dilations, groups)
 
     bound = stored.bound(x) + offsets.abs()
     return _plan(x, stored, offsets, bound, run, chunk_axis=1 if groups == 1 else None)
@@ -102,7 +100,7 @@ def conv_transpose_accumulator(
 ) -> Accumulate:
     """As `conv_accumulator` for a transposed convolution: weight [I, O, *kernel]."""
     rank = weight.dim() - 2
-    if rank not in _CONV_TRANSPOSE:
+    if rank not in CONV_TRANSPOSE:
         raise KernelError(f"transposed convolution weight has {weight.dim()} axes; 3 to 5 are")
     strides = spatial(stride, rank, "stride")
     extra = spatial(output_padding, rank, "output_padding")
@@ -115,7 +113,7 @@ def conv_transpose_accumulator(
     def run(piece: Tensor, part: Tensor, shift: Tensor | None) -> Tensor:
         # Cropping afterwards lets begin and end pads differ; output_padding only adds cells.
         grow = [0] * rank + list(extra)
-        full = _CONV_TRANSPOSE[rank](piece, part, None, strides)
+        full = CONV_TRANSPOSE[rank](piece, part, None, strides)
         cut = pad_spatial(full, [c + g for c, g in zip(crop, grow, strict=True)])
         return cut if shift is None else cut + shift.reshape(-1, *[1] * rank)
 

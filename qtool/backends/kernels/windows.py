@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SUM_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
+from qtool.core.spatial_functions import divided_pool
+from qtool.core.windows import spans, window_count
 
 
 def pad_spatial(x: Tensor, pads: Sequence[int], value: float = 0.0) -> Tensor:
@@ -32,10 +33,9 @@ def extend_pads(
     ONNX Runtime's pools divide towards zero, and such a window covers the cells that exist.
     """
     rank, extended = len(kernel), list(pads)
-    for i, (size, k, s, d) in enumerate(
-        zip(sizes, kernel, stride, dilation or [1] * rank, strict=True)
-    ):
-        missing = (k - 1) * d + 1 - (size + pads[i] + pads[i + rank])
+    covered = spans(kernel, dilation or [1] * rank)
+    for i, (size, span, s) in enumerate(zip(sizes, covered, stride, strict=True)):
+        missing = span - (size + pads[i] + pads[i + rank])
         if 0 < missing < s:
             extended[i + rank] += missing
     return tuple(extended)
@@ -43,10 +43,7 @@ def extend_pads(
 
 def window_sum(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
     """Exact sums over windows of integer-valued float64 [N, C, *spatial], no padding."""
-    if len(kernel) == 1:  # avg_pool1d has no divisor_override
-        return window_sum(x.unsqueeze(-2), (1, *kernel), (1, *stride)).squeeze(-2)
-    out: Tensor = _SUM_POOL[len(kernel)](x, tuple(kernel), tuple(stride), divisor_override=1)
-    return out
+    return divided_pool(x, kernel, stride, [0] * len(kernel), divisor=1)
 
 
 def window_counts(
@@ -62,10 +59,7 @@ def window_taps(
 ) -> list[Tensor]:
     """The strided view of every window position, in row-major window order."""
     rank = len(kernel)
-    outs = [
-        (x.shape[i - rank] - (kernel[i] - 1) * dilation[i] - 1) // stride[i] + 1
-        for i in range(rank)
-    ]
+    outs = list(map(window_count, x.shape[-rank:], spans(kernel, dilation), stride))
     taps = [x]
     for i in range(rank):
         axis = i - rank

@@ -7,7 +7,7 @@ in graphs to export; they are opaque, so that tracing is fast and adds no guards
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,23 +15,17 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from qtool.core.packed_codes import unpack
+from qtool.core.spatial_functions import (
+    ADAPTIVE_AVERAGE_POOL,
+    ADAPTIVE_MAX_POOL,
+    CONV,
+    CONV_TRANSPOSE,
+    MAX_POOL,
+    divided_pool,
+)
 from qtool.core.types import UINT8, storage_qtype
 
 _lib = torch.library.Library("qtool", "DEF")
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_MAX_POOL: Mapping[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_ADAPTIVE_AVERAGE: Mapping[int, Any] = {
-    1: F.adaptive_avg_pool1d,
-    2: F.adaptive_avg_pool2d,
-    3: F.adaptive_avg_pool3d,
-}
-_ADAPTIVE_MAX: Mapping[int, Any] = {
-    1: F.adaptive_max_pool1d,
-    2: F.adaptive_max_pool2d,
-    3: F.adaptive_max_pool3d,
-}
-_AVERAGE_POOL: Mapping[int, Any] = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def operator(
@@ -125,9 +119,9 @@ def conv(
     rank = len(stride)
     before, after = pads[:rank], pads[rank:]
     if before == after:
-        return _CONV[rank](x, weight, bias, stride, before, dilation, groups)
+        return CONV[rank](x, weight, bias, stride, before, dilation, groups)
     widths = [w for pair in zip(reversed(before), reversed(after), strict=True) for w in pair]
-    return _CONV[rank](F.pad(x, widths), weight, bias, stride, 0, dilation, groups)
+    return CONV[rank](F.pad(x, widths), weight, bias, stride, 0, dilation, groups)
 
 
 @operator()
@@ -142,7 +136,7 @@ def conv_transpose(
     dilation: list[int],
 ) -> Tensor:
     """ConvTranspose over 1, 2 or 3 spatial dimensions; the weight is [in, out / groups, ...]."""
-    function = _TRANSPOSED[len(stride)]
+    function = CONV_TRANSPOSE[len(stride)]
     return function(x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
@@ -156,24 +150,7 @@ def max_pool(
     ceil_mode: bool,
 ) -> Tensor:
     """MaxPool over 1, 2 or 3 spatial dimensions, padded equally at both ends."""
-    pooled: Tensor = _MAX_POOL[len(kernel)](x, kernel, stride, padding, dilation, ceil_mode)
-    return pooled
-
-
-def last_pad(size: int, covered: int, stride: int, begin: int, end: int) -> int:
-    """Return the padding at the end that `ceil_mode` amounts to; no window begins behind the image.
-
-    Args:
-        size: of the image.
-        covered: cells from the first to the last of a window.
-        stride: between windows.
-        begin: padding at the beginning.
-        end: explicit padding at the end.
-    """
-    count = -(-(size + begin + end - covered) // stride) + 1
-    if (count - 1) * stride >= size + begin:
-        count -= 1
-    return max((count - 1) * stride + covered - size - begin, 0)
+    return MAX_POOL[len(kernel)](x, kernel, stride, padding, dilation, ceil_mode)
 
 
 @operator()
@@ -188,12 +165,7 @@ def average_pool(
 ) -> Tensor:
     """AveragePool, padded as `max_pool`; `counted`: padding counts in the mean. With a `divisor`:
     the sum of a window divided by it."""
-    rank = len(kernel)
-    if rank == 1:  # ATen's avg_pool1d has no divisor
-        wide = ([1, *kernel], [1, *stride], [0, *padding], ceil_mode, counted, divisor)
-        return F.avg_pool2d(x.unsqueeze(-2), *wide).squeeze(-2)
-    pooled: Tensor = _AVERAGE_POOL[rank](x, kernel, stride, padding, ceil_mode, counted, divisor)
-    return pooled
+    return divided_pool(x, kernel, stride, padding, ceil_mode, counted, divisor)
 
 
 @operator()
@@ -204,15 +176,13 @@ def adaptive_average_pool(x: Tensor, sizes: list[int]) -> Tensor:
         x: of 1, 2 or 3 spatial dimensions.
         sizes: number of windows along each of them; 0 leaves a dimension as it is.
     """
-    pooled: Tensor = _ADAPTIVE_AVERAGE[len(sizes)](x, _windows(x, sizes))
-    return pooled
+    return ADAPTIVE_AVERAGE_POOL[len(sizes)](x, _windows(x, sizes))
 
 
 @operator()
 def adaptive_max_pool(x: Tensor, sizes: list[int]) -> Tensor:
     """The largest values in windows that depend on the sizes of x; see `adaptive_average_pool`."""
-    pooled: Tensor = _ADAPTIVE_MAX[len(sizes)](x, _windows(x, sizes))
-    return pooled
+    return ADAPTIVE_MAX_POOL[len(sizes)](x, _windows(x, sizes))
 
 
 def _windows(x: Tensor, sizes: Sequence[int]) -> list[int]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from qtool.core.graph.torch_ops import last_pad
+from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
+from qtool.core.windows import last_pad, same_padding, spans
 from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
-
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_AVG_POOL: Mapping[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def _pads(
@@ -35,11 +31,11 @@ def _pads(
         return pads[:rank], pads[rank:]
     strides, dilations = _strides_and_dilations(call, rank)
     begins, ends = [], []
-    for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
-        covered = d * (k - 1) + 1 if dilated else k
-        if not isinstance(size, int) and covered < s:
+    covered = spans(kernel, dilations) if dilated else kernel
+    for size, span, s, d in zip(x.shape[2:], covered, strides, dilations, strict=True):
+        if not isinstance(size, int) and span < s:
             raise call.unsupported("auto_pad of a dynamic size with strides over the window")
-        total = covered - 1 if s == 1 else covered - s + -size % s
+        total = same_padding(size, span, s)
         if total < 0 and not dilated and d != 1:
             raise call.unsupported(
                 "strides longer than a dilated window, for which the runtime crops"
@@ -78,7 +74,7 @@ def conv(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torc
     if not _equal_pads(begins, ends):
         x, begins = pad_sides(x, begins, ends, 0.0), [0] * rank
     strides, dilations = _strides_and_dilations(call, rank)
-    return _CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
+    return CONV[rank](x, weight, bias, strides, begins, dilations, call.get("group", 1))
 
 
 def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = None) -> torch.Tensor:
@@ -94,7 +90,7 @@ def conv_transpose(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any = Non
         extra.append(longer if fits else max(-end, 0))
         cut = 0 if fits else max(end, 0) - pads[-1]
         parts.append(slice(begin - pads[-1], -cut or None))
-    y = _TRANSPOSED[rank](x, weight, bias, strides, pads, extra, call.get("group", 1), dilations)
+    y = CONV_TRANSPOSE[rank](x, weight, bias, strides, pads, extra, call.get("group", 1), dilations)
     whole = parts == [slice(0, None)] * rank
     return y if whole else y[(slice(None), slice(None), *parts)]
 
@@ -149,13 +145,13 @@ def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     kernel = call.get("kernel_shape")
     strides, dilations = _strides_and_dilations(call, len(kernel))
     begins, ends = _pads(call, x, kernel, dilated=False)  # as in the runtime
-    covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    covered = spans(kernel, dilations)
     if not all(isinstance(width, int) for width in (*begins, *ends)):
         if call.get("ceil_mode", 0) or any(d != 1 for d in dilations):
             raise call.unsupported("auto_pad of a dynamic size with ceil_mode or dilations")
         # the border again: a window that reaches over it contains it
         x = pad_sides(x, begins, ends, mode="replicate")
-        return _MAX_POOL[len(kernel)](x, kernel, strides)
+        return MAX_POOL[len(kernel)](x, kernel, strides)
     wide = any(2 * b > c for b, c in zip(begins, covered, strict=True))
     missed = any(begins) and any(d > s for d, s in zip(dilations, x.shape[2:], strict=True))
     ceil = bool(call.get("ceil_mode", 0))
@@ -164,7 +160,7 @@ def max_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
             sizes = zip(x.shape[2:], covered, strides, begins, ends, strict=True)
             ends, ceil = [last_pad(*each) for each in sizes], False
         x, begins = pad_sides(x, begins, ends, torch.finfo(x.dtype).min), [0] * len(kernel)
-    return _MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
+    return MAX_POOL[len(kernel)](x, kernel, strides, begins, dilations, ceil)
 
 
 def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
@@ -178,8 +174,7 @@ def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
         if not counts:
             raise call.unsupported("pads that differ at the two ends and do not count")
         x, begins = pad_sides(x, begins, ends, 0.0), [0] * len(kernel)
-    means: torch.Tensor = _AVG_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
-    return means
+    return AVERAGE_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
 
 
 def _require_inference(call: NodeCall) -> None:

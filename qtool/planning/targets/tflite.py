@@ -18,6 +18,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import INT4, INT8, INT16, QuantParams
+from qtool.core.windows import same_padding
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -65,7 +66,7 @@ def _average_pool(node: fx.Node) -> str | None:
         if not all(isinstance(s, int) for s in sizes):
             return "padding that is left out of the mean needs fixed sizes"
         for size, k, s, p in zip(sizes, kernel, stride, padding, strict=True):
-            total = max((-(-size // s) - 1) * s + k - size, 0)
+            total = max(same_padding(size, k, s), 0)
             if (total // 2, total - total // 2) != (p, p):
                 return "TFLite's average pool cannot leave this padding out of the mean"
     return rules.average_pool(node)

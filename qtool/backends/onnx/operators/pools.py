@@ -9,7 +9,7 @@ from typing import Any
 from qtool.backends.onnx.operators.schemas import Writer, op
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
-from qtool.core.graph.torch_ops import last_pad
+from qtool.core.windows import last_pad, spans
 
 
 def _max_pool(
@@ -23,8 +23,7 @@ def _max_pool(
     ends, sizes = list(padding), list(x.shape)[2:]
     if ceil_mode and all(isinstance(size, int) for size in sizes):
         # as pads: onnx before opset 22 infers an extra window that begins in the padding
-        covered = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
-        wide = list(map(last_pad, sizes, covered, stride, padding, padding))
+        wide = list(map(last_pad, sizes, spans(kernel, dilation), stride, padding, padding))
         if all(end < k for end, k in zip(wide, kernel, strict=True)):  # ONNX Runtime requires it
             ends, ceil_mode = wide, False
     largest, _ = op.MaxPool(

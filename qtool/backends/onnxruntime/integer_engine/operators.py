@@ -15,6 +15,7 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, Q
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
 from qtool.core.types import INT32, QuantParams
+from qtool.core.windows import last_pad, spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,19 +216,10 @@ def _windows(
 def _ceil_pads(
     sizes: Sequence[int], kernel: Sequence[int], spatial: Mapping[str, Any]
 ) -> list[int]:
-    """Return pads (begins, ends) with which rounding down gives the windows of ceil_mode.
-
-    The last window may extend past the end, if it begins inside the input or the padding before it.
-    """
-    rank, pads = len(sizes), list(spatial["pads"])
-    for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
-        stride, begin, end = spatial["stride"][axis], pads[axis], pads[axis + rank]
-        reach = spatial["dilation"][axis] * (width - 1) + 1
-        count = -(-(size + begin + end - reach) // stride) + 1
-        if (count - 1) * stride >= size + begin:
-            count -= 1
-        pads[axis + rank] = max(end, (count - 1) * stride + reach - size - begin)
-    return pads
+    """Return pads (begins, ends) with which rounding down gives the windows of ceil_mode."""
+    begins, ends = spatial["pads"][: len(sizes)], spatial["pads"][len(sizes) :]
+    covered = spans(kernel, spatial["dilation"])
+    return [*begins, *map(last_pad, sizes, covered, spatial["stride"], begins, ends)]
 
 
 def _softmax(call: OperatorCall) -> Callable[..., Any]:

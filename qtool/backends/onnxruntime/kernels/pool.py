@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel, same_params, spatial
@@ -23,9 +22,8 @@ from qtool.backends.onnxruntime.kernels.common import (
     to_float,
 )
 from qtool.core.errors import KernelError
+from qtool.core.spatial_functions import MAX_POOL
 from qtool.core.types import QuantParams
-
-_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 def average_pool(
@@ -130,7 +128,7 @@ def max_pool(
         # float32 holds the codes exactly and is the type torch has fast kernels for
         wide = extend_pads(codes.shape[2:], kernel, stride, edges, dilations)
         padded = pad_spatial(codes.to(torch.float32), wide, x.qtype.qmin)
-        best = _MAX_POOL[rank](padded, tuple(kernel), tuple(stride), 0, dilations)
+        best = MAX_POOL[rank](padded, tuple(kernel), tuple(stride), 0, dilations)
         return best.to(torch.int32).to(codes.dtype)
 
     return run

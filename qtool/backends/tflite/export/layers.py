@@ -16,8 +16,8 @@ from qtool.backends.tflite.export.values import Codes, Order, Stored, Value, cha
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
-from qtool.core.graph.torch_ops import last_pad
 from qtool.core.types import Bounds, QuantParams
+from qtool.core.windows import last_pad, overhang, same_padding, spans, window_count
 
 SAME, VALID = 0, 1
 
@@ -40,13 +40,9 @@ class _Windows:
 
     def same_pads(self, sizes: Sequence[int]) -> list[int]:
         """Return the pads of TFLite's padding SAME for an image of these sizes."""
-        begins, ends = [], []
-        for size, k, s, d in zip(sizes, self.kernel, self.stride, self.dilation, strict=True):
-            count = -(-size // s)
-            total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
-            begins.append(total // 2)
-            ends.append(total - total // 2)
-        return [*begins, *ends]
+        spanned = spans(self.kernel, self.dilation)
+        totals = [max(t, 0) for t in map(same_padding, sizes, spanned, self.stride)]
+        return [*(t // 2 for t in totals), *(t - t // 2 for t in totals)]
 
 
 def conv(writer: Writer, node: fx.Node, out: Codes = None, bounds: Bounds = NO_BOUNDS) -> Value:
@@ -352,9 +348,8 @@ def _pool_windows(
     """Return the windows of a pool; padded at the end only as much as a window covers."""
     ends = []
     for size, k, s, p in zip(x.sizes[2:], kernel, stride, padding, strict=True):
-        count = (size + 2 * p - k) // s + 1
-        used = max((count - 1) * s + k - size - p, 0)
-        ends.append(last_pad(size, k, s, p, p) if ceil_mode else used)
+        used = overhang(window_count(size, k, s, 2 * p), size, k, s, p)
+        ends.append(last_pad(size, k, s, p, p) if ceil_mode else max(used, 0))
     return _Windows(kernel, stride, [*padding, *ends])
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.reading import attributes_of
 from qtool.backends.workaround import Workaround
+from qtool.core.windows import overhang, spans
 
 _Attributes = Mapping[str, Any]
 _Sizes = Sequence[int]
@@ -52,9 +53,8 @@ def _windows(
     explicit = attributes.get("auto_pad", "NOTSET") == "NOTSET"
     pads = list(attributes.get("pads", none)) if explicit else none
     strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
-    spans = [d * (k - 1) + 1 for k, d in zip(attributes["kernel_shape"], dilations, strict=True)]
-    axes = zip(result, strides, spans, image, pads[:rank], strict=True)
-    needed = [(count - 1) * s + w - size - begin for count, s, w, size, begin in axes]
+    covered = spans(attributes["kernel_shape"], dilations)
+    needed = list(map(overhang, result, image, covered, strides, pads[:rank]))
     return pads[:rank], pads[rank:], needed
 
 
