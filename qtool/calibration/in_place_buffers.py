@@ -11,23 +11,17 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
+from qtool.core.ops import row_of, rows
 
 aten = torch.ops.aten
 
-_IN_PLACE = {  # same kernels, same values
-    aten.add.Tensor: aten.add_.Tensor,
-    aten.clamp.default: aten.clamp_.default,
-    aten.hardswish.default: aten.hardswish_.default,
-    aten.leaky_relu.default: aten.leaky_relu_.default,
-    aten.relu.default: aten.relu_.default,
-}
 _ALLOCATING = {  # their results share no memory
     aten.add.Tensor,
     aten.linear.default,
     aten.mul.Tensor,
     torch_ops.conv,
     torch_ops.conv_transpose,
-    *_IN_PLACE.values(),
+    *(row.in_place for row in rows() if row.in_place is not None),
 }
 
 
@@ -37,8 +31,9 @@ def use_in_place_operators(module: fx.GraphModule) -> None:
     Modules between a layer and such a call have to return their input, as points and probes do.
     """
     for node in G.calls(module.graph):
-        if node.target in _IN_PLACE and _is_reusable(node.args[0], node):
-            node.target = _IN_PLACE[node.target]
+        row = row_of(node)
+        if row is not None and row.in_place is not None and _is_reusable(node.args[0], node):
+            node.target = row.in_place
     module.recompile()
 
 

@@ -8,24 +8,11 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.ops import row_of
 from qtool.passes.graph_pass import GraphPass, first_match
 from qtool.passes.rewrite_rules import leading_sizes
 
 aten = torch.ops.aten
-ELEMENTWISE = frozenset(
-    {
-        aten.relu.default,
-        aten.clamp.default,
-        aten.gelu.default,
-        aten.silu.default,
-        aten.tanh.default,
-        aten.sigmoid.default,
-        aten.hardswish.default,
-        aten.leaky_relu.default,
-    }
-)
-"""Operators that stay flat, next to their layer."""
-
 Valued = dict[tuple[Any, ...], fx.Node]
 """Sizes and dtype -> a flat node with them, whose value need not be inferred again."""
 
@@ -71,7 +58,13 @@ def _flatten(node: fx.Node, valued: Valued) -> None:
 def _only_elementwise(node: fx.Node) -> fx.Node | None:
     """Return the only reader of a node, if it works element by element."""
     reader = next(iter(node.users)) if len(node.users) == 1 else None
-    return reader if reader is not None and reader.target in ELEMENTWISE else None
+    return reader if reader is not None and stays_flat(reader) else None
+
+
+def stays_flat(node: fx.Node) -> bool:
+    """Return whether an operator stays flat, next to its layer."""
+    row = row_of(node)
+    return row is not None and row.flat
 
 
 def _join_reshapes(node: fx.Node) -> None:

@@ -9,7 +9,7 @@ Stream 0 is pinned to the factor 1, since one of its readers or writers cannot a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,13 +24,16 @@ from qtool.algorithms.cross_layer_equalization.stream_walk import (
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
 
+aten = torch.ops.aten
+Rule = Callable[[StreamWalk, fx.Node], None]
+
 
 def find_streams(module: fx.GraphModule) -> Streams:
     """Return the streams of a float graph, in canonical form or in that of a target."""
     walk = StreamWalk(module)
     for node in module.graph.nodes:
         if node.op == "call_function" and G.is_float(node):
-            RULES.get(_kind(node), StreamWalk.stop)(walk, node)
+            _rule(node)(walk, node)
         elif node.op != "get_attr":
             walk.stop(node)
     roots = torch.tensor([walk.root(i) for i in range(len(walk.parent))])
@@ -42,6 +45,12 @@ def find_streams(module: fx.GraphModule) -> Streams:
 def _kind(node: fx.Node) -> str:
     row = row_of(node)
     return row.key if row is not None else str(node.target)
+
+
+def _rule(node: fx.Node) -> Rule:
+    row = row_of(node)
+    default = _keep if row is not None and row.homogeneous else StreamWalk.stop
+    return RULES.get(_kind(node), default)
 
 
 def _keep(walk: StreamWalk, node: fx.Node) -> None:
@@ -263,18 +272,11 @@ def _group_norm(walk: StreamWalk, node: fx.Node) -> None:
         walk.add_slot(beta, node, channels, -1)
 
 
-aten = torch.ops.aten
-
-
-RULES = {
+RULES: Mapping[str, Rule] = {
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": _linear,
-    "relu": _keep,
-    "leaky_relu": _keep,
-    "prelu": _keep,
     "clip": _clip,
-    "rescale": _keep,
     "max_pool": _pooled,
     "average_pool": _pooled,
     "global_average_pool": _pooled,
@@ -292,4 +294,5 @@ RULES = {
     str(aten.upsample_bilinear2d.vec): _pooled,
     str(aten.upsample_trilinear3d.vec): _pooled,
 }
-"""Key of an operator, or its ATen name -> its rule; other operators pin their streams."""
+"""Key of an operator, or its ATen name -> its rule. Other operators keep their streams if they are
+homogeneous, and pin them if not."""

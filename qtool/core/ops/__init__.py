@@ -6,6 +6,7 @@ from qtool.core.ops.operator_table import (
     data_inputs,
     macs,
     register,
+    row_named,
     row_of,
     rows,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "data_inputs",
     "macs",
     "register",
+    "row_named",
     "row_of",
     "rows",
 ]

@@ -44,6 +44,11 @@ def rows() -> Iterable[Op]:
     return dict.fromkeys(OPS.values())
 
 
+def row_named(key: str) -> Op:
+    """Return the first row of this key: of the operator itself, not of one that contains it."""
+    return next(row for row in rows() if row.key == key)
+
+
 def row_of(node: fx.Node) -> Op | None:
     return OPS.get(node.target) if node.op == "call_function" else None
 
@@ -105,6 +110,7 @@ def _padded_codes(node: fx.Node, codes: fx.Node, zero: int) -> tuple[Any, tuple[
 
 
 _recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=mac_counts.recurrent)
+_flat = partial(Op, flat=True)
 
 ROWS = (
     # layers: convolutions, linear layers, and the forms of linear layers with integer weights
@@ -165,21 +171,45 @@ ROWS = (
     _recurrent(key="gru", targets=(recurrent.gru,)),
     _recurrent(key="rnn", targets=(recurrent.rnn,)),
     # elementwise: sums, products, activation functions, clamps; and softmax
-    Op(key="add", targets=(aten.add.Tensor,), inputs=(0, 1)),
+    Op(key="add", targets=(aten.add.Tensor,), inputs=(0, 1), in_place=aten.add_.Tensor),
     Op(key="mul", targets=(aten.mul.Tensor,), inputs=(0, 1)),
-    Op(key="sigmoid", targets=(aten.sigmoid.default,)),
-    Op(key="leaky_relu", targets=(aten.leaky_relu.default,)),
-    Op(key="silu", targets=(aten.silu.default,)),
-    Op(key="gelu", targets=(aten.gelu.default,)),
-    Op(key="hard_swish", targets=(aten.hardswish.default,)),
+    _flat(key="sigmoid", targets=(aten.sigmoid.default,)),
+    _flat(
+        key="leaky_relu",
+        targets=(aten.leaky_relu.default,),
+        homogeneous=True,
+        in_place=aten.leaky_relu_.default,
+    ),
+    _flat(key="silu", targets=(aten.silu.default,)),
+    _flat(key="gelu", targets=(aten.gelu.default,)),
+    _flat(key="hard_swish", targets=(aten.hardswish.default,), in_place=aten.hardswish_.default),
     Op(key="hard_sigmoid", targets=(aten.hardsigmoid.default,)),
-    Op(key="tanh", targets=(aten.tanh.default,)),
+    _flat(key="tanh", targets=(aten.tanh.default,)),
     Op(key="elu", targets=(aten.elu.default,)),
-    Op(key="prelu", targets=(aten.prelu.default,)),
+    Op(key="prelu", targets=(aten.prelu.default,), homogeneous=True),
     Op(key="softmax", targets=(aten.softmax.int,)),
-    Op(key="relu", targets=(aten.relu.default,), role=Role.CLIP, bounds=_relu_bounds),
-    Op(key="clip", targets=(aten.clamp.default,), role=Role.CLIP, bounds=_clamp_bounds),
-    Op(key="rescale", targets=(torch_ops.rescale,), role=Role.PASS, scale_factor=1),
+    _flat(
+        key="relu",
+        targets=(aten.relu.default,),
+        role=Role.CLIP,
+        bounds=_relu_bounds,
+        homogeneous=True,
+        in_place=aten.relu_.default,
+    ),
+    _flat(
+        key="clip",
+        targets=(aten.clamp.default,),
+        role=Role.CLIP,
+        bounds=_clamp_bounds,
+        in_place=aten.clamp_.default,
+    ),
+    Op(
+        key="rescale",
+        targets=(torch_ops.rescale,),
+        role=Role.PASS,
+        scale_factor=1,
+        homogeneous=True,
+    ),
     # pools, over windows and over whole images
     Op(
         key="global_average_pool",

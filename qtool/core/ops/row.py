@@ -54,6 +54,10 @@ class Op:
             DQ; None: the codes of its input are those of its output.
         scale_factor: position of the number that multiplies the scale of its codes.
         bounds: call -> bounds of its result.
+        homogeneous: it works channel by channel, and a positive factor of a channel of its input is
+            a factor of that channel of its result.
+        flat: it works element by element, and stays next to a layer whose input is flattened.
+        in_place: its form that overwrites the first argument, with the same kernel; None: none.
         macs: call -> multiply-accumulates at the captured sizes; None: none.
         macs_known: False: without `macs`, its work is not known.
     """
@@ -73,5 +77,8 @@ class Op:
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None
     scale_factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded
+    homogeneous: bool = False
+    flat: bool = False
+    in_place: Any = None
     macs: Callable[[fx.Node], int] | None = None
     macs_known: bool = True

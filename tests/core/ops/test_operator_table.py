@@ -13,7 +13,9 @@ from qtool.core.ops import (
     Role,
     data_inputs,
     register,
+    row_named,
     row_of,
+    rows,
 )
 from qtool.planning.targets import TARGETS
 from tests.planning.planned import network_graph
@@ -33,6 +35,38 @@ def test_positions_fit_the_operator(target: torch._ops.OpOverload) -> None:
         assert arguments[row.weight].name in ("weight", "w")
     if row.bias is not None:
         assert arguments[row.bias].name == "bias"
+
+
+X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+FURTHER = {
+    "add": (X.flip(0),),
+    "clip": (-0.5, 0.75),
+    "prelu": (torch.tensor([0.1, 0.2, -0.3, 0.0]),),
+    "rescale": (3.0,),
+}
+"""Arguments after the first one."""
+
+
+@pytest.mark.parametrize("key", [row.key for row in rows() if row.homogeneous])
+def test_a_factor_of_a_channel_passes_through_a_homogeneous_operator(key: str) -> None:
+    (operator, *_), factors = row_named(key).targets, torch.tensor([0.5, 1.0, 2.0, 4.0])
+    further = FURTHER.get(key, ())
+    assert torch.equal(operator(X * factors, *further), operator(X, *further) * factors)
+
+
+@pytest.mark.parametrize("key", [row.key for row in rows() if row.flat])
+def test_a_flat_operator_computes_the_same_in_any_shape(key: str) -> None:
+    (operator, *_), further = row_named(key).targets, FURTHER.get(key, ())
+    deep = X.reshape(2, 3, 4)
+    assert torch.equal(operator(deep, *further).reshape(6, 4), operator(X, *further))
+
+
+@pytest.mark.parametrize("key", [row.key for row in rows() if row.in_place is not None])
+def test_an_operator_in_place_has_the_same_values(key: str) -> None:
+    row, x, further = row_named(key), X.clone(), FURTHER.get(key, ())
+    expected = row.targets[0](X, *further)
+    assert row.in_place(x, *further) is x
+    assert torch.equal(x, expected)
 
 
 def test_data_inputs() -> None:

@@ -11,7 +11,7 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
-from qtool.passes.flatten_linear import ELEMENTWISE
+from qtool.passes.flatten_linear import stays_flat
 from qtool.passes.rewrite_rules import leading_sizes
 
 _ANY_RANK = frozenset({torch_ops.linear_nbits, torch_ops.dynamic_linear})
@@ -57,7 +57,7 @@ def _chain(node: fx.Node) -> list[fx.Node]:
     These are further such layers and elementwise operators, while each has one reader.
     """
     chain, readers = [node], list(node.users)
-    while len(readers) == 1 and readers[0].target in _ANY_RANK | ELEMENTWISE:
+    while len(readers) == 1 and (readers[0].target in _ANY_RANK or stays_flat(readers[0])):
         chain.append(readers[0])
         readers = list(chain[-1].users)
     return chain
