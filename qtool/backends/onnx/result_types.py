@@ -12,16 +12,19 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from qtool.backends.onnx.mac_counts import CONTRIB
+from qtool.backends.onnx.operator_rows import ON_CODES, ONNX_OPERATORS
 from qtool.core.types import Array
 
 Types = Mapping[str, onnx.TypeProto]
 
 _STANDARD: Mapping[str, tuple[str, Sequence[int]]] = {
-    **{f"QLinear{kind}": (kind, (0, 3)) for kind in ("Add", "Mul")},
-    **{f"QLinear{k}": (k, (0,)) for k in ("AveragePool", "GlobalAveragePool", "LeakyRelu")},
-    **{f"QLinear{k}": (k, (0,)) for k in ("Sigmoid", "Softmax")},
+    **{
+        on_codes: (kind, range(0, 3 * codes, 3))  # each with scale, zero point
+        for on_codes, kind in ON_CODES.items()
+        for codes in [ONNX_OPERATORS[kind].codes]
+        if codes is not None
+    },
     "QLinearWhere": ("Where", (0, 1, 4)),
-    "QGemm": ("Gemm", (0, 3)),
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul"), ("MatMul", (0, 1))),
     "FusedConv": ("Conv", (0, 1)),
     "FusedGemm": ("Gemm", (0, 1)),

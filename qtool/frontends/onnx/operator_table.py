@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
+from qtool.core.ops import row_named
 from qtool.frontends.onnx import activations as a
 from qtool.frontends.onnx import layers as f
 from qtool.frontends.onnx import moves as m
@@ -136,14 +138,14 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Or": _positional(torch.logical_or, 2),
     "Not": _positional(torch.logical_not),
     "Where": _positional(torch.where, 3),
-    "Relu": _positional(torch.relu),
+    **{
+        kind: _activation(row_named(row.key).targets[0], **row.attributes)
+        for kind, row in ONNX_OPERATORS.items()
+        if row.unary
+    },
     "Clip": _rule(a.clip, "min max", 3, static_inputs=(1, 2)),
-    "LeakyRelu": _activation(F.leaky_relu, alpha=0.01),
-    "Elu": _activation(F.elu, alpha=1.0),
     "PRelu": _rule(a.prelu, inputs=2),
-    "Sigmoid": _positional(torch.sigmoid),
     "HardSigmoid": _rule(a.hard_sigmoid, "alpha beta"),
-    "HardSwish": _positional(F.hardswish),
     "Mish": _positional(F.mish),
     "Swish": _rule(a.swish, "alpha"),
     "Gelu": _rule(a.gelu, "approximate"),
@@ -151,7 +153,6 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "com.microsoft.FastGelu": _positional(lambda x: F.gelu(x, approximate="tanh")),
     "com.microsoft.QuickGelu": _rule(a.quick_gelu, "alpha"),
     "Softplus": _positional(F.softplus),
-    "Tanh": _positional(torch.tanh),
     "Erf": _positional(torch.erf),
     "Exp": _positional(torch.exp),
     "Log": _positional(torch.log),

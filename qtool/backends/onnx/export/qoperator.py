@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.backends.onnx.reading import OnnxModel, attributes_of
 from qtool.backends.onnxruntime.integer_engine.fusion_patterns import (
     IntegerOperator,
@@ -193,15 +194,16 @@ def _max_pool(writer: _Writer, match: IntegerOperator) -> ir.Node:
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 
 _WRITERS: Mapping[str, Callable[[_Writer, IntegerOperator], ir.Node]] = {
-    "Add": _plain("QLinearAdd"),
+    **{
+        kind: _plain(row.on_codes, *row.attributes)
+        for kind, row in ONNX_OPERATORS.items()
+        if row.plain
+    },
     "AveragePool": _plain("QLinearAveragePool", *_POOL, channels_last=0),
     "Concat": _concat,
     "Conv": _conv,
     "Gemm": _gemm,
     "GlobalAveragePool": _plain("QLinearGlobalAveragePool", channels_last=0),
-    "LeakyRelu": _plain("QLinearLeakyRelu", "alpha"),
     "MatMul": _matmul,
     "MaxPool": _max_pool,
-    "Mul": _plain("QLinearMul"),
-    "Sigmoid": _plain("QLinearSigmoid"),
 }

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from qtool.backends.kernels.params import same_params
+from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.backends.onnx.reading import array_of, attributes_of, input_at
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
@@ -248,17 +249,18 @@ def _plain(op: str, *names: str) -> Callable[[OperatorCall], Callable[..., Any]]
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "Add": Operator(_plain("add"), inputs=2),
+    **{
+        kind: Operator(_plain(row.key, *row.attributes), inputs=row.codes)
+        for kind, row in ONNX_OPERATORS.items()
+        if row.plain
+    },
     "AveragePool": Operator(_average),
     "Concat": Operator(_concat, inputs=None),
     "Conv": Operator(_conv, weight=True, mixed_types=True),
     "Gemm": Operator(_gemm, weight=True, float_output=True, mixed_types=True),
     "GlobalAveragePool": Operator(_plain("global_average_pool")),
-    "LeakyRelu": Operator(_plain("leaky_relu", "alpha")),
     "MatMul": Operator(_matmul, inputs=2, float_output=True, mixed_types=True),
     "MaxPool": Operator(_max, same_params=True),
-    "Mul": Operator(_plain("mul"), inputs=2),
-    "Sigmoid": Operator(_plain("sigmoid")),
     "Softmax": Operator(_softmax),
 }
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.mac_counts import DOMAINS, MAC_FORMULAS, WEIGHT_INPUT
+from qtool.backends.onnx.operator_rows import ON_CODES
 from qtool.backends.onnx.reading import (
     OnnxModel,
     attributes_of,
@@ -39,11 +40,8 @@ AUDITED = _names(
     "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
     " GlobalAveragePool GlobalMaxPool Einsum LSTM GRU RNN DynamicQuantizeLSTM"
 )
-INTEGER = _names(
-    "QLinearConv QGemm QLinearMatMul MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul"
-    " ConvInteger DynamicQuantizeLSTM"
-    " QLinearAdd QLinearMul QLinearConcat QLinearAveragePool QLinearGlobalAveragePool"
-    " QLinearSigmoid QLinearLeakyRelu QLinearSoftmax QLinearWhere"
+INTEGER = frozenset(ON_CODES) | _names(
+    "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul ConvInteger DynamicQuantizeLSTM"
 )
 _CODES_OR_FLOATS = _names(  # operators that exist for codes and for floats
     "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from qtool.backends.onnx.operator_rows import ON_CODES
 from qtool.backends.onnx.operators import CUSTOM_FORMS
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -23,10 +24,7 @@ from qtool.planning.targets import Target
 
 aten = torch.ops.aten
 _TRANSPOSES = {aten.t.default, aten.transpose.int, aten.permute.default}
-_FUSED = {
-    *("Add", "AveragePool", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu", "MatMul"),
-    *("Mul", "Sigmoid", "Softmax", "Where"),
-}
+_FUSED = frozenset(ON_CODES.values())
 """Operators of unchanged ONNX subgraphs that the runtime computes in integers, also in forms that
 its integer kernels do not support."""
 
