@@ -15,9 +15,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from qtool.backends.tflite.export import elementwise, layers, moves
 from qtool.backends.tflite.export.elementwise import equal
-from qtool.backends.tflite.export.float_operators import FLOAT
+from qtool.backends.tflite.export.float_operators import FLOAT, ON_CODES_TOO
 from qtool.backends.tflite.export.graph_builder import quantization
-from qtool.backends.tflite.export.linear import linear
 from qtool.backends.tflite.export.values import Stored, Value
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
@@ -34,23 +33,11 @@ aten = torch.ops.aten
 Write = Callable[[Writer, fx.Node, QuantParams, Bounds], Value]
 
 INTEGER: Mapping[str, Write] = {
+    **ON_CODES_TOO,
     "add": elementwise.binary("ADD"),
-    "average_pool": layers.average_pool,
     "concat": elementwise.concat,
-    "conv": layers.conv,
-    "conv_transpose": layers.conv_transpose,
-    "gelu": elementwise.gelu,
-    "global_average_pool": layers.global_average_pool,
-    "hard_swish": elementwise.hard_swish,
-    "leaky_relu": elementwise.leaky_relu,
-    "linear": linear,
-    "matmul": elementwise.matmul,
     "mul": elementwise.binary("MUL"),
     "prelu": elementwise.prelu,
-    "sigmoid": elementwise.logistic,
-    "silu": elementwise.silu,
-    "softmax": elementwise.softmax,
-    "tanh": elementwise.tanh,
 }
 """Operator key -> writer of its kernel on codes."""
 

@@ -27,6 +27,7 @@ from qtool.backends.tflite.file.schema import ELEMENT_TYPES
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
+from qtool.core.ops import row_named
 
 aten = torch.ops.aten
 Write = Callable[[Writer, fx.Node], Value | Stored]
@@ -204,7 +205,25 @@ _OF_TENSOR_OR_NUMBER: Mapping[Any, str] = {
 }
 """Torch operator -> the TFLite operator of its forms with a tensor and with a number."""
 
+ON_CODES_TOO: Mapping[str, Any] = {
+    "average_pool": layers.average_pool,
+    "conv": layers.conv,
+    "conv_transpose": layers.conv_transpose,
+    "gelu": elementwise.gelu,
+    "global_average_pool": layers.global_average_pool,
+    "hard_swish": elementwise.hard_swish,
+    "leaky_relu": elementwise.leaky_relu,
+    "linear": linear,
+    "matmul": elementwise.matmul,
+    "sigmoid": elementwise.logistic,
+    "silu": elementwise.silu,
+    "softmax": elementwise.softmax,
+    "tanh": elementwise.tanh,
+}
+"""Operator key -> writer of both forms: on codes, and without parameters of the result in float."""
+
 FLOAT: Mapping[Any, Write] = {
+    **{each: write for key, write in ON_CODES_TOO.items() for each in row_named(key).targets},
     **{each.Tensor: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
     **{each.Scalar: _binary(kind) for each, kind in _OF_TENSOR_OR_NUMBER.items()},
     aten.rsub.Scalar: _swapped("SUB"),
@@ -224,15 +243,9 @@ FLOAT: Mapping[Any, Write] = {
     aten.floor.default: elementwise.unary("FLOOR"),
     aten.ceil.default: float_functions.ceil,
     aten.round.default: float_functions.round_to_even,
-    aten.sigmoid.default: elementwise.logistic,
-    aten.tanh.default: elementwise.tanh,
     aten.relu.default: elementwise.unary("RELU"),
     aten.clamp.default: float_functions.clamp,
-    aten.leaky_relu.default: elementwise.leaky_relu,
-    aten.gelu.default: elementwise.gelu,
-    aten.hardswish.default: elementwise.hard_swish,
     aten.hardsigmoid.default: float_functions.hard_sigmoid,
-    aten.silu.default: elementwise.silu,
     aten.elu.default: float_functions.elu,
     aten.expm1.default: float_functions.expm1,
     aten.log1p.default: float_functions.log1p,
@@ -248,7 +261,6 @@ FLOAT: Mapping[Any, Write] = {
     aten.mean.default: _reduce("MEAN"),
     aten._softmax.default: elementwise.softmax,
     aten.prelu.default: float_functions.prelu,
-    aten.softmax.int: elementwise.softmax,
     aten.log_softmax.int: _log_softmax,
     aten.mean.dim: _reduce("MEAN"),
     aten.sum.dim_IntList: _reduce("SUM"),
@@ -261,9 +273,6 @@ FLOAT: Mapping[Any, Write] = {
     aten.rms_norm.default: float_norms.rms_norm,
     aten.group_norm.default: float_norms.group_norm,
     aten.scaled_dot_product_attention.default: float_norms.attention,
-    aten.matmul.default: elementwise.matmul,
-    aten.bmm.default: elementwise.matmul,
-    aten.mm.default: elementwise.matmul,
     aten.where.self: _where,
     aten.where.ScalarOther: _where,
     aten.where.ScalarSelf: _where,
@@ -273,11 +282,6 @@ FLOAT: Mapping[Any, Write] = {
     torch_ops.embedding: float_lookups.embedding,
     torch_ops.embedding_codes: float_lookups.embedding,
     aten.upsample_bilinear2d.vec: _bilinear,
-    torch_ops.conv: layers.conv,
-    torch_ops.conv_transpose: layers.conv_transpose,
-    torch_ops.average_pool: layers.average_pool,
-    torch_ops.global_average_pool: layers.global_average_pool,
-    aten.linear.default: linear,
     aten.copy.default: moves.copy,
     aten.slice_scatter.default: moves.slice_scatter,
     torch_ops.dynamic_linear: dynamic_linear,
