@@ -1,4 +1,5 @@
-"""Operators without a row, by name: those that only move values, and those whose work is unknown.
+"""Operators without a row, by name: those that only move values, those whose work is unknown, and
+those whose results jump.
 
 A name is that of a plan: a key of the table, an ATen name ("split.Tensor"), that of another torch
 library ("torchvision::roi_align"), or the ONNX types of a part kept from a file ("Shape+Gather").
@@ -7,6 +8,10 @@ library ("torchvision::roi_align"), or the ONNX types of a part kept from a file
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 _KEYS = "pass pad embedding"
 _ATEN = """
@@ -35,6 +40,19 @@ _UNKNOWN = re.compile(  # of ATen: transforms, decompositions, products in forms
     r"|addmm|addmv|addbmm|mv\.|dot\.|vdot\.|inner|tensordot|_scaled_dot_product|_native_multi_head)"
 )
 
+_ROUND = """
+    cast ceil dynamicquantizelinear dynamicquantizematmul floor matmulintegertofloat matmulnbits mod
+    round sign
+"""
+_COMPARE = """
+    argmax argmin equal greater greaterequal greaterorequal less lessequal lessorequal
+    nonmaxsuppression nonzero notequal topk
+"""
+_JUMPS = frozenset(f"{_ROUND} {_COMPARE}".split())
+"""Types of ONNX and of TFLite in small letters: of operators that round inside, or whose results
+jump when the last bit of an input changes."""
+_DEQUANTIZE = ("dequantizelinear", "dequantize")
+
 
 def is_move(name: str) -> bool:
     """Return whether an operator only moves, selects or makes values, with nothing to compute."""
@@ -46,3 +64,20 @@ def is_move(name: str) -> bool:
 def has_formula(name: str) -> bool:
     """Return whether the work of an ATen operator without a row is known: it has no products."""
     return _UNKNOWN.match(name) is None
+
+
+def tensors_that_jump(
+    operators: Iterable[tuple[str, Collection[_T], Collection[_T]]],
+) -> set[_T]:
+    """Return the tensors that depend on a discontinuous operator after the last quantization.
+
+    Args:
+        operators: (type, inputs, outputs) of each operator of an ONNX or TFLite file, in the order
+            in which they run.
+    """
+    jumping: set[_T] = set()
+    for kind, inputs, outputs in operators:
+        name = kind.replace("_", "").lower()
+        if name in _JUMPS or (name not in _DEQUANTIZE and not jumping.isdisjoint(inputs)):
+            jumping.update(outputs)
+    return jumping

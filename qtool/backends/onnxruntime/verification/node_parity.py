@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from qtool.backends.onnx.reading import OnnxModel, name_of, values_read
+from qtool.backends.onnx.reading import name_of, values_read
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.kernel_parity import compare_kernels
 from qtool.core import value_names
 from qtool.core.data import Batch
+from qtool.core.ops.operator_kinds import tensors_that_jump
 from qtool.planning.fake_quantize import quant_points
 from qtool.verification.parity import NodeParity
 from qtool.verification.simulation_parity import compare_points
@@ -62,7 +63,10 @@ def compare_nodes(
             tensor for i in program.instructions for tensor in (*i.inputs, *i.outputs)
         )
     outputs, values = exported.tensors_as_written(arrays, names)
-    discontinuous = _discontinuous_tensors(exported.qdq)
+    discontinuous = tensors_that_jump(
+        (n.op_type, set(map(name_of, values_read(n))), set(map(name_of, n.outputs)))
+        for n in exported.qdq.nodes
+    )
     named = dict(zip(map(name_of, exported.qdq.outputs), outputs, strict=True))
     compared, wrong = compare_points(module, batch, named, values, discontinuous)
     if program is not None:
@@ -73,25 +77,3 @@ def compare_nodes(
         kernels, wrong_kernels = compare_kernels(program, known, discontinuous)
         compared, wrong = compared + kernels, [*wrong, *wrong_kernels]
     return NodeParity(batch.size, compared, tuple(wrong)), outputs
-
-
-_DISCONTINUOUS = frozenset(
-    [
-        *("ArgMax", "ArgMin", "Cast", "Ceil", "DynamicQuantizeLinear", "DynamicQuantizeMatMul"),
-        *("Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mod"),
-        *("MatMulIntegerToFloat", "MatMulNBits", "NonMaxSuppression", "NonZero", "Round"),
-        *("Sign", "TopK"),
-    ]
-)
-"""Operators that round inside, or whose results jump when the last bit of an input changes."""
-
-
-def _discontinuous_tensors(file: OnnxModel) -> set[str]:
-    """Return the tensors that depend on a discontinuous operator after the last quantization."""
-    names: set[str] = set()
-    for node in file.nodes:
-        if node.op_type in _DISCONTINUOUS or (
-            node.op_type != "DequantizeLinear" and names & set(map(name_of, values_read(node)))
-        ):
-            names |= {name_of(o) for o in node.outputs}
-    return names

@@ -38,6 +38,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.ops import row_of
+from qtool.core.ops.operator_kinds import tensors_that_jump
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.plan import QuantPlan
@@ -58,14 +59,6 @@ _IMAGES = frozenset(
         aten.pixel_shuffle.default,
     }
 )
-
-_DISCONTINUOUS = frozenset(
-    [
-        *("ARG_MAX", "ARG_MIN", "CAST", "CEIL", "EQUAL", "FLOOR", "GREATER", "GREATER_EQUAL"),
-        *("LESS", "LESS_EQUAL", "NOT_EQUAL"),
-    ]
-)
-"""Operators whose results jump when the last bit of an input changes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +147,7 @@ def _written(writer: Writer, model: Model) -> Written:
         for n, v in writer.values.items()
         if n.target is torch_ops.quantize and isinstance(v, Value) and v.params is not None
     }
-    jumping = _discontinuous(model)
+    jumping = tensors_that_jump((op.name, op.inputs, op.outputs) for op in model.operators)
     names = {name for name, value in points.items() if value.index in jumping}
     names |= {n for n, i in zip(model.output_names, model.outputs, strict=True) if i in jumping}
     return Written(model, points, writer.parts, frozenset(names))
@@ -177,15 +170,6 @@ def _stored_points(writer: Writer) -> dict[str, StoredPoint]:
             place = StoredPoint(-1, params.axis, scale=numbers[0], zero_point=numbers[1])
         points[G.name_of(node)] = place
     return points
-
-
-def _discontinuous(model: Model) -> set[int]:
-    """Return the tensors that depend on a discontinuous operator after the last quantization."""
-    jumping: set[int] = set()
-    for op in model.operators:
-        if op.name in _DISCONTINUOUS or (op.name != "DEQUANTIZE" and jumping & set(op.inputs)):
-            jumping |= set(op.outputs)
-    return jumping
 
 
 def without_unused(model: Model) -> Model:
