@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from qtool.backends.onnx.moves import axes_of
 from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
 from qtool.core.windows import last_pad, same_padding, spans
-from qtool.frontends.onnx.node_calls import Array, NodeCall, axes_of
+from qtool.frontends.onnx.node_calls import Array, NodeCall
 
 
 def _pads(

@@ -55,8 +55,3 @@ class NodeCall:
     def unsupported(self, why: str) -> UnsupportedForm:
         """Return the exception to raise for this node."""
         return UnsupportedForm(f"{self.name}: {why}")
-
-
-def axes_of(call: NodeCall, axes: Array | None) -> list[int] | None:
-    """Return axes from the input (newer opsets) or the attribute (older ones)."""
-    return call.get("axes") if axes is None else [int(a) for a in axes.ravel()]
