@@ -48,9 +48,12 @@ def _kind(node: fx.Node) -> str:
 
 
 def _rule(node: fx.Node) -> Rule:
-    row = row_of(node)
-    default = _keep if row is not None and row.homogeneous else StreamWalk.stop
-    return RULES.get(_kind(node), default)
+    row, rule = row_of(node), RULES.get(_kind(node))
+    if rule is not None:
+        return rule
+    if row is None or not row.homogeneous:
+        return StreamWalk.stop
+    return _pooled if row.spatial else _keep
 
 
 def _keep(walk: StreamWalk, node: fx.Node) -> None:
@@ -277,9 +280,6 @@ RULES: Mapping[str, Rule] = {
     "conv_transpose": _conv_transpose,
     "linear": _linear,
     "clip": _clip,
-    "max_pool": _pooled,
-    "average_pool": _pooled,
-    "global_average_pool": _pooled,
     "add": _add,
     "mul": _mul,
     "concat": _concat,

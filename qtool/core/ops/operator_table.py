@@ -111,6 +111,7 @@ def _padded_codes(node: fx.Node, codes: fx.Node, zero: int) -> tuple[Any, tuple[
 
 _recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=mac_counts.recurrent)
 _flat = partial(Op, flat=True)
+_pool = partial(Op, spatial=True, homogeneous=True)
 
 ROWS = (
     # layers: convolutions, linear layers, and the forms of linear layers with integer weights
@@ -119,6 +120,7 @@ ROWS = (
         targets=(torch_ops.conv,),
         weight=1,
         bias=2,
+        spatial=True,
         macs=mac_counts.layer,
     ),
     Op(
@@ -126,6 +128,7 @@ ROWS = (
         targets=(torch_ops.conv_transpose,),
         weight=1,
         bias=2,
+        spatial=True,
         channel_axis=1,
         macs=mac_counts.transposed,
     ),
@@ -211,12 +214,9 @@ ROWS = (
         homogeneous=True,
     ),
     # pools, over windows and over whole images
-    Op(
-        key="global_average_pool",
-        targets=(torch_ops.global_average_pool,),
-    ),
-    Op(key="average_pool", targets=(torch_ops.average_pool,)),
-    Op(key="max_pool", targets=(torch_ops.max_pool,), role=Role.PASS),
+    _pool(key="global_average_pool", targets=(torch_ops.global_average_pool,)),
+    _pool(key="average_pool", targets=(torch_ops.average_pool,)),
+    _pool(key="max_pool", targets=(torch_ops.max_pool,), role=Role.PASS),
     # data movement, and resizes, most of which compute
     Op(key="concat", targets=(aten.cat.default,), role=Role.JOIN),
     Op(

@@ -54,6 +54,7 @@ class Op:
             DQ; None: the codes of its input are those of its output.
         scale_factor: position of the number that multiplies the scale of its codes.
         bounds: call -> bounds of its result.
+        spatial: it works on an image [N, C, *spatial].
         homogeneous: it works channel by channel, and a positive factor of a channel of its input is
             a factor of that channel of its result.
         flat: it works element by element, and stays next to a layer whose input is flattened.
@@ -77,6 +78,7 @@ class Op:
     on_codes: Callable[[fx.Node, fx.Node, int], tuple[Any, tuple[Any, ...]]] | None = None
     scale_factor: int | None = None
     bounds: Callable[[fx.Node], Bounds] = _unbounded
+    spatial: bool = False
     homogeneous: bool = False
     flat: bool = False
     in_place: Any = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -38,7 +40,9 @@ def test_positions_fit_the_operator(target: torch._ops.OpOverload) -> None:
 
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-FURTHER = {
+FURTHER: dict[str, tuple[Any, ...]] = {
+    "average_pool": ([2], [2], [0], False, True, None),
+    "max_pool": ([3], [1], [1], [1], False),
     "add": (X.flip(0),),
     "clip": (-0.5, 0.75),
     "prelu": (torch.tensor([0.1, 0.2, -0.3, 0.0]),),
@@ -49,9 +53,12 @@ FURTHER = {
 
 @pytest.mark.parametrize("key", [row.key for row in rows() if row.homogeneous])
 def test_a_factor_of_a_channel_passes_through_a_homogeneous_operator(key: str) -> None:
-    (operator, *_), factors = row_named(key).targets, torch.tensor([0.5, 1.0, 2.0, 4.0])
-    further = FURTHER.get(key, ())
-    assert torch.equal(operator(X * factors, *further), operator(X, *further) * factors)
+    row, further = row_named(key), FURTHER.get(key, ())
+    x, factors = X, torch.tensor([0.5, 1.0, 2.0, 4.0])
+    if row.spatial:
+        x, factors = X.t().reshape(1, 4, 6), factors.reshape(1, 4, 1)
+    (operator, *_) = row.targets
+    assert torch.equal(operator(x * factors, *further), operator(x, *further) * factors)
 
 
 @pytest.mark.parametrize("key", [row.key for row in rows() if row.flat])

@@ -46,13 +46,8 @@ from qtool.planning.recipe import Recipe
 
 aten = torch.ops.aten
 
-_IMAGES = frozenset(
+_RESIZES = frozenset(
     {
-        torch_ops.conv,
-        torch_ops.conv_transpose,
-        torch_ops.max_pool,
-        torch_ops.average_pool,
-        torch_ops.global_average_pool,
         aten.upsample_nearest2d.vec,
         aten._upsample_nearest_exact2d.vec,
         aten.upsample_bilinear2d.vec,
@@ -220,9 +215,9 @@ def _is_image(node: fx.Node) -> bool:
             if user in visited or user.op != "call_function" or not G.is_tensor(user):
                 continue
             visited.add(user)
-            if user.target in _IMAGES:
-                return G.rank(node) == 4
             row = row_of(user)
+            if user.target in _RESIZES or (row is not None and row.spatial):
+                return G.rank(node) == 4
             through = user.target in (torch_ops.quantize, torch_ops.dequantize) or row is not None
             if through and G.rank(user) == 4 and user.target not in _REORDER:
                 queue.append(user)
