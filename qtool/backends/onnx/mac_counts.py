@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from qtool.backends.onnx.operator_rows import ON_CODES
 from qtool.core.ops import mac_counts
 from qtool.core.ops.mac_counts import Sizes
 
@@ -119,11 +120,16 @@ _ELEMENTWISE = re.compile(  # in names of other operators of the runtime that on
     "Range|Relu|Reorder|Rotary|Sigmoid|Silu|Softmax|Swish|Transpose|Trilu|Unique|Where"
 )
 
+_SECOND = (
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger", "DeformConv"),
+    *("MatMulIntegerToFloat", "DynamicQuantizeMatMul"),
+    *("FusedConv", "NhwcFusedConv", "FusedMatMul", "FusedGemm"),
+)
 WEIGHT_INPUT: Mapping[str, int] = {
-    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul", "ConvInteger", "MatMulInteger"), 1),
-    **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DeformConv"), 1),
-    **dict.fromkeys(("FusedConv", "NhwcFusedConv", "FusedMatMul", "FusedGemm"), 1),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QGemm"), 3),
+    **dict.fromkeys(_SECOND, 1),
+    **{
+        on_codes: 3 for on_codes, kind in ON_CODES.items() if kind in _SECOND
+    },  # behind x, scale, zero
 }
 """Operator type -> position of its weight."""
 

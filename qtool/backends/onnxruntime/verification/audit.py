@@ -23,6 +23,7 @@ from qtool.backends.onnx.reading import (
     is_constant,
     name_of,
 )
+from qtool.backends.onnxruntime.integer_engine.moves import MOVES
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.inferred_shapes import InferredShapes
@@ -43,10 +44,7 @@ AUDITED = _names(
 INTEGER = frozenset(ON_CODES) | _names(
     "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul ConvInteger DynamicQuantizeLSTM"
 )
-_CODES_OR_FLOATS = _names(  # operators that exist for codes and for floats
-    "MaxPool NhwcMaxPool Transpose Reshape Slice Pad Concat Squeeze Unsqueeze Flatten Split Gather"
-    " Expand Resize DepthToSpace Tile Identity"
-)
+_CODES_OR_FLOATS = frozenset(MOVES) | _names("MaxPool NhwcMaxPool Pad Concat Split")
 _WEIGHT_ONLY = _names("MatMulNBits")  # integer weights, float inputs and results
 _FAST_LEVEL = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _FUSES_AFFINE = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # scale, bias
