@@ -13,15 +13,13 @@ from qtool.api.quantized_file import (
     EvaluationData,
     FileOptions,
     QuantizedFile,
-    length_of,
+    stage,
     write_file,
 )
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.progress import track
-from qtool.core.types import Progress
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
@@ -203,7 +201,7 @@ def quantize_parts(
         quantized = quantize(
             inputs.model,
             inputs.batches,
-            progress=_progress_of(inputs.batches),
+            progress=stage("calibrating", inputs.batches),
             format=target.format,
             **settings,
         )
@@ -213,8 +211,3 @@ def quantize_parts(
             yield replace(file, kept=write_next_to(target.source, module, path))
         else:
             yield writer.add(file)
-
-
-def _progress_of(batches: Any) -> Progress:
-    length = length_of(batches)
-    return lambda items: track("calibrating", items, length)

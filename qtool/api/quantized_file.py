@@ -15,8 +15,9 @@ from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.table import format_of, open_file
 from qtool.core.argument_names import argument
 from qtool.core.option_names import file_format
-from qtool.core.progress import track, track_task
+from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summary
+from qtool.core.types import Progress
 from qtool.evaluation.latency.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
@@ -177,7 +178,7 @@ def write_file(
             place,
             evaluation.batches,
             evaluation.labels,
-            progress=lambda items: track("evaluating", items, length_of(items)),
+            progress=stage("evaluating", evaluation.batches),
         )
     is_onnx = format_of(file_format(place, options.format)) is ONNX
     files = open_file(place).parts if is_onnx else [place]
@@ -196,12 +197,10 @@ def write_file(
     )
 
 
-def length_of(data: Any) -> int | None:
-    """Return the number of batches, or None if the data has no length."""
-    try:
-        return len(data)
-    except Exception:  # noqa: BLE001  # the user's code may raise anything
-        return None
+def stage(title: str, data: Any) -> Progress:
+    """Return a function that shows the progress of a stage over batches made from data."""
+    total = length_of(data)
+    return lambda items: track(title, items, total)
 
 
 def _missed(result: Verification, options: FileOptions) -> dict[str, str]:
