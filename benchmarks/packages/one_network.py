@@ -24,7 +24,7 @@ from benchmarks.packages.sizes import other_sizes
 from benchmarks.truth.measured import Runner, open_file, sqnr
 from benchmarks.truth.sequences import PACKAGES
 
-__all__ = ["measure"]
+__all__ = ["convert", "measure"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -47,7 +47,6 @@ def measure(
     """The row: "command", "outcome" ("ok", "refused", or "failed" where the measurement did),
     "internal" (kinds of messages that are no user's), "files" (figures of qtool's file, "static"
     and "dynamic")."""
-    os.environ[PACKAGES] = str(packages)
     row: dict[str, Any] = {
         "network": f"{network.name}.{count}",
         "name": network.name,
@@ -55,15 +54,28 @@ def measure(
         "outcome": "failed",
     }
     try:
-        arrays, new = _split(network, count, packages)
-        np.savez(folder / "calibration.npz", **arrays)
-        plain = _float_file(network, arrays, packages, folder)
-        _quantize(network, plain, python, arrays, folder, row)
+        plain, arrays, new = convert(network, count, python, packages, folder, row)
         _measure(network, plain, arrays, new, folder, row)
     except Exception as error:  # noqa: BLE001  # a row says what went wrong
         row["outcome"] = "failed"
         row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
     return row
+
+
+def convert(
+    network: Network, count: int, python: str, packages: Path, folder: Path, row: dict[str, Any]
+) -> tuple[Path, Arrays, Arrays]:
+    """Run the plain command, which writes `folder`/out/model.onnx; the row has what came of it.
+
+    Returns:
+        The float file, the samples of the calibration, and new ones with their labels.
+    """
+    os.environ[PACKAGES] = str(packages)
+    arrays, new = _split(network, count, packages)
+    np.savez(folder / "calibration.npz", **arrays)
+    plain = _float_file(network, arrays, packages, folder)
+    _quantize(network, plain, python, arrays, folder, row)
+    return plain, arrays, new
 
 
 def _split(network: Network, count: int, packages: Path) -> tuple[Arrays, Arrays]:
