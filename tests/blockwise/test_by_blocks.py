@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import qtool
+from qtool.algorithms.learned_scales import training
 from qtool.blockwise import block_conversion, checkpoint, quantize
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
@@ -121,7 +123,9 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     return made(folder, path), path
 
 
-@pytest.mark.parametrize("mode", ["weight-only-int4", "dynamic", "static"])
+@pytest.mark.parametrize(
+    "mode", ["weight-only-int4", pytest.param("dynamic", marks=pytest.mark.matrix), "static"]
+)
 def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mode: str) -> None:
     one, blocks = tmp_path / "one.onnx", tmp_path / "blocks.onnx"
     how = {"mode": mode, "accuracy": "fast"}
@@ -141,7 +145,13 @@ UP_FLOAT = {"select": "layers.0.up", "as": "float"}
 HEAD_STORED = {"select": "re:he.d", "op": "linear", "as": "int8-weights"}
 
 
-@pytest.mark.parametrize("rules", [[], [UP_FLOAT, HEAD_STORED]], ids=["alike", "rules"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        pytest.param([], marks=pytest.mark.matrix, id="alike"),
+        pytest.param([UP_FLOAT, HEAD_STORED], id="rules"),
+    ],
+)
 def test_layers_larger_than_a_block_are_split(
     rules: list[dict[str, str]], folder: Path, tmp_path: Path
 ) -> None:
@@ -262,8 +272,9 @@ def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_steps_that_need_the_whole_network_are_refused_or_said(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(training, "MAX_STEPS", 2)
     path = tmp_path / "net.onnx"
     needed = "'smooth-quant' needs the whole network in memory and does not run block by block"
     with pytest.raises(
@@ -397,13 +408,21 @@ DAMAGE = {
 }
 
 
-@pytest.fixture
-def interrupted(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A conversion that ended before its blocks were joined."""
-    with monkeypatch.context() as patch:
+@pytest.fixture(scope="module")
+def unfinished(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a conversion that ended before its blocks were joined."""
+    place = tmp_path_factory.mktemp("unfinished")
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantize, "publish_blocks", lambda *_: sys.exit())
         with pytest.raises(SystemExit):
-            made(folder, tmp_path / "net.onnx")
+            made(folder, place / "net.onnx")
+    return place
+
+
+@pytest.fixture
+def interrupted(unfinished: Path, tmp_path: Path) -> Path:
+    """A copy of it for each test; returns the path of its file."""
+    shutil.copytree(unfinished, tmp_path, dirs_exist_ok=True)
     return tmp_path / "net.onnx"
 
 

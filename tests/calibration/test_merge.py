@@ -67,12 +67,15 @@ def whole() -> bytes:
 @pytest.mark.parametrize(
     "deal",
     [
-        [[0, 2, 4, 6], [1, 3, 5, 7]],
-        [[7, 5, 2], [6], [0, 1, 3, 4]],
-        [[5], [3], [6], [2], [], [7, 0], [4], [1]],
-        [[], [7, 6, 5, 4, 3, 2, 1, 0]],
+        pytest.param([[0, 2, 4, 6], [1, 3, 5, 7]], marks=pytest.mark.matrix, id="two"),
+        pytest.param([[7, 5, 2], [6], [0, 1, 3, 4]], id="three, uneven"),
+        pytest.param(
+            [[5], [3], [6], [2], [], [7, 0], [4], [1]],
+            marks=pytest.mark.matrix,
+            id="eight, shuffled",
+        ),
+        pytest.param([[], [7, 6, 5, 4, 3, 2, 1, 0]], id="one without data"),
     ],
-    ids=["two", "three, uneven", "eight, shuffled", "one without data"],
 )
 def test_every_statistic_has_the_bytes_of_one_process(deal: list[list[int]], whole: bytes) -> None:
     found = values(run(len(deal), observed, deal))

@@ -45,6 +45,7 @@ def ended(cli: Cli, *arguments: str) -> list[tuple[int, str, str]]:
     return found
 
 
+@pytest.mark.matrix  # the tests below have the environment that torchrun makes
 def test_torchrun_calibrates_to_the_same_bytes(sample: Cli) -> None:
     file = sample.folder / "two.calib"
     command = ("-m", "qtool", "calibrate")

@@ -50,7 +50,9 @@ def test_a_signal_before_the_command_begins(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.code == 130
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.matrix)]
+)
 def test_a_signal_ends_it_in_order(name: str, tmp_path: Path) -> None:
     number, out = signal.Signals[name], tmp_path / "out.calib"
     out.write_text("old")
@@ -88,6 +90,7 @@ def test_nobody_reads_the_output(tmp_path: Path) -> None:
     assert "Error" not in errors
 
 
+@pytest.mark.matrix
 def test_closed_streams_lead_nowhere(tmp_path: Path) -> None:
     target = tmp_path / "a.calib"
     words = ("calibrate", UP, "--data", f"{M}images", "-o", str(target))
@@ -110,7 +113,9 @@ def test_the_output_is_full(tmp_path: Path) -> None:
     assert errors.splitlines()[-1] == "Error: operating system error: No space left on device"
 
 
-@pytest.mark.parametrize("command", ["calibrate", "quantize"])
+@pytest.mark.parametrize(
+    "command", [pytest.param("calibrate", marks=pytest.mark.matrix), "quantize"]
+)
 def test_the_disk_is_full(command: str, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     out.write_text("old")

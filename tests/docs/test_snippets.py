@@ -34,12 +34,15 @@ NEEDS = {
 }
 """What pages need that is no part of every installation."""
 
+LONG = ("docs/tutorial-", "docs/report.md", "docs/tune.md")
+"""Beginnings of pages that convert or search whole networks: `make matrix` runs them."""
+
 RUN = [
-    pytest.param(p, marks=pytest.mark.matrix) if p in NEEDS or p.startswith("docs/tutorial-") else p
+    pytest.param(p, marks=pytest.mark.matrix) if p in NEEDS or p.startswith(LONG) else p
     for p in PAGES
     if any(b.language in ("python", "sh", "toml") for b in blocks(p))
 ]
-"""Pages with something to run; `make matrix` runs tutorials, which convert whole networks."""
+"""Pages with something to run."""
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.matrix
 def test_other_names(networks: list[Network]) -> None:
     for case in networks:
         steps = tuple(replace(s, name=f"n{i}") for i, s in enumerate(case.steps))
@@ -66,6 +67,7 @@ def test_other_names(networks: list[Network]) -> None:
         assert same(codes_of(case.module(), data), codes_of(named, data))
 
 
+@pytest.mark.matrix
 def test_batches_in_another_order_and_merged(networks: list[Network], tmp_path: Path) -> None:
     for case in networks:
         captured = qtool.capture_model(case.module(), case.batch(8, 1))
@@ -83,6 +85,7 @@ def test_batches_in_another_order_and_merged(networks: list[Network], tmp_path: 
         assert len({file.read_bytes() for file in files}) == 1
 
 
+@pytest.mark.matrix
 def test_a_calibration_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
     for case in networks:
         captured, batch = qtool.capture_model(case.module(), case.batch(8, 1)), case.batch(8, 1)
@@ -95,6 +98,7 @@ def test_a_calibration_saved_and_read(networks: list[Network], tmp_path: Path) -
         assert same(*map(list, made))
 
 
+@pytest.mark.matrix
 def test_a_program_saved_and_read(networks: list[Network], tmp_path: Path) -> None:
     for case in networks:
         model, data = case.module(), [case.batch(8, i) for i in range(2)]
@@ -106,6 +110,7 @@ def test_a_program_saved_and_read(networks: list[Network], tmp_path: Path) -> No
         assert same(list(first), list(second))
 
 
+@pytest.mark.matrix
 def test_one_thread_and_two(networks: list[Network]) -> None:
     for case in networks:
         data = [case.batch(8, i) for i in range(2)]

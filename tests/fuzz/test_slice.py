@@ -1,4 +1,4 @@
-"""A few random networks and graphs at each run of the tests; hypothesis makes what fails smaller.
+"""A few random networks and graphs in `make matrix`; hypothesis makes what fails smaller.
 
 `make fuzz` runs more of them; see campaign.py.
 """
@@ -23,6 +23,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")  # of torch and numpy, about odd networks
 @pytest.mark.parametrize("room", ROOMS)
 def test_random_cases(room: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.upstream.models import model, run
 
+pytestmark = pytest.mark.matrix
+
 
 def test_pool_with_ceil_mode_has_a_window_too_many() -> None:
     hangs_over = model(

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 
 from tests.upstream.models import model, run
+
+pytestmark = pytest.mark.matrix
 
 
 def test_pad_of_zeros_is_fused_into_a_max_pool() -> None:

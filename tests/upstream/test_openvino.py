@@ -11,6 +11,7 @@ import pytest
 from tests.upstream.models import model, run
 
 openvino = pytest.importorskip("openvino")
+pytestmark = pytest.mark.matrix
 
 _CODES = "float s = {0.03}, uint8 z = {113}"
 

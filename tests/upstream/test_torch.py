@@ -9,6 +9,8 @@ import onnxruntime as ort
 import pytest
 import torch
 
+pytestmark = pytest.mark.matrix
+
 
 def test_module_called_as_a_keyword_is_written_as_one() -> None:
     class Heads(torch.nn.Module):

@@ -35,6 +35,8 @@ ROTATED: dict[str, dict[str, Any]] = {
     "Qwen3": {},
     "Gemma": {},  # a scaled embedding, gains from 0
 }
+QUICK = ("Llama", "Gemma")
+"""Families that `make test` runs; `make matrix` runs the others."""
 
 
 def model_of(family: str, **more: Any) -> Any:
@@ -73,7 +75,13 @@ def test_the_matrix_is_orthogonal_and_mixes_all_channels(width: int) -> None:
     assert torch.equal(matrix, randomized_hadamard(width))
 
 
-@pytest.mark.parametrize(("family", "more"), ROTATED.items(), ids=ROTATED.keys())
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        pytest.param(f, m, id=f, marks=[] if f in QUICK else pytest.mark.matrix)
+        for f, m in ROTATED.items()
+    ],
+)
 def test_the_float_outputs_stay(family: str, more: dict[str, Any]) -> None:
     graph = captured(model_of(family, **more))[0].graph
     module, example = G.clone(graph.module), Batch(*graph.example)

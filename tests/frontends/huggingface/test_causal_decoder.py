@@ -123,7 +123,7 @@ def wanted(model: Any) -> list[int]:
 
 @pytest.mark.parametrize(
     "make",
-    [llama, mistral, *(pytest.param(make, marks=pytest.mark.matrix) for make in (qwen, qwen2))],
+    [llama, *(pytest.param(m, marks=pytest.mark.matrix) for m in (mistral, qwen, qwen2))],
 )
 def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path

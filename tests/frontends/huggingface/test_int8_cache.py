@@ -43,7 +43,7 @@ def captured() -> Any:
     return decoder, batch, qtool.capture_model(decoder, batch, DYNAMIC)
 
 
-@pytest.mark.parametrize("make", [llama, qwen])
+@pytest.mark.parametrize("make", [llama, pytest.param(qwen, marks=pytest.mark.matrix)])
 def test_little_is_lost(make: Any) -> None:
     decoder, real = held(make)
     batch = decoder.with_cached_prefix(IDS, torch.ones_like(IDS), 4)

@@ -136,7 +136,7 @@ def test_time_and_accuracy_are_relative_to_the_file_itself(tmp_path: Path) -> No
     assert len(qtool.bench(files, [x], seconds=0.01).timings)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["float16", pytest.param("bfloat16", marks=pytest.mark.matrix)])
 def test_reports_and_blocks(tmp_path: Path, kind: str) -> None:
     path, x = save(network(kind), tmp_path), images(8)
     made = qtool.quantize(load_onnx(path), [x], mode="dynamic")

@@ -17,9 +17,13 @@ _MISSING = [name for name, why in _STATE.items() if why]
 SKIP = "some processors cannot be emulated here: see `qtool emulators`"
 
 
-def cpu_named(name: str) -> object:
-    return pytest.param(name, marks=pytest.mark.skipif(name in _MISSING, reason=SKIP))
+def cpu_named(name: str, is_quick: bool = True) -> object:
+    marks = [pytest.mark.skipif(name in _MISSING, reason=SKIP)]
+    return pytest.param(name, marks=marks if is_quick else [*marks, pytest.mark.matrix])
 
+
+QUICK = ("haswell", "neoverse-n1", "wasm")
+"""A processor of each family, for the comparison that runs on all; the others are in `matrix`."""
 
 haswell = pytest.mark.skipif("haswell" in _MISSING, reason=SKIP)
 
@@ -51,7 +55,7 @@ def test_pairs_of_products_saturate_without_vnni(saturating: Path) -> None:
     assert found.undisturbed
 
 
-@pytest.mark.parametrize("name", [cpu_named(name) for name in CPUS])
+@pytest.mark.parametrize("name", [cpu_named(name, name in QUICK) for name in CPUS])
 def test_what_cannot_saturate_is_equal(name: str, safe: Path) -> None:
     found = on(safe, name)
     assert found.identical, str(found)
@@ -60,7 +64,9 @@ def test_what_cannot_saturate_is_equal(name: str, safe: Path) -> None:
 
 
 @haswell
-@pytest.mark.parametrize("format_", [QuantFormat.QDQ, QuantFormat.QOperator])
+@pytest.mark.parametrize(
+    "format_", [QuantFormat.QDQ, pytest.param(QuantFormat.QOperator, marks=pytest.mark.matrix)]
+)
 def test_files_of_other_tools(format_: QuantFormat, tmp_path: Path) -> None:
     found = on(by_onnxruntime(tmp_path / "a.onnx", format_), "haswell")
     assert found.first is not None
@@ -69,7 +75,7 @@ def test_files_of_other_tools(format_: QuantFormat, tmp_path: Path) -> None:
     assert len(found.wrong_kernels) >= 2
 
 
-@pytest.mark.parametrize("name", [cpu_named(name) for name in ("haswell", "neoverse-n1")])
+@pytest.mark.parametrize("name", [cpu_named("haswell"), cpu_named("neoverse-n1", False)])
 def test_int8_activations(name: str, tmp_path: Path) -> None:
     """On x86 the runtime takes some of them for uint8, on ARM none."""
     file = by_onnxruntime(tmp_path / "a.onnx", activations=QuantType.QInt8)
