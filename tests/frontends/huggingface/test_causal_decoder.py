@@ -45,7 +45,7 @@ PROMPT, STEPS = [3, 1, 4, 1, 5], 50
 
 def llama(**more: Any) -> Any:
     torch.manual_seed(0)
-    config = library.LlamaConfig(**SIZES, bos_token_id=1, eos_token_id=95, **more)
+    config = library.LlamaConfig(**{**SIZES, **more}, bos_token_id=1, eos_token_id=95)
     return library.LlamaForCausalLM(config).eval()
 
 
@@ -155,7 +155,7 @@ def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     ["static", *(pytest.param(m, marks=pytest.mark.matrix) for m in ("dynamic", "weight-only"))],
 )
 def test_calibrate_and_convert_with_a_cache(mode: str, tmp_path: Path) -> None:
-    decoder = DecoderWithCache(llama()).eval()
+    decoder = DecoderWithCache(llama(num_hidden_layers=1)).eval()
     ids = torch.randint(0, 96, (2, 11), generator=torch.Generator().manual_seed(0))
     batch = decoder.with_cached_prefix(ids, torch.ones_like(ids), 4)
     steps = {"static": [], "dynamic": ["smooth-quant"], "weight-only": ["gptq"]}[mode]
@@ -167,7 +167,7 @@ def test_calibrate_and_convert_with_a_cache(mode: str, tmp_path: Path) -> None:
     assert without_data.passed
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     flat = {"past_key_values_0_key": 0.5 + torch.zeros(2, 2, 4, 8)}
-    flat |= {n: torch.zeros(2, 2, 4, 8) for n in cache_names(2)[1:]}
+    flat |= {n: torch.zeros(2, 2, 4, 8) for n in cache_names(1)[1:]}
     given = [text, batch, batch | {"past_key_values": []} | flat]
     assert qtool.verify(path, given).samples == 6
 
