@@ -12,7 +12,7 @@ from qtool.planning.plan import Execution
 from tests.operators.arms import arm_of
 from tests.operators.table import CASES
 
-every = pytest.mark.parametrize("name", CASES)
+every = pytest.mark.parametrize("name", CASES, scope="module")  # all tests of an arm in a row
 COMPUTED = {  # by onnxscript's translations
     *("attention_causal", "group_norm", "mask", "unfold", "variance"),
 }
@@ -42,7 +42,7 @@ def test_what_stays_in_float_says_why(name: str) -> None:
         assert words in floats[op]
 
 
-@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.floats])
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if not c.floats], scope="module")
 def test_without_floats_there_are_codes_all_the_way(name: str) -> None:
     """The input is quantized, the output dequantized, and nothing in between."""
     found = arm_of(name).executed
