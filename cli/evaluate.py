@@ -76,7 +76,7 @@ def command(
 
     if history is not None:
         read_history(history)
-    loaded = sources.load_model(model, weights)
+    loaded = sources.load_model(model, weights, file=int8_file)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
     classes = sources.load_labels(labels, data, batches)

@@ -75,7 +75,7 @@ def command(
 
     if repaired_file is not None:
         check_writable(repaired_file, int8_file, model, weights, data, suffixes=suffixes_of("qdq"))
-    loaded = sources.load_model(model, weights)
+    loaded = sources.load_model(model, weights, file=int8_file)
     batches = sources.load_data(data, batch_size, labels)
     explanation = qtool.explain(
         int8_file,

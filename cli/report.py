@@ -92,7 +92,10 @@ def command(
 
     size = values["batch_size"]
     subject = _file_or_model(source, weights)
-    reference = None if model is None else _file_or_model(model, weights)
+    file = subject if isinstance(subject, Path) else None
+    if file is not None and model is None and source_options.context_value("fix"):
+        raise click.BadParameter("is for a MODEL or the float --model", param_hint="--fix")
+    reference = None if model is None else _file_or_model(model, weights, file)
     batches = sources.load_data(data, size, values["labels"])
     report = qtool.report(
         subject,
@@ -113,8 +116,14 @@ def command(
     output.exit_if_missed(report, fail_on)
 
 
-def _file_or_model(source: str, weights: Path | None) -> Any:
+def _file_or_model(source: str, weights: Path | None, file: Path | None = None) -> Any:
+    """Return the path of a file, or the model; of a float file with --fix the model.
+
+    Args:
+        file: made from it.
+    """
     from qtool.core.option_names import MODEL_FORMATS
 
-    is_file = source.endswith(tuple(MODEL_FORMATS))
-    return Path(source) if is_file else sources.load_model(source, weights)
+    fixed = file is not None and source_options.context_value("fix")
+    is_file = source.endswith(tuple(MODEL_FORMATS)) and not fixed
+    return Path(source) if is_file else sources.load_model(source, weights, file=file)

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _MODEL = f"{__name__}.model"
 
 
-def load_model(source: str, weights: Path | None, with_parts: bool = False) -> Any:
+def load_model(
+    source: str, weights: Path | None, with_parts: bool = False, file: Path | None = None
+) -> Any:
     """Load the model of MODEL, --weights and --task; `load_data` reads data for this model.
 
     Args:
         source: value of MODEL.
         weights: value of --weights.
         with_parts: the command takes a model that becomes two files.
+        file: a quantized file made from the model: inputs that are constants in it are fixed.
 
     Raises:
         click.BadParameter: the model becomes two files, and the command takes one.
@@ -35,10 +38,13 @@ def load_model(source: str, weights: Path | None, with_parts: bool = False) -> A
     from qtool.frontends.load_model import load_model as load
 
     attention = context_value("attention") or "fused"
+    fixed = _fixed_inputs()
+    if file is not None:
+        from qtool.evaluation.fixed_inputs import fixed_inputs_of
+
+        fixed = {**fixed_inputs_of(file, source), **fixed}
     with track_task("loading the model"):
-        model = load(
-            source, weights, context_value("task"), attention=attention, fixed=_fixed_inputs()
-        )
+        model = load(source, weights, context_value("task"), attention=attention, fixed=fixed)
     if isinstance(model, EncoderDecoder) and not with_parts:
         task = context_value("task")
         raise click.BadParameter(

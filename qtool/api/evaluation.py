@@ -20,6 +20,7 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
+from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.measure.output_pass import measure_outputs
@@ -114,10 +115,12 @@ def evaluate(
         FileError: not an ONNX file, or it cannot be read.
         DataError: no data, data that does not fit, or another number of labels.
         CaptureError: the model cannot be captured.
-        VerificationError: a file does not run, or was made from a model with other weights.
+        VerificationError: a file does not run, or was made from a model with other weights or
+            other fixed inputs.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     opened = open_file(file)
+    check_fixed_inputs(file, model)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)

@@ -22,6 +22,7 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
+from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
 from qtool.evaluation.latency.baseline import ONNX
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.build_report import build_report
@@ -188,10 +189,11 @@ def _report_file(
     reference: Path | Captured | None = None
     sample: Batch | None = None
     if isinstance(model, str | Path):
-        model = _float_file(Path(model))
+        model = _float_file(Path(model), file)
     if isinstance(model, Path):
         reference = model
     elif model is not None:
+        check_fixed_inputs(file, model)
         sample, data = peek(data, data_module(model))
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
@@ -218,10 +220,13 @@ def _report_file(
     return pages.write(replace(report, accuracy=replace(report.accuracy, warnings=warnings)))
 
 
-def _float_file(file: Path) -> Path | nn.Module:
+def _float_file(file: Path, quantized: Path) -> Path | nn.Module:
     """Return the path of a float file; the loaded copy in float32 of one in bfloat16, for which
-    ONNX Runtime has no kernels."""
+    ONNX Runtime has no kernels, or with the inputs fixed that are constants in the quantized
+    file."""
     open_file(file)
+    if fixed := fixed_inputs_of(quantized, file):
+        return load_onnx(file, fixed)
     try:
         open_model(file)
     except VerificationError:

@@ -28,6 +28,7 @@ from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
+from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
@@ -203,11 +204,12 @@ def explain(
         CalibrationError: the file lacks the range of a tensor that the repaired file quantizes.
         VerificationError: the file was not written by qtool, or is of another model.
     """
+    open_file(file)
+    check_fixed_inputs(file, model)
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
     if first is None:
         raise DataError("the data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
-    open_file(file)
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)

@@ -32,6 +32,7 @@ from qtool.conversion.trained_weights import restore_pair_limits
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
+from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import state_hash, weights_digest
 from qtool.core.graph.process_lock import exclusive, relaxed_gc
@@ -364,7 +365,9 @@ class Quantized(InProcess):
             if d.execution is not Execution.SHAPE
         )
         origin = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
-        return FileInfo(*origin, nodes, self.changes, self._origin())
+        fixed = FixedInputs.of(self.graph.module).values
+        constants = {name: value.tolist() for name, value in fixed.items()}
+        return FileInfo(*origin, nodes, self.changes, self._origin(), constants)
 
     def _origin(self) -> Origin:
         data, samples = self._data

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from qtool.planning.targets import current_name
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
 _RECIPE, _CHANGES = "qtool_recipe", "qtool_changes"
+_FIXED = "qtool_fixed_inputs"
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class FileInfo:
         nodes: the decision for each node.
         changes: what the steps of the conversion did.
         origin: model, weights, data and versions; None in files of before.
+        fixed_inputs: input of the float ONNX file that is a constant -> its value, a number or
+            nested lists of numbers.
     """
 
     version: str
@@ -69,6 +72,7 @@ class FileInfo:
     nodes: tuple[NodeInfo, ...]
     changes: tuple[Change, ...] = ()
     origin: Origin | None = None
+    fixed_inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""
@@ -84,6 +88,8 @@ class FileInfo:
             metadata[_RECIPE] = _text(self.recipe.to_json())
         if self.changes:
             metadata[_CHANGES] = _text([_pack(c) for c in self.changes])
+        if self.fixed_inputs:
+            metadata[_FIXED] = _text(dict(self.fixed_inputs))
         if self.origin is not None:
             metadata |= self.origin.metadata()
         return metadata
@@ -113,6 +119,7 @@ class FileInfo:
                 tuple(_node(row) for row in json.loads(metadata[_NODES])),
                 tuple(_unpack(c) for c in json.loads(metadata.get(_CHANGES, "[]"))),
                 Origin.of(metadata),
+                dict(json.loads(metadata.get(_FIXED, "{}")).items()),
             )
         except MALFORMED as error:
             raise VerificationError(

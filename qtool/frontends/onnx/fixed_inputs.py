@@ -49,7 +49,8 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, Any]) -> FixedInputs
 def _constant(name: str, kind: Any, value: Any) -> Array:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     array = np.asarray(value)
-    if array.dtype.kind not in "biuf" or not np.array_equal(array.astype(dtype), array):
+    whole = dtype.kind in "biu"  # a fraction is rounded to the float type of the input
+    if array.dtype.kind not in "biuf" or (whole and not np.array_equal(array.astype(dtype), array)):
         raise CaptureError(f"input '{name}' is {dtype}, which cannot be {value!r}")
     dims = kind.shape.dim
     sizes = [max(0, d.dim_value) for d in dims]

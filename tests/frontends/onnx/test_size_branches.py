@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qtool.cli import main
 
 import qtool
-from qtool.core.errors import CaptureError, DataError, PlanError
+from qtool.core.errors import CaptureError, DataError, PlanError, VerificationError
 from qtool.frontends.onnx import load_onnx
 
 
@@ -159,3 +159,23 @@ def test_the_command_fixes_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(main, [*arguments, "--seconds", "0"], prog_name="qtool")
     assert result.exit_code == 0, result.output
     assert [i.name for i in _session(tmp_path / "out.onnx").get_inputs()] == ["x"]
+    judged = ["out.onnx", "--model", "m.onnx", "--data", "x.npy"]
+    commands = {
+        "evaluate": ["evaluate", *judged, "--seconds", "0.01"],
+        "explain": ["explain", *judged],
+        "report": ["report", *judged, "--seconds", "0.01", "-o", "report"],
+    }
+    for name, command in commands.items():
+        if name != "explain":  # which needs scores of classes
+            result = CliRunner().invoke(main, command, prog_name="qtool")
+            assert result.exit_code == 0, (name, result.output)
+        result = CliRunner().invoke(main, [*command, "--fix", "sr=8000"], prog_name="qtool")
+        assert result.exit_code == 2, (name, result.output)
+        assert "fixed to 16000 in out.onnx, and fixed to 8000 in the float model" in result.output
+    with pytest.raises(VerificationError, match=r"'sr' is fixed to 16000 .* and open in the float"):
+        qtool.evaluate("out.onnx", load_onnx("m.onnx"), [torch.rand(4, 1, 12)])
+    model = onnx.load("out.onnx")
+    entry = next(p for p in model.metadata_props if p.key == "qtool_fixed_inputs")
+    entry.value = '{"sr":8000}'
+    onnx.save(model, "out.onnx")
+    assert not qtool.verify("out.onnx").passed

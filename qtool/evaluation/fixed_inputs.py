@@ -1,0 +1,68 @@
+"""The inputs that a quantized file has as constants, in its float model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+from qtool.backends.table import open_file
+from qtool.core.argument_names import argument
+from qtool.core.data.fixed_inputs import FixedInputs
+from qtool.core.errors import VerificationError
+from qtool.frontends.captured_model import Captured
+from qtool.frontends.onnx import OnnxModule
+
+
+def fixed_inputs_of(file: str | Path, source: str | Path) -> dict[str, Any]:
+    """Return the inputs of a float file that are constants in a quantized file made from it.
+
+    Args:
+        file: the quantized file.
+        source: a float ONNX file; other models have none.
+
+    Returns:
+        Input -> value, as for `load_model`.
+
+    Raises:
+        VerificationError: the metadata that qtool wrote is damaged.
+    """
+    recorded = _recorded(file)
+    if not recorded or Path(source).suffix != ".onnx":
+        return {}
+    try:
+        model = onnx.load(source, load_external_data=False)
+    except Exception:  # noqa: BLE001  # who loads the model says why it is unreadable
+        return {}
+    return {i.name: recorded[i.name] for i in model.graph.input if i.name in recorded}
+
+
+def check_fixed_inputs(file: str | Path, model: object) -> None:
+    """Check that a float model has the same inputs as constants as a quantized file.
+
+    Args:
+        file: the quantized file.
+        model: the float model; other than of ONNX files it has no such inputs.
+
+    Raises:
+        VerificationError: it has not.
+    """
+    if isinstance(model, Captured):
+        model = model.graph.module
+    fixed = FixedInputs.of(model) if isinstance(model, torch.nn.Module) else FixedInputs()
+    for name, value in _recorded(file).items():
+        own = fixed.values.get(name)
+        is_open = isinstance(model, OnnxModule) and name in model.inputs
+        if is_open or (own is not None and own.tolist() != value):
+            there = "open" if own is None else f"fixed to {own.tolist()}"
+            raise VerificationError(
+                f"input '{name}' is fixed to {value} in {Path(file).name}, and {there} in the "
+                f"float model; load it with {argument('--fix', f'{name}={value}')}"
+            )
+
+
+def _recorded(file: str | Path) -> dict[str, Any]:
+    conversion = open_file(file).conversion()
+    return {} if conversion is None else dict(conversion.info.fixed_inputs)
