@@ -44,7 +44,7 @@ from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_de
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.shape_decisions import condition_sentence
+from qtool.frontends.torch.size_sentences import condition_sentence
 
 FEW = 2  # number of samples where the values of a model may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
@@ -157,9 +157,9 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
 
 def _branch_conditions(model: OnnxModule, graph: G.FloatGraph) -> Iterator[str]:
     """Yield a sentence for each If on sizes whose branch is not the same at all sizes."""
-    for condition in sorted(model.conditions, key=str):
+    for condition, why in sorted(model.conditions, key=str):
         if condition.free_symbols and {str(s) for s in condition.free_symbols} <= graph.dims.keys():
-            yield condition_sentence(condition, graph)
+            yield condition_sentence(condition, graph, why)
 
 
 def _outputs(model: OnnxModule, graph: G.FloatGraph, batch: Batch) -> list[torch.Tensor]:

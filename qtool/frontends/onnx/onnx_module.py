@@ -27,6 +27,7 @@ from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
 from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
 from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
+from qtool.frontends.torch.size_sentences import BRANCHES
 
 _SCALARS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
@@ -63,8 +64,8 @@ class OnnxModule(nn.Module):
         nodes: in execution order.
         branches: Ifs that depend on sizes, undecided.
         decisions: Ifs that depend on sizes, and the condition with which they were inlined.
-        conditions: on dynamic sizes for these branches, sympy expressions. A set, which
-            `preserve_attributes` does not restore.
+        conditions: on dynamic sizes for these branches, sympy expressions with the reason. A set,
+            which `preserve_attributes` does not restore.
         shapes: of all values at the last `observe`.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
@@ -202,7 +203,7 @@ class OnnxModule(nn.Module):
             if equality or not condition:
                 raise CaptureError(f"{branch.label} (If) has another branch at other sizes")
             if symbolic:
-                self.conditions.add(condition.node.expr)
+                self.conditions.add((condition.node.expr, BRANCHES))
 
     def _note_squeezes(self, values: Mapping[str, Any]) -> None:
         """Add a condition for each dynamic size that a Squeeze without axes removes where it is 1:
@@ -212,7 +213,8 @@ class OnnxModule(nn.Module):
                 continue
             sizes = getattr(values[node.inputs[0]], "shape", ())
             dynamic = (size for size in sizes if isinstance(size, torch.SymInt))
-            self.conditions |= {sympy.Ne(size.node.expr, 1) for size in dynamic}
+            why = f"{node.label} (Squeeze) has no axes and removes a size of 1; give it its axes"
+            self.conditions |= {(sympy.Ne(size.node.expr, 1), why) for size in dynamic}
 
     def _run_nodes(
         self, inputs: Sequence[torch.Tensor], record: bool = False, whole: bool = True

@@ -8,7 +8,6 @@ are compared. Most guards concern only strides, and are not reported.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,13 +15,13 @@ import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
 from qtool.core.graph.other_sizes import MIN_SIZE, resize
 from qtool.core.graph.process_lock import silence_logging
+from qtool.frontends.torch.size_sentences import condition_sentence
 
 MAX_RUNS = 6  # maximum number of calls of the model
 MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
@@ -105,15 +104,6 @@ def _differs(model: nn.Module, graph: G.FloatGraph, batch: Batch, sizes: Mapping
     except Exception:  # noqa: BLE001  # torch raises various types
         return True
     return len(expected) != len(actual) or largest_distance(expected, actual)[1] > MAX_DIFFERENCE
-
-
-def condition_sentence(guard: Any, graph: G.FloatGraph) -> str:
-    """Return the note on a condition that sizes have to meet, with the names of dimensions."""
-    names = {s: sympy.Symbol(graph.dims[str(s)], integer=True) for s in guard.free_symbols}
-    text = str(PythonPrinter().doprint(guard.xreplace(names)))
-    text = re.sub(r"(\.\d+?)0+\b", r"\1", text).replace("torch.sym_float(", "float(")
-    remedy = "; // keeps a size where int(a / b) fixes it" if "trunc(" in text else ""
-    return f"the file is correct only for {text}: the model branches on that{remedy}"
 
 
 def _copy(x: Any) -> Any:

@@ -24,19 +24,19 @@ def _wide(x: Tensor) -> int:
 
 
 FIXED: dict[str, tuple[Make, str]] = {
-    "half": (lambda x: x[:, int(_wide(x) / 2) :], "math.trunc(time / 2) == 4"),
+    "half": (lambda x: x[:, int(_wide(x) / 2) :], "8 to 9"),
     "scaled": (
         lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))),
-        "math.trunc(0.5*float(time)) == 4",
+        "8 to 9",
     ),
     "a loop": (
         lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1),
-        "(time // 4) == 2",
+        "8 to 11",
     ),
 }
 DECIDED: dict[str, tuple[Make, str]] = {
-    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "(time % 2) == 0"),
-    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "time > 5"),
+    "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "a multiple of 2"),
+    "long": (lambda x: x + 1 if _wide(x) > 5 else x, "6 or more"),
 }
 FREE: dict[str, Make] = {
     "half": lambda x: x[:, _wide(x) // 2 :],
@@ -55,7 +55,8 @@ def test_a_size_that_decides_alone_is_fixed(name: str, caplog: pytest.LogCapture
     assert graph.inputs[0].shape == ("batch", 8, 12)
     (sentence,) = graph.size_conditions
     assert sentence.startswith("dimension 1 (time) of input 'x' is fixed to 8: at time 4 ")
-    assert f"it is correct only for {condition}: the model branches on that" in sentence
+    where = f"dimension 1 (time) of input 'x' is {condition}"
+    assert f"it is correct only where {where}: the model branches on that" in sentence
     assert f"warning: {sentence}" in caplog.messages
 
 
@@ -64,7 +65,8 @@ def test_what_is_decided_is_said(name: str) -> None:
     function, condition = DECIDED[name]
     graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
     (told,) = graph.size_conditions
-    assert told.startswith(f"the file is correct only for {condition}: ")
+    where = f"dimension 1 (time) of input 'x' is {condition}"
+    assert told.startswith(f"the file is correct only where {where}: ")
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -77,10 +79,10 @@ def test_it_is_a_note_of_the_model() -> None:
     layer = nn.Linear(12, 4)
     x = torch.randn(SHAPE)
     model = Function(lambda x, layer: layer(FIXED["half"][0](x)), layer).eval()
-    assert any("only for" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
+    assert any("only where" in n for n in qtool.quantize(model, [x], dynamic=BOTH).notes)
     swapped = Function(lambda x, layer: layer(DECIDED["even"][0](x.transpose(0, 1))), layer).eval()
     made = qtool.quantize(swapped, [x.transpose(0, 1)])
-    assert any("only for (batch % 2) == 0" in n for n in made.notes)
+    assert any("(batch) of input 'x' is a multiple of 2:" in n for n in made.notes)
 
 
 def test_what_is_no_model() -> None:
