@@ -89,6 +89,19 @@ def test_transposed_convolutions(form: str, target: str, tmp_path: Path) -> None
             id="kept, of computed sizes",
             marks=AXES,
         ),
+        pytest.param(
+            f"""z = Constant <value_floats = [1.0, 1.0, 0.5, 0.7]> ()
+            t = Resize <mode = "cubic"> (h, , z) {LAST}""",
+            (2, 4, 3, 7),
+            id="cubic, smaller",
+        ),
+        pytest.param(
+            f"""z = Constant <value_ints = [9, 9]> () t = Resize <mode = "cubic", axes = [2, 3],
+            keep_aspect_ratio_policy = "not_larger"> (h, , , z) {LAST}""",
+            (2, 4, 5, 7),
+            id="the same ratio",
+            marks=AXES,
+        ),
     ],
 )
 def test_resize_of_some_axes_at_another_size(

@@ -104,9 +104,12 @@ def _candidates(terms: list[Any], points: list[Any]) -> Iterator[Any]:
     every = [*terms, *(a * b for a, b in pairs), *(a + b for a, b in pairs)]
     yield from every
     for term in every:
-        low, first = int(term.xreplace(points[0][0])), points[0][1]
-        others = [(int(term.xreplace(values)) - low, size - first) for values, size in points[1:]]
+        along_term, first = [int(term.xreplace(values)) for values, _ in points], points[0][1]
+        low, rises = along_term[0], [size - first for _, size in points]
+        others = [(a - low, up) for a, up in zip(along_term, rises, strict=True)]
         for slope in dict.fromkeys(sympy.Rational(up, along) for along, up in others if along):
-            for offset in range(int(slope.q)):
-                part = FloorDiv(slope.p * term + offset, slope.q)
-                yield part + first - part.xreplace(points[0][0])
+            p, q = int(slope.p), int(slope.q)
+            for offset in range(q):
+                steps = [(p * a + offset) // q for a in along_term]
+                if all(s - steps[0] == up for s, up in zip(steps, rises, strict=True)):
+                    yield FloorDiv(p * term + offset, q) + first - steps[0]

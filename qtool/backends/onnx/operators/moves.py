@@ -47,6 +47,9 @@ def _resize(mode: str, **fixed: Any) -> Callable[..., Any]:
         mapping = "align_corners" if align else "half_pixel"  # pytorch_half_pixel: 0 of a size of 1
         options = {"coordinate_transformation_mode": mapping, **fixed, "mode": mode}
         scales = list(factors) if factors else _factors(list(x.shape)[2:], sizes or ())
+        if mode == "cubic" and (scales is None or min(scales) < 1):
+            # the runtime moves transposes over a Resize, and then refuses one that shrinks
+            x = op.Reshape(x, op.Constant(value_ints=[0, 0, 0, -1]))
         if scales is not None:
             return op.Resize(x, None, op.Constant(value_floats=[1.0, 1.0, *scales]), **options)
         new_sizes = op.Concat(op.Shape(x, end=2), _as_tensor(sizes or ()), axis=0)
