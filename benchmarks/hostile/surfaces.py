@@ -128,8 +128,39 @@ def _edit_graph(model: onnx.ModelProto, random: Random) -> None:
         lambda: setattr(model, "ir_version", random.choice([0, 2, 99])),
         lambda: node.attribute.append(onnx.helper.make_attribute("alpha", [2**60] * 3)),
         lambda: _functions(model, random),
+        lambda: _loop(model, random),
     ]
     random.choice(edits)()
+
+
+def _loop(model: onnx.ModelProto, random: Random) -> None:
+    """Put a loop behind the first input that runs practically without end, or by its values."""
+    graph, helper = model.graph, onnx.helper
+    source = graph.input[0].name
+    boolean, number = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
+    ports = [helper.make_tensor_value_info(*p) for p in (("i", number, []), ("go", boolean, []))]
+    copies = [
+        helper.make_node("Identity", [a], [b]) for a, b in (("go", "on"), ("spin_in", "spin_out"))
+    ]
+    ends = [helper.make_tensor_value_info("on", boolean, []), onnx.ValueInfoProto(name="spin_out")]
+    state = onnx.ValueInfoProto(name="spin_in")
+    body = helper.make_graph(copies, "b", [*ports, state], ends)
+    runs, true = np.array(random.choice([2**62, 2**40, -1])), np.array(True)
+    stored = {"runs": runs, "true": true, "large": np.array(1e17, np.float32)}
+    graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in stored.items())
+    count = random.choice(["runs", "", "values"])
+    values = [
+        helper.make_node("ReduceMax", [source], ["top"], keepdims=0),
+        helper.make_node("Mul", ["top", "large"], ["more"]),
+        helper.make_node("Cast", ["more"], ["values"], to=number),
+    ]
+    loop = helper.make_node("Loop", [count, "true", source], ["spun"], "spin", body=body)
+    nodes = [*(values if count == "values" else []), loop, *graph.node]
+    for node in graph.node:
+        node.input[:] = ["spun" if name == source else name for name in node.input]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _external(stored: onnx.TensorProto, random: Random) -> None:

@@ -26,6 +26,7 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.backends.onnx.expansion_limits import function_expansion_error
+from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.tflite.file import is_tflite
 from qtool.core.atomic import atomic_path
@@ -88,8 +89,9 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         ) from error
     except Exception as error:
         raise FileError(f"{path}: not a readable ONNX file ({error})") from error
-    if (reason := function_expansion_error(model)) is not None:
-        raise FileError(f"{path}: {reason}")
+    for reason in (function_expansion_error(model), endless_loop(model.graph)):
+        if reason is not None:
+            raise FileError(f"{path}: {reason}")
     return model
 
 

@@ -24,6 +24,7 @@ import torch
 from onnx import helper
 
 from qtool.backends.onnx.graph_macs import model_macs
+from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.core.errors import CaptureError
 from qtool.core.graph.file_parts import FilePart, TensorSizes, register_file_part
 from qtool.core.graph.symbolic_sizes import Sizes, symbolic_sizes
@@ -83,7 +84,9 @@ class OnnxSubgraph:
         try:
             feed = dict(zip(self.inputs, map(np.ascontiguousarray, arrays), strict=True))
             feed = {n: a.reshape(b.shape) for (n, a), b in zip(feed.items(), arrays, strict=True)}
-            outputs: list[Array] = self._session(types).run(None, feed)
+            outputs: list[Array] = run_within(self._session(types), feed, self.model.graph)
+        except DeadlineError:
+            raise
         except Exception as error:
             raise self._runtime_error(error) from error
         return outputs
@@ -131,6 +134,8 @@ class OnnxSubgraph:
             ]
             try:
                 yield [a.shape for a in self.run(arrays)]
+            except DeadlineError:  # on values that are made up
+                return
             except CaptureError:
                 yield None
 
@@ -144,11 +149,23 @@ class OnnxSubgraph:
         )
 
 
+_CODE = r"^\[ONNXRuntimeError\] : \d+ : \w+ : "
+_PREFIXES = (
+    _CODE,
+    r"^Exception during initialization: ",
+    r"^/\S+:\d+ .*?\) (\[with [^]]*\] )?(?=[A-Z[(])",
+    _CODE,
+    r"^\w+\.(h|cc):\d+ \w+ ",
+)
+
+
 def runtime_message(error: Exception) -> str:
     """Return the runtime's message without its error codes, source lines and C++ signatures."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    line = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
-    return re.sub(r"^/\S+:\d+ .*?\) (?=[A-Z])", "", line)
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    line = " ".join((first, *map(str.strip, others))) if first.endswith(":") else first
+    for prefix in _PREFIXES:
+        line = re.sub(prefix, "", line)
+    return line
 
 
 def _inferred(shape: Sequence[Any], rank: int) -> Sizes:

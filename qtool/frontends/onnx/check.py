@@ -8,6 +8,7 @@ from onnx.inliner import inline_local_functions
 
 from qtool.backends.onnx.checker import check_model
 from qtool.backends.onnx.expansion_limits import function_expansion_error
+from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.backends.onnx.subgraph import TORCH_TYPES
@@ -129,8 +130,9 @@ def _ranked(kind: onnx.TypeProto) -> bool:
 
 
 def _refuse_bombs(model: onnx.ModelProto) -> None:
-    if (reason := function_expansion_error(model)) is not None:
-        raise CaptureError(reason)
+    for reason in (function_expansion_error(model), endless_loop(model.graph)):
+        if reason is not None:
+            raise CaptureError(reason)
 
 
 def _refuse_types(graph: onnx.GraphProto) -> None:

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.backends.onnx.nested_graphs import read_names, with_names
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.core.errors import CaptureError
@@ -119,7 +120,10 @@ def _constant_results(proto: onnx.NodeProto, known: Mapping[str, Any], source: F
     outputs = [o for o in proto.output if o]
     part = make_part([proto], outputs, [], constants, source, label_of(proto))
     try:
-        values: Any = unoptimized_session(part.model).run(None, {})
+        session = unoptimized_session(part.model)
+        values: Any = run_within(session, {}, part.model.graph)
+    except DeadlineError:
+        raise
     except Exception:  # noqa: BLE001  # ONNX Runtime raises various types
         try:  # the runtime has no kernel for every type
             values = ReferenceEvaluator(part.model).run(None, {})

@@ -17,6 +17,7 @@ import onnx
 import torch
 from onnx import helper
 
+from qtool.backends.onnx.loops import DeadlineError
 from qtool.backends.onnx.source_metadata import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
@@ -248,6 +249,8 @@ def _check_against_runtime(model: OnnxModule, few: Batch, batch: Batch) -> None:
     values of the file are in memory; on the batch where the file cannot run those."""
     try:
         arrays, expected = _in_runtime(model, few)
+    except DeadlineError:
+        raise
     except CaptureError:  # the first size is no number of samples
         few = batch
         arrays, expected = _of_any_size(model, batch)

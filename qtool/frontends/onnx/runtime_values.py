@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
+from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.backends.onnx.storage import fits_one_message, save
 from qtool.backends.onnx.subgraph import runtime_message, unoptimized_session
 from qtool.core.errors import CaptureError
@@ -72,7 +73,9 @@ def open_file(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[st
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
-            results = session.run(names, dict(inputs))
+            results = run_within(session, inputs, model.graph, names)
+        except DeadlineError:
+            raise
         except Exception as error:
             raise _run_error(error) from error
         return dict(zip(names, results, strict=True))
