@@ -50,6 +50,10 @@ class PipeProcess(ABC):
             why: its exit code or signal.
         """
 
+    def _ended(self, why: str) -> VerificationError:
+        """Return the error for a process that ended."""
+        return VerificationError(self._crash(why))
+
     def _complete(self, message: Message) -> Message:
         """Return a message as it is sent; called when no other call runs."""
         return message
@@ -70,7 +74,7 @@ class PipeProcess(ABC):
                 send(process.stdin, self._complete(message), arrays)
                 response, results = receive(process.stdout)
             except (EOFError, BrokenPipeError) as error:
-                raise VerificationError(self._crash(self._close(process))) from error
+                raise self._ended(self._close(process)) from error
             except BaseException:  # a late response would be read as that of the next call
                 process.kill()
                 self._close(process)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +18,11 @@ from qtool.core.errors import VerificationError, describe
 Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
 """Takes a file and arrays, returns a message and arrays."""
 
-LOAD_SECONDS, CALL_SECONDS = 60, 1800
-"""Time limits; a call may run a large model on a batch with slow reference kernels."""
+LOAD_SECONDS, CALL_SECONDS = 30.0, 1800
+"""Time limits: of all slow loads of one file together, and of a call, which may run a large model
+on a batch with slow reference kernels."""
+_USUAL_SECONDS, _USUAL_BYTES = 2.0, 50e6
+"""A load is slow beyond this, and beyond a second for so many bytes."""
 _HAS_TIMER = hasattr(signal, "setitimer")  # not on Windows
 _TIMEOUT = "SIGALRM"
 
@@ -28,6 +32,10 @@ sys.path[:] = json.loads(sys.argv[1])
 from importlib import import_module
 import_module(sys.argv[2]).serve()
 """
+
+
+class TimeLimitError(VerificationError):
+    """A call that did not end in time."""
 
 
 class SubprocessRunner(PipeProcess):
@@ -41,6 +49,7 @@ class SubprocessRunner(PipeProcess):
     def __init__(self, module: str, title: str) -> None:
         super().__init__()
         self.module, self.title = module, title
+        self._slow: dict[tuple[str, int, int], float] = {}  # file -> seconds of slow loads
 
     def call(self, name: str, path: str, arrays: Arrays = ()) -> tuple[Message, Arrays]:
         """Run one handler of the subprocess on a file and return its response.
@@ -54,7 +63,18 @@ class SubprocessRunner(PipeProcess):
             VerificationError: the runtime failed, with its message, crashed, or did not finish.
         """
         place = str(Path(path).absolute())  # the process stays in the folder that it started in
-        message, results = self._request({"name": name, "path": place}, arrays)
+        file = (place, *_size_and_time(place))
+        left = LOAD_SECONDS - self._slow.get(file, 0.0)
+        if left <= 0:
+            raise self._ended(_TIMEOUT)
+        try:
+            request = {"name": name, "path": place, "seconds": left}
+            message, results = self._request(request, arrays)
+        except TimeLimitError:
+            self._slow[file] = LOAD_SECONDS
+            raise
+        if slow := message.get("slow"):
+            self._slow[file] = self._slow.get(file, 0.0) + slow
         if FAILED in message:
             raise VerificationError(message[FAILED].replace(place, path))
         return message, results
@@ -62,10 +82,13 @@ class SubprocessRunner(PipeProcess):
     def _command(self) -> Sequence[str]:
         return sys.executable, "-c", _START, json.dumps(sys.path), self.module
 
+    def _ended(self, why: str) -> VerificationError:
+        return (TimeLimitError if why == _TIMEOUT else VerificationError)(self._crash(why))
+
     def _crash(self, why: str) -> str:
         if why == _TIMEOUT:
             return (
-                f"{self.title} does not finish (it has {LOAD_SECONDS} s to load a model and "
+                f"{self.title} does not finish (it has {LOAD_SECONDS:.0f} s to load a model and "
                 f"{CALL_SECONDS // 60} minutes to run it); the file may be damaged"
             )
         return (
@@ -91,8 +114,32 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, outer)
 
 
+_left, _slow = LOAD_SECONDS, 0.0
+"""Of the request that the subprocess handles: seconds for loads, and those that slow ones took."""
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """End this process, the subprocess, if loads of a file take too long together."""
+    global _slow  # noqa: PLW0603  # one request at a time
+    usual = _USUAL_SECONDS + _size_and_time(path)[0] / _USUAL_BYTES
+    start = time.monotonic()
+    with time_limit(usual + _left):
+        yield
+    _slow += max(0.0, time.monotonic() - start - usual)
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
 def serve(handlers: Mapping[str, Handler]) -> None:
     """Handle calls by name until the parent closes the pipe."""
+    global _left, _slow  # one request at a time
     # A terminal sends the signal to all processes; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _HAS_TIMER:
@@ -102,9 +149,11 @@ def serve(handlers: Mapping[str, Handler]) -> None:
     with suppress(EOFError, BrokenPipeError):
         while True:
             request, arrays = receive(requests)
+            _left, _slow = request["seconds"], 0.0
             try:
                 with time_limit(CALL_SECONDS):
-                    response = handlers[request["name"]](request["path"], arrays)
+                    message, results = handlers[request["name"]](request["path"], arrays)
+                response = {**message, **({"slow": _slow} if _slow else {})}, results
             except VerificationError as error:
                 response = {FAILED: str(error)}, ()
             except Exception as error:  # noqa: BLE001  # the process goes on

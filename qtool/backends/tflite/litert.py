@@ -183,7 +183,9 @@ def outputs(model: Any) -> list[np.ndarray[Any, Any]]:
 
 def _invoked(path: str, kernels: str, arrays: Arrays, **options: Any) -> Any:
     """Return an interpreter after a run; LiteRT may never end to load a damaged file."""
-    with subprocess_runner.time_limit(subprocess_runner.LOAD_SECONDS):
+    import ai_edge_litert.interpreter  # noqa: F401  # which takes seconds, and no part of the limit
+
+    with subprocess_runner.loading(path):
         model = interpreter(path, kernels, **options)
         _filled(model, path, arrays)
     return _run(model, path)
@@ -216,7 +218,7 @@ def _handle_time(path: str, arrays: Arrays) -> tuple[Message, Arrays]:
 
 
 def _handle_delegated(path: str, _: Arrays) -> tuple[Message, Arrays]:
-    with subprocess_runner.time_limit(subprocess_runner.LOAD_SECONDS):
+    with subprocess_runner.loading(path):
         model = interpreter(path, "AUTO")
         with _described(path, "refuses it"):
             model.allocate_tensors()

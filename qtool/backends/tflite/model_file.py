@@ -17,6 +17,7 @@ from qtool.backends.model_file import (
     NodeKernel,
     TensorParameters,
 )
+from qtool.backends.subprocess_runner import TimeLimitError
 from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.conversion_record import LAYOUT, METADATA, read_metadata
 from qtool.backends.tflite.engine import tensor_names
@@ -98,6 +99,8 @@ class TfliteModelFile:
         reference = compare_litert_codes(self.file, progress(inputs))
         try:
             delegate = compare_delegate_codes(self.file, inputs)
+        except TimeLimitError:
+            raise
         except (KernelError, VerificationError):  # it fails on some files that LiteRT runs
             delegate = None
         return FileCheck(**vars(reference), self_test=self_test, delegate=delegate)
