@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output, source_options, sources
+from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 
 from qtool.core.summary import Summary
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     source_options.batch_size,
     options.observer,
     options.target,
+    click.option(
+        "--format",
+        "format_",
+        type=name_types.FORMAT,
+        help="Format of the file to convert to: what that cannot hold is refused now. By default "
+        "that of the target's own runtime: tflite for TFLite, else qdq.",
+    ),
     options.recipe,
     options.mode,
     options.accuracy,
@@ -40,6 +47,7 @@ def command(
     batch_size: int,
     observer: str | None,
     target: str | None,
+    format_: str | None,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -58,12 +66,15 @@ def command(
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.calib
     """
     import qtool
+    from qtool.backends.table import own_format
     from qtool.core.atomic import check_writable
     from qtool.distributed import current
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT
+    from qtool.planning.targets import DEFAULT, check_format
 
     check_writable(output_, model, weights, data)
+    kind = format_ or own_format(target or DEFAULT)
+    check_format(target or DEFAULT, kind)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     calibration = qtool.calibrate(
@@ -77,6 +88,7 @@ def command(
         recover=options.names(recover),
         dynamic=sources.dynamic_of(dynamic, batches),
         progress=output.progress("calibrating", output.length_of(share)),
+        format=kind,
     )
     current().continue_on_rank_zero()
     calibration.save(output_)

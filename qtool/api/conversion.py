@@ -58,6 +58,7 @@ def calibrate(
     dynamic: DynamicSizes | None = None,
     samples: int | None = None,
     progress: Progress = lambda x: x,
+    format: str | None = None,  # noqa: A002  # the field's word
 ) -> Calibration:
     """Observe the ranges of a model's tensors on data.
 
@@ -65,7 +66,8 @@ def calibrate(
     which may be empty; all get the statistics of all data.
 
     Args:
-        model, data, observer, recipe, mode, recover, dynamic, samples, progress: as for `quantize`.
+        model, data, observer, recipe, mode, recover, dynamic, samples, progress, format: as for
+            `quantize`.
         target: its plan selects the tensors to observe.
         accuracy: as for `quantize`; calibration keeps the samples that its steps need.
 
@@ -73,10 +75,12 @@ def calibrate(
         DataError: no data, NaN or Inf, or shapes and dtypes that do not fit.
         PlanError: the recipe does not fit the model.
         CalibrationError: the plan needs no calibration.
+        ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
     captured, _, data = capture_data(model, data, dynamic, samples)
     plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
         raise CalibrationError(
@@ -199,9 +203,7 @@ def quantize(
     """
     captured, first, data = capture_data(model, data, dynamic, samples)
     plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
-    if format is not None:
-        targets.check_format(target, format)
-        format_of(format).check_graph(captured.for_target(target)[0])
+    _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
         graph, _ = captured.for_target(target)
@@ -211,6 +213,13 @@ def quantize(
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     calibration = replace(calibration, notes=notes)
     return _convert(captured, plan, calibration, first, shared=True)
+
+
+def _check_format(captured: Captured, target: str, name: str | None) -> None:
+    """Check before the calibration that files of a format can hold the graph; None: any format."""
+    if name is not None:
+        targets.check_format(target, name)
+        format_of(name).check_graph(captured.for_target(target)[0])
 
 
 def _collect(

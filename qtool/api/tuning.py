@@ -16,8 +16,7 @@ from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation import by_input_name, data_module
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
-from qtool.backends.onnxruntime.model_file import ONNX
-from qtool.backends.table import format_of, open_file
+from qtool.backends.table import format_of, open_file, own_format
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
@@ -126,6 +125,7 @@ def tune(
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
     captured = capture_model(model, first, dynamic)
+    format_of(kind).check_graph(captured.for_target(target)[0])
     recipes = _recipes(recipe, accuracy, recover, options.choices)
     identity = {
         "model": captured.fingerprint,
@@ -226,9 +226,7 @@ def _tried_format(target: str, wanted: str | None) -> str:
     Raises:
         ExportError: the target does not have the format.
     """
-    formats = targets.target(target).file.formats
-    own = (name for name in formats if format_of(name) is not ONNX)
-    kind = wanted or next(own, formats[0])
+    kind = wanted or own_format(target)
     check_format(target, kind)
     return kind
 

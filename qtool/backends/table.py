@@ -18,7 +18,7 @@ from qtool.core.option_names import (
     unknown_name,
 )
 from qtool.core.paths import is_file
-from qtool.planning.targets import DEFAULT, Target
+from qtool.planning.targets import DEFAULT, Target, target
 
 FORMATS: list[FileFormat] = [TFLITE, ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
@@ -52,6 +52,16 @@ def by_suffix(suffix: str) -> FileFormat:
 def format_of_file(path: str | Path) -> FileFormat:
     """Return the format of an existing file, by its suffix or its contents."""
     return next(f for f in FORMATS if f.fits(path))
+
+
+def own_format(name: str) -> str:
+    """Return the name of the format that the runtime of a target, by its name, reads.
+
+    Raises:
+        PlanError: unknown target.
+    """
+    chosen = target(name)
+    return next(n for n in chosen.file.formats if n in format_for(chosen).names)
 
 
 def format_for(target: Target) -> FileFormat:

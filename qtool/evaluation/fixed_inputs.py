@@ -29,8 +29,7 @@ def fixed_inputs_of(file: str | Path, source: str | Path) -> dict[str, Any]:
     Raises:
         VerificationError: the metadata that qtool wrote is damaged.
     """
-    recorded = _recorded(file)
-    if not recorded or Path(source).suffix != ".onnx":
+    if Path(source).suffix != ".onnx" or not (recorded := _recorded(file)):
         return {}
     try:
         model = onnx.load(source, load_external_data=False)

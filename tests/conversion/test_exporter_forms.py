@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
+from click.testing import CliRunner
+from qtool.cli import main
 
 import qtool
 from qtool.backends.onnxruntime.session import VERSION
@@ -121,3 +123,12 @@ def test_a_kept_form_that_tflite_has_not_is_named(tmp_path: Path) -> None:
         y0 = Resize <mode = "cubic"> (h, , z)"""
     with pytest.raises(ExportError, match="Resize2: the ONNX operator Resize, in a"):
         _exported(text, "tflite", tmp_path, "N,3,8,8")
+    np.save(tmp_path / "x.npy", images(8).numpy())
+    files = [str(tmp_path / name) for name in ("model.onnx", "x.npy", "m.calib")]
+    command = ["calibrate", files[0], "--data", files[1], "-o", files[2], "--target", "tflite"]
+    result = CliRunner().invoke(main, command, prog_name="qtool")
+    assert result.exit_code == 2
+    assert "calibrating" not in result.output
+    assert "Resize2: the ONNX operator Resize, in a" in result.output
+    result = CliRunner().invoke(main, [*command, "--format", "qdq"], prog_name="qtool")
+    assert result.exit_code == 0, result.output
