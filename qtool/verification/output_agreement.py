@@ -61,6 +61,7 @@ _DECIDING = 2**22  # values that decide on the kind of an output
 _CHUNK = 256  # rows
 _UNIT = 1e-3  # tolerance of a sum or a norm of 1
 _COHERENT = 0.7  # share of neighbouring pixels with the same class in a segmentation
+_NEAR, _DECIDED = 0.1, 2 / 3  # share of probabilities so near to 0 or 1
 _VECTORS = ("embed", "pool", "hidden", "feature")  # in names of outputs that are no scores
 
 
@@ -158,6 +159,8 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
         return _overlap(name, a, b, threshold)
     if a.ndim == 2 and a.shape[1] == 1:
         return _same_order(name, a[:, 0], b[:, 0])
+    if _in_unit(a) and not _is_vector(name, a.reshape(len(a), -1)):
+        return None  # coordinates, whose positive vectors all have about one direction
     is_vector = a.ndim == 2 or (a.ndim == 3 and any(word in name for word in _VECTORS))
     return _same_direction(name, a, b) if is_vector else None
 
@@ -230,9 +233,13 @@ def _is_map(classes: Array) -> bool:
 
 
 def _threshold(a: Array) -> float | None:
-    """Return 0.5 for probabilities, 0 for the logits of a mask; None for other outputs."""
+    """Return 0.5 for probabilities, 0 for the logits of a mask; None for other outputs.
+
+    Probabilities of a trained network are near 0 or 1. Coordinates in 0 to 1 are not, whether a
+    Sigmoid made them or not.
+    """
     images = a.ndim == 4 and a.shape[1] == 3
-    if _in_unit(a) and not images:
+    if _in_unit(a) and not images and float((np.abs(a - 0.5) > 0.5 - _NEAR).mean()) >= _DECIDED:
         threshold = 0.5
     elif a.ndim == 4 and a.shape[1] == 1 and _is_map(a[:, 0] > 0):
         threshold = 0.0

@@ -30,6 +30,16 @@ def softmax(x: np.ndarray[Any, Any], axis: int = -1) -> np.ndarray[Any, Any]:
     return e / e.sum(axis, keepdims=True)
 
 
+def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    scores: np.ndarray[Any, Any] = 1 / (1 + np.exp(-x))
+    return scores
+
+
+def coordinates(*shape: int) -> np.ndarray[Any, Any]:
+    """Values anywhere in 0 to 1."""
+    return generator.random(shape).astype(np.float32)
+
+
 def areas(classes: int) -> np.ndarray[Any, Any]:
     """Scores [4, classes, 16, 16] of vertical stripes."""
     best = np.arange(16) * classes // 16
@@ -49,11 +59,17 @@ KINDS: dict[str, tuple[str, np.ndarray[Any, Any], str | None]] = {
     "its probabilities": ("output", softmax(areas(3), 1), PIXEL),
     "noise of four channels": ("output", normal(4, 4, 16, 16), None),
     "an image": ("output", generator.random((4, 3, 16, 16)).astype(np.float32), None),
-    "labels": ("output", generator.random((20, 7)).astype(np.float32), THRESHOLD),
-    "a mask": ("output", generator.random((4, 1, 16, 16)).astype(np.float32), THRESHOLD),
+    "labels": ("output", sigmoid(8 * normal(20, 7)), THRESHOLD),
+    "a mask": ("output", sigmoid(20 * areas(2)[:, :1] - 20), THRESHOLD),
+    "landmarks": ("output", coordinates(20, 10), None),
+    "landmarks by a sigmoid": ("output", sigmoid(normal(20, 10)), None),
+    "points": ("output", coordinates(20, 5, 2), None),
+    "boxes by a sigmoid": ("output", sigmoid(normal(4, 300, 4)), None),
+    "one coordinate": ("output", coordinates(20, 1), ORDER),
+    "positive features": ("embedding", coordinates(20, 64), COSINE),
     "logits of a mask": ("output", areas(2)[:, :1], THRESHOLD),
     "a residual": ("output", normal(4, 1, 16, 16), None),
-    "a probability": ("output", generator.random((20, 1)).astype(np.float32), THRESHOLD),
+    "a probability": ("output", sigmoid(12 * normal(20, 1)), THRESHOLD),
     "unit vectors": ("output", UNIT, COSINE),
     "an embedding": ("embedding", normal(20, 64), COSINE),
     "states": ("last_hidden_state", normal(2, 9, 64), COSINE),
@@ -101,10 +117,10 @@ def test_values_by_hand() -> None:
     logits = output_agreement("logits", np.log(p) + 7, np.log(q) - 2)
     assert logits is not None
     assert logits.kl == pytest.approx(tokens.kl, rel=1e-4)
-    a, b = np.array([[0.9, 0.6, 0.1, 0.2]]), np.array([[0.8, 0.4, 0.3, 0.1]])
+    a, b = np.array([[0.95, 0.6, 0.1, 0.02, 0.01, 0]]), np.array([[0.8, 0.4, 0.3, 0.1, 0, 0]])
     mask = output_agreement("mask", a, b)
     assert mask is not None
-    assert (mask.value, mask.threshold, mask.compared) == (pytest.approx(2 / 3), 0.5, 4)
+    assert (mask.value, mask.threshold, mask.compared) == (pytest.approx(2 / 3), 0.5, 6)
 
 
 def test_padding_does_not_count() -> None:
