@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 
+from qtool.backends.onnx.storage import load_outline
 from qtool.backends.table import open_file
 from qtool.core.argument_names import argument
 from qtool.core.data.fixed_inputs import FixedInputs
-from qtool.core.errors import VerificationError
+from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
@@ -32,8 +32,8 @@ def fixed_inputs_of(file: str | Path, source: str | Path) -> dict[str, Any]:
     if Path(source).suffix != ".onnx" or not (recorded := _recorded(file)):
         return {}
     try:
-        model = onnx.load(source, load_external_data=False)
-    except Exception:  # noqa: BLE001  # who loads the model says why it is unreadable
+        model = load_outline(source)
+    except FileError:  # who loads the model says why it is unreadable
         return {}
     return {i.name: recorded[i.name] for i in model.graph.input if i.name in recorded}
 
