@@ -78,7 +78,7 @@ def _clip(walk: StreamWalk, node: fx.Node) -> None:
         walk.stop(node)
         return
     _keep(walk, node)
-    if high is not None:
+    if high is not None and G.source(node) in walk.channels:  # others are not scaled
         walk.bounds.append(Bound(G.name_of(G.source(node)), float(high)))
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
+from qtool.algorithms.cross_layer_equalization.factors import factor_limits
 from qtool.algorithms.cross_layer_equalization.stream_walk import Streams
 from qtool.core import graph as G
 
@@ -168,3 +169,10 @@ def test_a_clamp_with_an_upper_bound_is_noted() -> None:
     streams = find_streams(captured(lambda m, x: F.relu6(m.first(x))).module)
     assert [(b.source, b.high) for b in streams.bounds] == [("first", 6.0)]
     assert streams.tensors["first"].streams.all()
+
+
+def test_a_clamp_of_a_tensor_without_streams_bounds_nothing() -> None:
+    function = captured(lambda m, x: m.first(x).mean().clamp(0, 6) + m.first(x))
+    streams = find_streams(function.module)
+    assert streams.bounds == ()
+    factor_limits(streams, {})
