@@ -20,6 +20,14 @@ _LENGTHS = 4  # position of sequence_lens
 _ACTIVATIONS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}
 
 
+_REMEDIES = {
+    "sequence_lens": "export it without, and read the last step of each sequence outside",
+    "peepholes": "train it without, as torch's and Keras's LSTM are",
+    "linear_before_reset = 0": "torch's GRU, and Keras's with reset_after=True, has 1",
+}
+"""What to do about a form in float."""
+
+
 def recurrent(kind: str) -> Callable[..., Any]:
     """Return the function of "lstm", "gru" or "rnn".
 
@@ -33,7 +41,8 @@ def recurrent(kind: str) -> Callable[..., Any]:
         partial_lengths = lengths is not None and not _all_whole(call, x.shape[0])
         forms = _forms_in_float(kind, call, names, partial_lengths, peepholes is not None)
         if (form := next(forms, None)) is not None:
-            raise call.unsupported(f"qtool quantizes no {kind.upper()} with {form}")
+            remedy = f"; {_REMEDIES[form]}" if form in _REMEDIES else ""
+            raise call.unsupported(f"qtool quantizes no {kind.upper()} with {form}{remedy}")
         backwards = call.get("direction", "forward") == "reverse"
         x = x.flip(0) if backwards else x
         b = w.new_zeros(len(w), 2 * w.shape[1]) if b is None else b
