@@ -222,7 +222,8 @@ def reconstruct_layers(
     if len(kept) < MIN_SAMPLES:
         return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
     executor = Executor(replace(state.graph, module=quantized_module(state)))
-    limit = max(ELEMENTS // max(1, 2 * executor.live_elements()), 1)  # samples that fit in memory
+    fit = ELEMENTS // max(1, 2 * executor.live_elements())  # samples in memory
+    limit = max(fit, state.graph.batch_size_range()[0], 1)
     count = min(kept.n_train, limit)
     size = max(1, min(BATCH, count // HOLDOUT_EVERY))
     samples = state.batches(size, limit, channels_last=True)
