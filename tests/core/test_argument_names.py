@@ -29,6 +29,7 @@ CALLS = (
     qtool.bench,
     qtool.report,
     qtool.QuantizedModel.export,
+    qtool.FileOptions,
 )
 
 

@@ -49,8 +49,9 @@ def classes(rng: np.random.Generator, count: int) -> tuple[str, Array, Array]:
 
 
 def mask(rng: np.random.Generator, count: int) -> tuple[str, Array, Array]:
-    real = np.clip(rng.random((count, 30)) * rng.lognormal(0, 0.5, (count, 1)) / 2, 0, 1)
-    return "mask", real, real + 0.05 * rng.normal(size=real.shape)
+    logits = 6 * rng.normal(size=(count, 30)) + rng.normal(size=(count, 1))
+    other = logits + rng.lognormal(0, 0.5, (count, 1)) * rng.normal(size=logits.shape)
+    return "mask", 1 / (1 + np.exp(-logits)), 1 / (1 + np.exp(-other))
 
 
 def vectors(rng: np.random.Generator, count: int) -> tuple[str, Array, Array]:
