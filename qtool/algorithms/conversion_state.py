@@ -127,7 +127,7 @@ class ConversionState:
         if not self.graph.batches_are_samples:
             return 1
         fewest, highest = self.graph.batch_size_range()
-        return max(fewest, size if highest is None else min(size, highest))
+        return min(max(size, fewest), highest or size)
 
     def _calls(
         self, batches: Sequence[tuple[torch.Tensor, ...]], channels_last: bool

@@ -223,9 +223,9 @@ def reconstruct_layers(
         return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
     executor = Executor(replace(state.graph, module=quantized_module(state)))
     fit = ELEMENTS // max(1, 2 * executor.live_elements())  # samples in memory
-    limit = max(fit, state.graph.batch_size_range()[0], 1)
-    count = min(kept.n_train, limit)
-    size = max(1, min(BATCH, count // HOLDOUT_EVERY))
+    fewest = max(state.graph.batch_size_range()[0], 1)
+    limit = max(fit, fewest)
+    size = max(fewest, min(BATCH, min(kept.n_train, limit) // HOLDOUT_EVERY))
     samples = state.batches(size, limit, channels_last=True)
     if not samples:
         return state.with_notes(f"{step}: {NO_SAMPLES}")
