@@ -1,56 +1,14 @@
-"""One call does what `qtool quantize` does: file, checks, speed, accuracy, goals, companions."""
+"""One call does what `qtool quantize` does: it judges by goals, and checks where files go."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
-from qtool.cli import main
 from torch import nn
 
 import qtool
-from qtool.core import formats
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
-DIGITS = "examples.digits.network:digits_net"
-DATA = "calib_data/digits"
-UNTIMED = qtool.FileOptions(timing=0)
-
-
-def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
-    weights, data = str(EXAMPLE / "weights.safetensors"), str(EXAMPLE / "eval.npz")
-    line = ["quantize", DIGITS, "--weights", weights, "--data", DATA, "--accuracy", "fast"]
-    line += ["--eval-data", data, "--labels", "labels", "--timing", "0", "--json"]
-    shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "command.onnx")])
-    assert shown.exit_code == 0, shown.output
-    command = json.loads(shown.stdout)
-    with np.load(data) as arrays:
-        labels = arrays["labels"]
-    (file,) = qtool.quantize_to_file(
-        DIGITS,
-        DATA,
-        tmp_path / "call.onnx",
-        qtool.QuantizeOptions(accuracy="fast"),
-        UNTIMED,
-        weights=weights,
-        evaluation=qtool.EvaluationData(
-            qtool.load_data(data, without=("labels",)), labels, "evaluation"
-        ),
-    )
-    assert (tmp_path / "call.onnx").read_bytes() == (tmp_path / "command.onnx").read_bytes()
-    assert file.size_bytes == command["size_bytes"]
-    assert file.float_size_bytes == command["float_size_bytes"]
-    assert file.accuracy is not None
-    assert [m.values[1] for m in file.accuracy.metrics] == [
-        m["values"][1] for m in command["metrics"]
-    ]
-    assert file.passed
-    assert str(file).startswith(f"{tmp_path / 'call.onnx'}  ")
-    assert dict(file.summary().rows)["size"].startswith(formats.size(file.size_bytes))
 
 
 def test_judges_by_goals(tmp_path: Path) -> None:
