@@ -96,6 +96,7 @@ def command(
         FileTarget,
         PartInputs,
         QuantizeOptions,
+        parts_of,
         quantize_parts,
     )
     from qtool.api.quantized_file import FileOptions
@@ -132,8 +133,8 @@ def command(
         convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
         return
     loaded = sources.load_model(model, weights, with_parts=True)
-    parts = sources.parts_of(loaded, model, place.layout)
     with _usage_errors():
+        parts = parts_of(loaded, place, source_options.context_value("task"))
         writer = place.writer(parts)
     chosen = QuantizeOptions(
         target or DEFAULT,

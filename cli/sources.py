@@ -78,30 +78,6 @@ def _read_data_for(source: str, model: Any) -> None:
     click.get_current_context().meta[_MODEL] = (source, model)
 
 
-def parts_of(model: Any, source: str, folder: str | None) -> Mapping[str, Any]:
-    """Return the modules that become files of their own; "" names a whole model.
-
-    Args:
-        model: as it was loaded.
-        source: value of MODEL.
-        folder: name of the layout of the folder to write; None for one file.
-
-    Raises:
-        click.BadParameter: there are two, and one file is asked for.
-    """
-    from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
-
-    if not isinstance(model, EncoderDecoder):
-        return {"": model}
-    if folder is None:
-        raise click.BadParameter(
-            f"{source} becomes two files with this task; name a folder, or a part with "
-            f"--task {context_value('task')}-encoder or -decoder",
-            param_hint="--output",
-        )
-    return model.parts
-
-
 def _apply_decoder_options(model: Any) -> None:
     """Apply --logits, and refuse options of decoders for other models."""
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache

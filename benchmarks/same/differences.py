@@ -14,19 +14,10 @@ import onnx
 from onnx import numpy_helper
 
 from qtool.backends.tflite.file import load
+from qtool.core.step_names import FORMER_NAMES
 
 __all__ = ["differences", "folder_differences", "leaves"]
 
-FORMER_NAMES = {
-    "equalize": "cross-layer-equalization",
-    "smooth": "smooth-quant",
-    "round": "gptq",
-    "bias": "bias-correction",
-    "refit": "weight-scale-search",
-    "renorm": "batch-norm-reestimation",
-    "learn": "learned-scales",
-}
-"""Names in metadata and plans that changed between the versions that were compared last."""
 SHOWN = 3
 """Names in a list."""
 

@@ -16,13 +16,14 @@ from qtool.api.quantized_file import (
     stage,
     write_file,
 )
+from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
+from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.load_model import load_model
 from qtool.planning.targets import DEFAULT, check_format
 
@@ -122,6 +123,8 @@ def quantize_to_file(
 ) -> tuple[QuantizedFile, ...]:
     """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
 
+    The whole model is in memory; `quantize_by_blocks` takes models that are larger.
+
     Args:
         model: as for `quantize`; a text or path is loaded by `load_model`.
         data: as for `quantize`; a text or path is loaded by `load_data`, for this model.
@@ -140,39 +143,43 @@ def quantize_to_file(
         OptionError: a model that becomes two files, and a path that is no folder.
     """
     chosen, source = options or QuantizeOptions(), model if isinstance(model, str | Path) else None
-    target = FileTarget.check(Path(path), source, file or FileOptions(), weights)
+    stored = data if isinstance(data, str | Path) else None
+    target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     check_format(chosen.target, target.format)
     loaded = model if source is None else load_model(source, weights, task)
     folder = source if source is not None and Path(source).is_dir() else None
 
     def inputs_of(module: Any) -> PartInputs:
         batches: Any = data
-        if isinstance(data, str | Path):
-            batches = load_data(data, model=module, folder=folder)
+        if stored is not None:
+            batches = load_data(stored, model=module, folder=folder)
         return PartInputs(module, batches, evaluation)
 
-    parts = parts_of(loaded, target.layout is not None)
+    parts = parts_of(loaded, target, task)
     return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
 
 
-def parts_of(model: Any, is_folder: bool) -> Mapping[str, Any]:
+def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, Any]:
     """Return the modules that become files of their own; "" names a whole model.
 
     Args:
         model: as it was loaded.
-        is_folder: whether a folder is written.
+        target: where files go.
+        task: that the model was loaded with.
 
     Raises:
         OptionError: there are two, and one file is asked for.
     """
     if not isinstance(model, EncoderDecoder):
         return {"": model}
-    if not is_folder:
-        raise OptionError(
-            "the model becomes two files with this task; name a folder, or quantize one of its "
-            "parts alone"
-        )
-    return model.parts
+    if target.layout is not None:
+        return model.parts
+    if target.source is None:
+        raise OptionError(TWO_PARTS)
+    raise OptionError(
+        f"{target.source} becomes two files with this task; name a folder, or a part with "
+        f"{argument('--task', f'{task}-encoder')} or -decoder"
+    )
 
 
 def quantize_parts(

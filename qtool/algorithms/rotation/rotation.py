@@ -32,7 +32,7 @@ from qtool.planning.plan import Kind, QuantPlan
 NAME = "rotation"
 REASON = "the residual stream is rotated, so that weights have no outliers"
 STATIC = "skipped, since activations have fixed ranges, which were observed before"
-SAMPLES, HOLDOUT_SAMPLES = 128, 64
+SAMPLES, HOLDOUT_SAMPLES, SEED = 128, 64, 0
 
 _Rotate = Callable[[torch.Tensor], torch.Tensor]
 _Forms = dict[str, tuple[_Rotate, list[fx.Node]]]
@@ -152,9 +152,6 @@ def _times(matrix: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 def _is_one(gain: torch.Tensor) -> bool:
     return bool((gain == 1).all())
-
-
-SEED = 0
 
 
 def randomized_hadamard(width: int) -> torch.Tensor:

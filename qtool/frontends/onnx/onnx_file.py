@@ -45,7 +45,7 @@ from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_de
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import first_line
-from qtool.frontends.torch.size_sentences import condition_sentence
+from qtool.frontends.torch.size_sentences import condition_sentences
 
 FEW = 2  # number of samples where the values of a model may be larger than memory
 _STEP = re.compile(r"steps\.(\d+)(?:\.(.*))?")
@@ -156,13 +156,6 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     return fix_dimensions(graph, partial(_outputs, model, graph), partial(_renamed, model, batch))
 
 
-def _branch_conditions(model: OnnxModule, graph: G.FloatGraph) -> Iterator[str]:
-    """Yield a sentence for each If on sizes whose branch is not the same at all sizes."""
-    for condition, why in sorted(model.conditions, key=str):
-        if condition.free_symbols and {str(s) for s in condition.free_symbols} <= graph.dims.keys():
-            yield condition_sentence(condition, graph, why)
-
-
 def _outputs(model: OnnxModule, graph: G.FloatGraph, batch: Batch) -> list[torch.Tensor]:
     """Return the outputs of the file in ONNX Runtime, which knows nothing of how qtool reads it."""
     pairs = zip(graph.inputs, graph.tensors_of(batch), strict=True)
@@ -232,7 +225,7 @@ def _renamed(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     graph.outputs = model.outputs
     for node in G.placeholders(graph.graph)[:1]:
         node.meta[FIXED_INPUTS] = model.qtool_fixed_inputs
-    graph.size_conditions = (*_branch_conditions(model, graph), *graph.size_conditions)
+    graph.size_conditions = (*condition_sentences(model.conditions, graph), *graph.size_conditions)
     graph.metadata = read_source_metadata(model.model)
     _name_nodes(graph, model)
     return graph

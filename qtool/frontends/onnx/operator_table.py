@@ -22,7 +22,7 @@ from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.core.ops import row_named
 from qtool.frontends.onnx import activations as a
 from qtool.frontends.onnx import layers as f
-from qtool.frontends.onnx import moves as v
+from qtool.frontends.onnx import moves as float_moves
 from qtool.frontends.onnx import recurrent
 from qtool.frontends.onnx import resize as r
 from qtool.frontends.onnx.node_calls import NodeCall
@@ -168,17 +168,19 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Reciprocal": _positional(torch.reciprocal),
     "Softmax": _rule(a.softmax(torch.softmax), "axis"),
     "LogSoftmax": _rule(a.softmax(torch.log_softmax), "axis"),
-    "Cast": _rule(v.cast, "to"),
+    "Cast": _rule(float_moves.cast, "to"),
     "Reshape": _rule(m.reshape, "allowzero", 2, static_inputs=(1,)),
     "Flatten": _rule(m.flatten, "axis"),
     "Transpose": _rule(m.transpose, "perm"),
     "Squeeze": _rule(m.squeeze, "axes", 2, static_inputs=(1,)),
     "Unsqueeze": _rule(m.unsqueeze, "axes", 2, static_inputs=(1,)),
-    "Concat": _rule(v.concat, "axis", ANY_NUMBER),
-    "Split": _rule(v.split, "axis split num_outputs", 2, static_inputs=(1,), outputs=ANY_NUMBER),
+    "Concat": _rule(float_moves.concat, "axis", ANY_NUMBER),
+    "Split": _rule(
+        float_moves.split, "axis split num_outputs", 2, static_inputs=(1,), outputs=ANY_NUMBER
+    ),
     "Slice": _rule(m.slice_elements, "axes ends starts", 5, static_inputs=(1, 2, 3, 4)),
     "Gather": _rule(m.gather, "axis", 2),
-    "GatherElements": _rule(v.gather_elements, "axis", 2),
+    "GatherElements": _rule(float_moves.gather_elements, "axis", 2),
     "Expand": _rule(m.expand, "", 2, static_inputs=(1,)),
     "Tile": _rule(m.tile, "", 2, static_inputs=(1,)),
     "Pad": _rule(r.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
@@ -191,12 +193,12 @@ OPERATORS: Mapping[str, OperatorRule] = {
     ),
     "Upsample": _rule(r.upsample, "mode scales", 2, static_inputs=(1,)),
     "DepthToSpace": _rule(m.depth_to_space, "blocksize mode"),
-    "SpaceToDepth": _rule(v.space_to_depth, "blocksize"),
+    "SpaceToDepth": _rule(float_moves.space_to_depth, "blocksize"),
     "Einsum": _rule(
         lambda call, *parts: torch.einsum(call.get("equation"), *parts), "equation", ANY_NUMBER
     ),
     "CumSum": _rule(f.cumulative_sum, "exclusive reverse", 2, static_inputs=(1,)),
-    "EyeLike": _rule(v.eye_like, "dtype k"),
+    "EyeLike": _rule(float_moves.eye_like, "dtype k"),
     "ArgMax": _rule(f.arg_max, "axis keepdims select_last_index"),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
@@ -207,7 +209,7 @@ OPERATORS: Mapping[str, OperatorRule] = {
         lambda call, x: np.array(list(x.shape), object)[call.get("start", 0) : call.get("end")],
         "end start",
     ),
-    "ConstantOfShape": _rule(v.constant_of_shape, "value", static_inputs=(0,)),
+    "ConstantOfShape": _rule(float_moves.constant_of_shape, "value", static_inputs=(0,)),
     "Range": _positional(
         lambda *ends: torch.arange(*(v.item() for v in ends)), 3, static_inputs=(0, 1, 2)
     ),

@@ -21,6 +21,21 @@ _MOST = 3  # ranges, or remainders, that a sentence lists
 Holds = Callable[[int], bool]
 
 
+def condition_sentences(conditions: Iterable[tuple[Any, str]], graph: G.FloatGraph) -> list[str]:
+    """Return the note on each condition that some sizes of a graph may miss.
+
+    Args:
+        conditions: (sympy condition, reason).
+        graph: captured from the model.
+    """
+    symbols = graph.dims.keys()
+    return [
+        condition_sentence(condition, graph, why)
+        for condition, why in sorted(conditions, key=str)
+        if condition.free_symbols and {str(s) for s in condition.free_symbols} <= symbols
+    ]
+
+
 def condition_sentence(guard: Any, graph: G.FloatGraph, why: str = BRANCHES) -> str:
     """Return the note on a condition that sizes have to meet.
 

@@ -64,9 +64,9 @@ def test_a_size_that_decides_alone_is_fixed(name: str, caplog: pytest.LogCapture
 def test_what_is_decided_is_said(name: str) -> None:
     function, condition = DECIDED[name]
     graph = qtool.capture_model(Function(function).eval(), torch.randn(SHAPE), BOTH).graph
-    (told,) = graph.size_conditions
+    (note,) = graph.size_conditions
     where = f"dimension 1 (time) of input 'x' is {condition}"
-    assert told.startswith(f"the file is correct only where {where}: ")
+    assert note.startswith(f"the file is correct only where {where}: ")
 
 
 @pytest.mark.parametrize("name", FREE)
