@@ -17,6 +17,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.solve_parameters import Parameters, solve_parameters
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_tolerance import float_tolerance
 from qtool.core.types import Change
@@ -108,34 +109,36 @@ class ConversionState:
         if self.calibration is None:
             return []
         kept = self.calibration.kept_samples
-        batches = kept.batches(self._fitting_size(size), limit, holdout)
-        return self._calls(batches, channels_last)
+        size, fewest = self._batch_sizes(kept, size)
+        return self._calls(kept.batches(size, limit, holdout), fewest, channels_last)
 
     def estimates(self, size: int) -> list[Batch]:
         """Return the samples for the estimate, which nothing in the model was made of; none where
         the data is too little to hold some out. size: samples of a batch."""
         if self.calibration is None:
             return []
-        return self._calls(self.calibration.kept_samples.estimates(self._fitting_size(size)), False)
+        kept = self.calibration.kept_samples
+        size, fewest = self._batch_sizes(kept, size)
+        return self._calls(kept.estimates(size), fewest)
 
     def estimate_origins(self) -> list[str]:
         """Return where each sample for the estimate is in the data."""
         return [] if self.calibration is None else self.calibration.kept_samples.estimate_origins()
 
-    def _fitting_size(self, size: int) -> int:
-        """Return how many stored samples make a batch: one where a sample is a whole batch."""
-        if not self.graph.batches_are_samples:
-            return 1
+    def _batch_sizes(self, kept: CalibrationSamples, size: int) -> tuple[int, int]:
+        """Return how many stored samples make a batch (one where a sample is a whole batch), and
+        the fewest samples of a batch that the graph takes. size: wanted samples of a batch."""
         fewest, highest = self.graph.batch_size_range()
-        return min(max(size, fewest), highest or size)
+        whole = not self.graph.batches_are_samples
+        if (whole or size < fewest) and (sample := next(iter(kept), None)) is not None:
+            fewest = self.graph.fewest_samples(self.graph.call_of(sample.tensors))
+        size = max(size, fewest)
+        return 1 if whole else min(size, highest or size), fewest
 
     def _calls(
-        self, batches: Sequence[tuple[torch.Tensor, ...]], channels_last: bool
+        self, batches: Sequence[tuple[torch.Tensor, ...]], fewest: int, channels_last: bool = False
     ) -> list[Batch]:
         """Return batches as arguments of the graph, without those that are too small for it."""
-        fewest = self.graph.batch_size_range()[0]
-        if batches and not self.graph.batches_are_samples:
-            fewest = self.graph.fewest_samples(self.graph.call_of(batches[0]))
         fitting = (t for t in batches if Batch(tuple(t)).size >= fewest)
         if channels_last:
             fitting = (tuple(map(_to_channels_last, t)) for t in fitting)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool.api.conversion import calibrate, convert, quantize
@@ -17,6 +18,7 @@ from qtool.backends.onnxruntime.verification import planned_file
 from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
+from qtool.verification.output_errors import ESTIMATE
 from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
 from tests.conversion.corrupt import corrupt
 
@@ -150,6 +152,17 @@ def test_two_models_of_one_capture_do_not_share_weights() -> None:
     one, other = convert(captured, calibration), convert(captured, calibration)
     mine, theirs = ({p.data_ptr() for p in m.module.parameters()} for m in (one, other))
     assert not mine & theirs
+
+
+@pytest.mark.parametrize(("size", "batches"), [(1, 64), (2, 32)])
+def test_samples_of_small_batches_give_the_estimate(size: int, batches: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    data = [torch.randn(size, 3, 6, 6, generator=draw) for _ in range(batches)]
+    estimate = quantize(model, data, accuracy="fast").fidelity.estimate
+    assert estimate is not None
+    assert estimate.kind == ESTIMATE
+    assert estimate.samples >= 8
 
 
 @pytest.mark.parametrize(("batch", "alone"), [("N", True), ("4", False)])
