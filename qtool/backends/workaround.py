@@ -20,6 +20,7 @@ class Workaround:
         reason: operator and defect, in a sentence.
         rewrite: changes a model in place, so that it computes the same without the defect.
         seen_in: version of the package that has the defect.
+        since: first version with it; "" where it is older than what qtool runs on, or not known.
         fixed_in: first version without it; "" while there is none.
         upstream: address of the report or of the change that made it; "" where none is known.
         reproduction: test that fails once the defect is fixed, `file::function` below
@@ -31,6 +32,7 @@ class Workaround:
     reason: str
     rewrite: Callable[[Any], None]
     seen_in: str
+    since: str = ""
     fixed_in: str = ""
     upstream: str = ""
     reproduction: str = ""
@@ -38,8 +40,10 @@ class Workaround:
     @property
     def is_needed(self) -> bool:
         """Whether the installed version has the defect; True if the package is not installed."""
-        installed = version_of(self.package)
-        return not (self.fixed_in and installed) or _release(installed) < _release(self.fixed_in)
+        installed = _release(version_of(self.package))
+        older = _release(self.since) > installed
+        mended = bool(self.fixed_in) and installed >= _release(self.fixed_in)
+        return not installed or not (older or mended)
 
 
 def apply_workarounds(model: Any, workarounds: Iterable[Workaround]) -> None:

@@ -129,6 +129,25 @@ def test_gru_of_no_features_ends_the_process(tmp_path: Path) -> None:
     assert _ends_the_process(gru, tmp_path, {"x": (3, 1, 0), "w": (1, 6, 0), "r": (1, 6, 2)})
 
 
+def test_an_addition_and_a_layer_norm_become_one_node(tmp_path: Path) -> None:
+    for addition, operators in (
+        ("Add", ["SkipLayerNormalization"]),
+        ("Sum", ["Sum", "LayerNormalization"]),
+    ):
+        norm = model(
+            f"""(float[1, 2, 4] x) => (float[1, 2, 4] y)
+            <float[4] g = {{1, 1, 1, 1}}, float[4] b = {{0, 0, 0, 0}}> {{
+                a = {addition} (x, x)
+                y = LayerNormalization (a, g, b)
+            }}"""
+        )
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+        ort.InferenceSession(norm.SerializeToString(), options)
+        optimised = onnx.load(options.optimized_model_filepath)
+        assert [n.op_type for n in optimised.graph.node] == operators
+
+
 def test_transposed_tensor_times_vector_is_another_product() -> None:
     times_vector = model(
         """(float[4, 3] x, float[4] v) => (y)
