@@ -8,7 +8,7 @@ is fixed, and that is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,13 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import describe
 from qtool.core.graph.float_tolerance import largest_distance
-from qtool.core.graph.other_sizes import OtherSize, Run, at_other_sizes, varying_dimensions
+from qtool.core.graph.other_sizes import (
+    ROWS,
+    OtherSize,
+    Run,
+    at_other_sizes,
+    varying_dimensions,
+)
 from qtool.core.log import log_warning
 
 MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
@@ -61,8 +67,10 @@ def fix_dimensions(graph: G.FloatGraph, run: Run, capture: Capture) -> G.FloatGr
 def _difference(graph: G.FloatGraph, run: Run, names: Iterable[str]) -> str | None:
     """Return where and why a graph differs from its model at other sizes; None where it does not,
     and where it does at sizes that `size_conditions` exclude."""
-    others = at_other_sizes(graph, Batch(*graph.example), run, names)
-    reasons = [_difference_at(graph, other) for other in others]
+    example = Batch(*graph.example)
+    others = at_other_sizes(graph, example, run, names)
+    usual = _tensors(run(graph.smaller(example, ROWS))) if others else []
+    reasons = [_difference_at(graph, other, usual) for other in others]
     wrong = [f"at {other} {why}" for other, why in zip(others, reasons, strict=True) if why]
     if not wrong or (graph.size_conditions and len(wrong) < len(others)):
         return None
@@ -70,20 +78,26 @@ def _difference(graph: G.FloatGraph, run: Run, names: Iterable[str]) -> str | No
     return "; ".join((wrong[0], *conditions))
 
 
-def _difference_at(graph: G.FloatGraph, other: OtherSize) -> str | None:
-    expected = [x for x in other.expected if isinstance(x, torch.Tensor)]
+def _difference_at(
+    graph: G.FloatGraph, other: OtherSize, usual: Sequence[torch.Tensor]
+) -> str | None:
+    expected = _tensors(other.expected)
     runner = _Runner(graph.module)
     try:
         with torch.no_grad():
             results = runner.run(*graph.leaves_of(other.batch), enable_io_processing=False)
     except Exception as error:  # noqa: BLE001  # torch raises various types
         return f"{runner.node} of the captured graph fails ({describe(error)})"
-    actual = [x for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
-    index, distance = largest_distance(expected, actual)
+    actual = _tensors(pytree.tree_leaves(results))
+    index, distance = largest_distance(expected, actual, usual)
     if distance <= MAX_DIFFERENCE:
         return None
     how = "other values" if expected[index].shape == actual[index].shape else "another shape"
     return f"output '{graph.outputs[index]}' of the captured graph has {how}"
+
+
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [x for x in values if isinstance(x, torch.Tensor)]
 
 
 class _Runner(fx.Interpreter):
