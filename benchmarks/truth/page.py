@@ -44,11 +44,11 @@ seed of the pool, of its split and of the weights.
   the new samples: in its interval; where none is printed, in the 95 % interval of a share of so
   many samples, others to 0.02. The column is the share of equal decisions or the mean cosine.
 - **speed**: within 10 % of paired runs in turns, by thread CPU time, against the user's float file
-  (of a torch model what torch.onnx's default exporter writes, for .tflite the float file that qtool
-  writes). That of WebAssembly is not measured here. The default exporter's file may be slower than
-  qtool's float file (recurrent layers, padding in front of convolutions), so that the measured
-  factor is higher than the printed one; the old exporter's (`dynamo=False`) may be faster
-  (encoders, where ONNX Runtime does not fuse Add and LayerNormalization).
+  (of a torch model the faster one of those that torch.onnx's two exporters write, for .tflite the
+  float file that qtool writes). That of WebAssembly is not measured here. The default exporter's
+  file may be slower than the old one's (`dynamo=False`), so that its user sees a higher factor:
+  recurrent layers, padding in front of convolutions. Rows of c6b5e851 and older are against one of
+  the two: d12839ec the old one's, c6b5e851 the default's.
 - **size**: bytes of the file, external data among them. **float size**: of the user's ONNX file,
   where one is given.
 - **integer**: share of MACs in integer kernels, counted by hand from the shapes in a profile of

@@ -34,6 +34,7 @@ class Subject:
     Attributes:
         command: MODEL and --data with the options that they need.
         plain: the user's float ONNX file; None where there is none.
+        plains: the files that a user of torch.onnx may have, one by each exporter; else `plain`.
         reference: the float model.
         batches: new samples, in batches as the file is measured.
         timed: samples of the calibration, for the speed.
@@ -46,6 +47,7 @@ class Subject:
     batches: tuple[Arrays, ...]
     timed: Arrays
     output: str = ""
+    plains: tuple[Path, ...] = ()
 
 
 def prepare(case: Case, pool: Pool, folder: Path) -> Subject:
@@ -76,7 +78,14 @@ def prepare(case: Case, pool: Pool, folder: Path) -> Subject:
         open_file(plain),
         tuple(_batches(new, size, pool.whole)),
         {k: a[0] if pool.whole else a for k, a in fitted.items()},
+        plains=exported(plain),
     )
+
+
+def exported(plain: Path) -> tuple[Path, ...]:
+    """Return the float file and, where there is one, that of torch.onnx's other exporter."""
+    other = plain.with_stem(f"{plain.stem}-old")
+    return (plain, other) if other.exists() else (plain,)
 
 
 def _batches(arrays: Arrays, size: int, whole: bool) -> list[Arrays]:
@@ -105,7 +114,11 @@ def _of_module(
     plain = folder / "float.onnx"
     size = 1 if case.form == "onnx-1" else 2
     example = {k: torch.from_numpy(a[:size]) for k, a in arrays.items()}
-    _export(network, example, plain, (0,) if size > 1 else (), old=case.form != "torch")
+    axes = (0,) if size > 1 else ()
+    if case.form == "torch":
+        _export_twice(network, example, plain, axes)
+    else:
+        _export_old(network, example, plain, axes)
     if case.form != "torch":
         return plain, (plain.name,)
     weights = {k: v.detach().clone().contiguous() for k, v in network.state_dict().items()}
@@ -113,29 +126,36 @@ def _of_module(
     return plain, (pool.source, "--weights", "weights.safetensors")
 
 
-def _export(
-    network: nn.Module, example: Mapping[str, Any], plain: Path, axes: tuple[int, ...], old: bool
+def _export_twice(
+    network: nn.Module, example: Mapping[str, Any], plain: Path, axes: tuple[int, ...]
 ) -> None:
-    """Write a network as torch.onnx does: by its default exporter, or by the old one, which takes
-    what the default refuses."""
+    """Write a network by both exporters of torch.onnx, the old one's file under another name; under
+    this one where the default refuses the network."""
     dynamic = torch.export.Dim.DYNAMIC
-    shapes = {"dynamic_shapes": tuple(dict.fromkeys(axes, dynamic) for _ in example)}
-    new = {**shapes, "dynamo": True, "verbose": False}
+    shapes = tuple(dict.fromkeys(axes, dynamic) for _ in example)
+    other = plain.with_stem(f"{plain.stem}-old")
+    with contextlib.suppress(Exception):
+        _export_old(network, example, other, axes)
+    try:
+        _write(network, example, plain, dynamic_shapes=shapes, dynamo=True, verbose=False)
+    except Exception:
+        if not other.exists():
+            raise
+        other.rename(plain)
+
+
+def _export_old(
+    network: nn.Module, example: Mapping[str, Any], plain: Path, axes: tuple[int, ...]
+) -> None:
     names = {k: {a: f"N{a}" for a in axes} for k in example}
-    previous = {"dynamic_axes": names, "opset_version": OPSET, "dynamo": False}
+    _write(network, example, plain, dynamic_axes=names, opset_version=OPSET, dynamo=False)
 
-    def write(options: Mapping[str, Any]) -> None:
-        arguments = (network, tuple(example.values()), str(plain))
-        torch.onnx.export(*arguments, input_names=list(example), **options)
 
+def _write(network: nn.Module, example: Mapping[str, Any], plain: Path, **options: Any) -> None:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        try:
-            write(previous if old else new)
-        except Exception:
-            if old:
-                raise
-            write(previous)
+        arguments = (network, tuple(example.values()), str(plain))
+        torch.onnx.export(*arguments, input_names=list(example), **options)
 
 
 def _of_folder(case: Case, pool: Pool, folder: Path, fitted: Any, new: Any) -> Subject:
@@ -171,7 +191,8 @@ def _of_folder(case: Case, pool: Pool, folder: Path, fitted: Any, new: Any) -> S
     timed = tokens(str(fitted[0]))
     plain = None if decoder else _encoder_file(model, timed, folder / "float.onnx")
     output = "logits" if decoder else ""
-    return Subject(tuple(command), plain, reference, batches, timed, output)
+    files = exported(plain) if plain else ()
+    return Subject(tuple(command), plain, reference, batches, timed, output, files)
 
 
 def _empty_cache(config: Any) -> dict[str, np.ndarray]:
@@ -196,7 +217,7 @@ def _encoder_file(model: nn.Module, arrays: Arrays, plain: Path) -> Path | None:
     names = ("input_ids", "attention_mask")
     example = {n: torch.from_numpy(arrays[n]).repeat(2, 1) for n in names}
     try:
-        _export(_Encoder(model), example, plain, (0, 1), old=False)
+        _export_twice(_Encoder(model), example, plain, (0, 1))
     except Exception:  # noqa: BLE001  # torch.onnx may raise anything
         return None
     return plain
