@@ -92,7 +92,8 @@ def _taken(rows: Sequence[Row]) -> str:
 
 
 def _is_said(row: Row) -> bool:
-    return "is fixed to" in row["stderr"] or "takes only" in row["stderr"] + row["printed"]
+    words = ("is fixed to", "takes only", "is correct only for")
+    return any(w in row["stderr"] + row["printed"] for w in words)
 
 
 def _silent(row: Row) -> bool:
