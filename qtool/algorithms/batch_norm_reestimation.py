@@ -22,7 +22,8 @@ from qtool.algorithms.pipeline import Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
-from qtool.core.types import Change, Derived, Observed, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Change, Derived, Observed
 
 NAME = "batch-norm-reestimation"
 REASON = "channels of layers have their float mean and standard deviation"

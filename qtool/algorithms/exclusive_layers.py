@@ -11,7 +11,7 @@ from torch import fx
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import as_matrix, has_bias, is_product
 from qtool.core import graph as G
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,8 @@ from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
-from qtool.core.types import Change, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Change
 from qtool.distributed import Ranks, balance, interleave
 from qtool.planning.plan import QuantPlan
 

@@ -17,7 +17,8 @@ from qtool.algorithms.pipeline import Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
-from qtool.core.types import Change, Derived, Observed, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Change, Derived, Observed
 from qtool.planning.plan import Kind, Point
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import widen_scales

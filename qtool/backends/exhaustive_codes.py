@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qtool.backends.profiles import Profile
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
 
 
 def codes_of_pairs(
@@ -48,4 +48,4 @@ def distinct(profiles: Iterable[Profile], key: str) -> list[Profile]:
 
 def _every_code(params: QuantParams) -> Tensor:
     qtype = params.qtype
-    return torch.arange(qtype.qmin, qtype.qmax + 1).to(qtype.torch_dtype)
+    return torch.arange(qtype.qmin, qtype.qmax + 1).to(torch_dtype(qtype))

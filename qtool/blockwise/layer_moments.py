@@ -19,7 +19,7 @@ from qtool.algorithms.layer_rows import input_rows, output_rows
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.core.graph import torch_ops
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 HOLDOUT_EVERY = 4  # every n-th sample is held out
 HOLDOUT_ROWS = 1024  # of all batches

@@ -18,7 +18,7 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     best_solution,
 )
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qtool.core.types import Derived, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Derived
 from qtool.planning.plan import QuantPlan
 
 

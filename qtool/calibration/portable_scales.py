@@ -20,7 +20,8 @@ from qtool.backends.profiles import Profile, profile
 from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.calibration.scale_alignment import output_point
 from qtool.core import graph as G
-from qtool.core.types import Observed, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Observed
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
 

@@ -17,7 +17,8 @@ from qtool.calibration.scale_alignment import Range, align_ranges
 from qtool.core import graph as G
 from qtool.core.errors import CalibrationError
 from qtool.core.graph.torch_ops import groups_of
-from qtool.core.types import INT32, Derived, Fixed, Observed, QuantParams, Requantized, SharedWith
+from qtool.core.quant_params import QuantParams, fixed_params
+from qtool.core.types import INT32, Derived, Fixed, Observed, Requantized, SharedWith
 from qtool.planning.plan import Kind, Point, QuantPlan
 from qtool.planning.sharing import clamp_bounds
 from qtool.planning.targets import saturation, target
@@ -75,7 +76,7 @@ def solve_parameters(
     ranges = align_ranges(module.graph, plan, ranges)
     for point in plan:
         if isinstance(point.spec, Fixed):
-            solver.params[point.name] = point.spec.params
+            solver.params[point.name] = fixed_params(point.spec)
         elif isinstance(point.spec, Observed) and point.spec.block is not None:
             values = solver.source(point).cpu()
             solver.params[point.name] = _solve_blocks(values, point.spec)

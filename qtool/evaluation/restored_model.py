@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import PlanError, QtoolError, VerificationError
 from qtool.core.packed_codes import unpack
-from qtool.core.types import INT32, Derived, Dynamic, Fixed, Observed, QuantParams, Requantized
+from qtool.core.quant_params import QuantParams, fixed_params, torch_dtype
+from qtool.core.types import INT32, Array, Derived, Dynamic, Fixed, Observed, Requantized
 from qtool.frontends.captured_model import Captured
 from qtool.planning.fake_quantize import quant_points
 from qtool.planning.plan import Execution, Kind, Point, QuantPlan
@@ -57,7 +59,8 @@ def restore(
         plan = captured.plan(info.target, info.observer, info.recipe)
     except PlanError as error:
         raise VerificationError(f"{path} does not fit this model: {error}") from error
-    state = replay_changes(STEPS, ConversionState.start(captured, plan), info.changes)
+    changes = [replace(c, arrays=_tensors(c.arrays)) for c in info.changes]
+    state = replay_changes(STEPS, ConversionState.start(captured, plan), changes)
     exported = {(n.node, n.op, n.form) for n in info.nodes}
     if exported != {
         (d.node, d.op, d.execution.value)
@@ -93,10 +96,14 @@ def _outputs(state: ConversionState) -> dict[str, int]:
     return outputs
 
 
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
 def _params(point: Point, plan: QuantPlan, stored: StoredParameters) -> QuantParams:
     root = plan.point(plan.root(point.name))
     if isinstance(root.spec, Fixed):
-        return root.spec.params
+        return fixed_params(root.spec)
     scale, zero = stored.parameters(point.name, root.name)
     if isinstance(root.spec, Derived):
         return QuantParams(INT32, scale, zero, 0)
@@ -133,7 +140,7 @@ def _take_weights(model: Quantized, stored: StoredParameters) -> None:
             bits, half = params.qtype.bits, 2 ** (params.qtype.bits - 1)
             codes = unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
             codes = codes - (half if params.qtype.signed else 0)
-            codes = codes.to(params.qtype.torch_dtype)
+            codes = codes.to(torch_dtype(params.qtype))
         elif _is_transposed(model.plan, point):
             codes = codes.t()
         elif _is_lstm_weight(model.plan, point):

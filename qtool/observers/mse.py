@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from qtool.core.quant_params import affine_codes
 from qtool.core.types import QType
 from qtool.observers.ranges import Range
 from qtool.observers.scale_and_zero_point import solve
@@ -80,6 +81,6 @@ class _Best:
     def _error_of(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         params = solve(low, high, self._qtype, self._symmetric, axis=0)
         scale, zero = (t[:, None] for t in (params.scale, params.zero_point.float()))
-        codes = self._qtype.codes(self._values, scale, zero)
+        codes = affine_codes(self._values, scale, zero, self._qtype)
         off = codes.sub_(zero).mul_(scale).sub_(self._values)  # as `round_trip`, in one place
         return off.square_().sum(1)

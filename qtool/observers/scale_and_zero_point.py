@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from qtool.core.errors import CalibrationError
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import QType
 
 MIN_SCALE = 2.0**-60  # the product of two scales, a bias's scale, is still a normal float32
 _MAX = torch.finfo(torch.float32).max

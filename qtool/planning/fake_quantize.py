@@ -17,7 +17,8 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph.torch_ops import range_of_batch
-from qtool.core.types import INT32, Dynamic, QType, QuantParams, Requantized
+from qtool.core.quant_params import QuantParams, affine_codes, unbounded_codes
+from qtool.core.types import INT32, Dynamic, QType, Requantized
 from qtool.planning.plan import Kind, Point, QuantPlan
 
 
@@ -26,7 +27,7 @@ class _FakeQuantize(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, q: QType
     ) -> Any:
-        codes = q.unbounded(x, scale, zero)
+        codes = unbounded_codes(x, scale, zero)
         clamped = codes.clamp(q.qmin, q.qmax)
         ctx.save_for_backward(codes == clamped)
         return (clamped - zero) * scale
@@ -113,7 +114,7 @@ def _fake_quantize(
             x, scale, zero, q
         )
         return rounded
-    return q.codes(x, scale, zero).sub_(zero).mul_(scale)
+    return affine_codes(x, scale, zero, q).sub_(zero).mul_(scale)
 
 
 def insert_points(module: fx.GraphModule, plan: QuantPlan) -> fx.GraphModule:

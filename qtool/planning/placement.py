@@ -11,7 +11,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.ops import Role, data_inputs, row_of
 from qtool.core.schemes import Scales, Scheme
-from qtool.core.types import Derived, Fixed, Observed, ObserverSpec, QType, Requantized, Spec
+from qtool.core.types import Derived, Observed, ObserverSpec, QType, Requantized, Spec
 from qtool.planning import weight_only
 from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.plan import Edge, Kind, Point
@@ -54,7 +54,7 @@ def _place_activation(state: NodeDecisions, node: fx.Node) -> None:
             readers.setdefault(_reader_type(state, user) or own, []).append(edge)
     fixed = state.target.fixed_outputs.get(operator_key(node), ()) if node in state.integer else ()
     known = next((p for p in fixed if p.qtype == own), None)
-    spec: Spec = _observed(state, observer, own) if known is None else Fixed(known)
+    spec: Spec = _observed(state, observer, own) if known is None else known
     requantize = _computes_codes(state, node)
     for qtype, edges in readers.items():
         if qtype != own:

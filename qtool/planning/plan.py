@@ -264,8 +264,8 @@ def describe_spec(spec: Spec) -> str:
             return f"{qtype} {'symmetric ' if symmetric else ''}{where}, {observer}"
         case Dynamic(qtype, per_row):
             return f"{qtype}, range of each {'row' if per_row else 'batch'}"
-        case Fixed(params):
-            return f"{params.qtype} fixed"
+        case Fixed(qtype):
+            return f"{qtype} fixed"
         case SharedWith(point, factor):
             return f"as {point}" if factor == 1.0 else f"as {point}, scale x {factor:.6g}"
         case Requantized(point, qtype):

@@ -12,7 +12,8 @@ from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.ops import row_of
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import QType
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
@@ -42,7 +43,7 @@ def fine_params(out: QuantParams, parts: int) -> QuantParams:
     levels = parts * out.qtype.levels
     scale = torch.tensor(MARGIN * whole / levels, dtype=torch.float32)
     zero = round(((MARGIN - 1) / 2 * whole - least) / float(scale))
-    qtype = QType("parts", 0, levels, torch.int32)
+    qtype = QType("parts", 0, levels, "int32")
     return QuantParams(qtype, scale, torch.tensor(zero))
 
 

@@ -10,8 +10,8 @@ import torch
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
+from qtool.core.quant_params import QuantParams
 from qtool.core.sqnr import sqnr
-from qtool.core.types import QuantParams
 from qtool.planning.input_rounding import Rounding
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification.fidelity import LayerSqnr, NarrowInput

@@ -14,7 +14,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.process_lock import trim_memory
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 from qtool.planning.plan import QuantPlan
 
 _LARGE = 1 << 24  # bytes of weights from which on memory is trimmed between checks

@@ -19,7 +19,7 @@ from qtool.core import value_names
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE, distance, float_tolerance
 from qtool.core.graph.perturbation import DRAWS, PerturbedInterpreter, within_tolerance
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 from qtool.planning.fake_quantize import QuantPoint, quant_points
 from qtool.verification.stable_sort import StableSort
 

@@ -10,7 +10,8 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.weight_scale_search import fit_scales
-from qtool.core.types import INT4, INT8_NARROW, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT4, INT8_NARROW, QType
 from qtool.evaluation.restored_model import restore
 from qtool.planning.targets.saturation import largest_pair_sums
 

@@ -13,7 +13,8 @@ from qtool.algorithms.weight_rounding.layer_solver import solve_layer
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments
 from qtool.blockwise.layer_shards import BlockLayer, Shard, solve_shards
 from qtool.core import graph as G
-from qtool.core.types import INT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8
 from qtool.distributed import Ranks
 from qtool.planning.plan import QuantPlan
 

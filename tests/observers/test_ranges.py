@@ -134,7 +134,7 @@ def test_mse_is_near_the_best_range(name: str, qtype: QType, symmetric: bool) ->
 @pytest.mark.parametrize("side", [-1, 1])
 @pytest.mark.parametrize(("share", "factor"), [(0.001, 10), (0.005, 3), (0.02, 2)])
 def test_mse_clips_each_end_as_it_needs(side: int, share: float, factor: float) -> None:
-    nibble = QType("uint4", 0, 15, torch.uint8)  # few codes: clipping matters
+    nibble = QType("uint4", 0, 15, "uint8")  # few codes: clipping matters
     in_tail = torch.rand(4000) < share
     x = side * torch.where(in_tail, factor * torch.randn(4000).abs() ** 3, -4 * torch.rand(4000))
     lo, hi = ranges.mse(histogram_of(x), nibble, False)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtool.core.errors import CalibrationError
-from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType
 from qtool.observers import MIN_SCALE, solve
 from tests.observers.differential import ANY, ORDINARY, POWERS, QUICK
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from qtool import quantize
-from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT8_NARROW, INT32, UINT8, QType
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.fake_quantize import QuantPoint, insert_points, quant_points
 from tests.backends.onnx.export.networks import NETWORKS, network, quantized, samples

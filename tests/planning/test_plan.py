@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from qtool.core.quant_params import QuantParams
 from qtool.core.types import (
     INT8_NARROW,
     UINT8,
@@ -18,7 +19,6 @@ from qtool.core.types import (
     Float,
     Observed,
     ObserverSpec,
-    QuantParams,
     Requantized,
     SharedWith,
     Spec,
@@ -56,7 +56,7 @@ PARAMS = QuantParams(UINT8, torch.tensor(1 / 256), torch.tensor(0))
             "int8_narrow symmetric per channel (axis 0), minmax",
             id="weight",
         ),
-        pytest.param(Fixed(PARAMS), "uint8 fixed", id="fixed"),
+        pytest.param(Fixed(UINT8, 1 / 256), "uint8 fixed", id="fixed"),
         pytest.param(SharedWith("conv"), "as conv", id="shared"),
         pytest.param(SharedWith("conv", 0.5), "as conv, scale x 0.5", id="shared, rescaled"),
         pytest.param(Derived("x", "w"), "int32, input x weight", id="bias"),

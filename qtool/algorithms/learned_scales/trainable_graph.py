@@ -22,7 +22,8 @@ from qtool.calibration.portable_scales import make_portable
 from qtool.calibration.scale_alignment import clamp_limits
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
-from qtool.core.types import Derived, Observed, QuantParams, Requantized
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Derived, Observed, Requantized
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Kind, Point, QuantPlan
 

@@ -27,7 +27,7 @@ from qtool.algorithms.weight_rounding.gptq import (
 )
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 from qtool.planning.plan import QuantPlan
 from qtool.planning.targets import target
 from qtool.planning.targets.saturation import pair_partners

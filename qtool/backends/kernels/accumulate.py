@@ -28,8 +28,8 @@ from torch import Tensor
 from qtool.backends.kernels.params import check_bias, per_tensor, spatial
 from qtool.backends.kernels.windows import pad_spatial
 from qtool.core.errors import KernelError
+from qtool.core.quant_params import QuantParams
 from qtool.core.spatial_functions import CONV, CONV_TRANSPOSE
-from qtool.core.types import QuantParams
 
 Accumulate = Callable[..., Tensor]
 """Takes codes, returns int32 accumulators: integer values in a float32 or float64 tensor."""

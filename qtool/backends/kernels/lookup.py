@@ -7,15 +7,16 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel
 from qtool.core.errors import KernelError
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import QType
 
 
 def all_codes(x: QuantParams) -> Tensor:
     """Return every code of an 8-bit type, ascending, in the type's dtype."""
-    if x.qtype.torch_dtype not in (torch.uint8, torch.int8):
+    if torch_dtype(x.qtype) not in (torch.uint8, torch.int8):
         raise KernelError(f"a table needs an 8-bit input, not {x.qtype}")
-    info = torch.iinfo(x.qtype.torch_dtype)
-    return torch.arange(info.min, info.max + 1).to(x.qtype.torch_dtype)
+    info = torch.iinfo(torch_dtype(x.qtype))
+    return torch.arange(info.min, info.max + 1).to(torch_dtype(x.qtype))
 
 
 def lookup(table: Tensor, qtype: QType) -> Kernel:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, Bounds, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT16, Bounds, QType
 
 Kernel = Callable[..., Tensor]
 """A bound kernel: takes code tensors, returns a code tensor."""
@@ -43,7 +44,7 @@ def operands(
     Raises:
         KernelError: they have several types, or one has a scale per channel.
     """
-    if len({p.qtype.torch_dtype for p in (a, b, out)}) != 1:
+    if len({p.qtype.dtype for p in (a, b, out)}) != 1:
         raise KernelError(
             f"inputs and output must have one type, not {a.qtype}, {b.qtype} -> {out.qtype}"
         )
@@ -52,7 +53,7 @@ def operands(
 
 def is_int16(qtype: QType) -> bool:
     """Return whether codes are int16, of the full range or a narrower one."""
-    return qtype.torch_dtype == INT16.torch_dtype
+    return qtype.dtype == INT16.dtype
 
 
 def channel_scales(params: QuantParams, channels: int) -> list[float]:
@@ -69,7 +70,7 @@ def channel_scales(params: QuantParams, channels: int) -> list[float]:
 def same_params(a: QuantParams, b: QuantParams) -> bool:
     """Return whether equal codes mean equal values."""
     return (
-        a.qtype.torch_dtype == b.qtype.torch_dtype
+        a.qtype.dtype == b.qtype.dtype
         and torch.equal(a.scale, b.scale)
         and torch.equal(a.zero_point, b.zero_point)
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel, per_tensor, same_params
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 def passthrough(x: QuantParams, out: QuantParams, move: Callable[..., Tensor]) -> Kernel:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.accumulate import Accumulate
 from qtool.backends.kernels.params import NO_BOUNDS, Kernel
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 
 SumsOf = Callable[..., Accumulate]
 """Binds sums of products, with the arguments of `accumulate.conv_accumulator` and the like."""

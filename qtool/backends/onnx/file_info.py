@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import MALFORMED, PlanError, VerificationError
@@ -155,7 +154,10 @@ def _node(row: Mapping[str, Any]) -> NodeInfo:
 def _pack(change: Change) -> dict[str, Any]:
     """Return a change as JSON: arrays as little-endian float32 in base64, with their shapes."""
     arrays = {
-        name: [list(a.shape), base64.b64encode(a.numpy().astype("<f4").tobytes()).decode("ascii")]
+        name: [
+            list(a.shape),
+            base64.b64encode(np.asarray(a).astype("<f4").tobytes()).decode("ascii"),
+        ]
         for name, a in change.arrays.items()
     }
     return {
@@ -170,7 +172,7 @@ def _unpack(packed: Mapping[str, Any]) -> Change:
     arrays = {}
     for name, (shape, text) in packed["arrays"].items():
         raw = np.frombuffer(base64.b64decode(text, validate=True), "<f4")
-        arrays[str(name)] = torch.from_numpy(raw.astype(np.float32).reshape(shape))
+        arrays[str(name)] = raw.astype(np.float32).reshape(shape)
     return Change(
         current_step_name(str(packed["step"])), int(packed["count"]), str(packed["reason"]), arrays
     )

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnxruntime.session import cpu_session
 from qtool.backends.profiles import PROFILES, Profile
-from qtool.core.types import INT8, UINT8, Array, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, UINT8, Array
 from qtool.planning.targets import Target
 
 DEFAULT_PROFILE = "onnxruntime-x64"

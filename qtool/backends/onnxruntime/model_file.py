@@ -39,7 +39,8 @@ from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
-from qtool.core.types import Array, Progress, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array, Progress
 from qtool.planning.targets import TARGETS, Target
 from qtool.verification import Coverage, Exactness, FileCheck
 

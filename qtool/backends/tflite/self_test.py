@@ -27,7 +27,8 @@ from qtool.backends.tflite.engine.call import params_of
 from qtool.backends.tflite.file import Model, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import DataError, KernelError, VerificationError
-from qtool.core.types import Array, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array
 from qtool.verification.self_check import SelfCheck
 
 _CARRIES = "self_test"

@@ -22,7 +22,7 @@ from qtool.backends.tflite.file import Model, Operator, load, to_bytes
 from qtool.core import value_names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError, VerificationError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 @dataclass(frozen=True, eq=False)

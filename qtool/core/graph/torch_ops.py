@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from qtool.core.packed_codes import unpack
+from qtool.core.quant_params import affine_codes, storage_qtype
 from qtool.core.spatial_functions import (
     ADAPTIVE_AVERAGE_POOL,
     ADAPTIVE_MAX_POOL,
@@ -23,7 +24,7 @@ from qtool.core.spatial_functions import (
     MAX_POOL,
     divided_pool,
 )
-from qtool.core.types import UINT8, storage_qtype
+from qtool.core.types import UINT8
 
 _lib = torch.library.Library("qtool", "DEF")
 
@@ -60,7 +61,7 @@ def per_channel(t: Tensor, axis: int | None, rank: int) -> Tensor:
 @operator(fake=lambda x, _, zero_point: torch.empty_like(x, dtype=zero_point.dtype))
 def quantize(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     """QuantizeLinear, per tensor: saturate(rint(x / scale) + zero_point) in zero_point's dtype."""
-    codes = storage_qtype(zero_point.dtype).codes(x, scale, zero_point.to(torch.float32))
+    codes = affine_codes(x, scale, zero_point.to(torch.float32), storage_qtype(zero_point.dtype))
     return codes.to(zero_point.dtype)
 
 
@@ -214,7 +215,7 @@ def range_of_batch(x: Tensor, qmin: int, qmax: int, per_row: bool = False) -> tu
 def dynamic_linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """x @ (codes * scale) + bias, x quantized to uint8 in its own range; codes: int8 [in, out]."""
     x_scale, zero = range_of_batch(x, UINT8.qmin, UINT8.qmax)
-    quantized = UINT8.codes(x, x_scale, zero) - zero
+    quantized = affine_codes(x, x_scale, zero, UINT8) - zero
     sums = quantized.double() @ codes.double()  # integers, exact
     result = sums.to(torch.float32) * (x_scale * scale)
     return result if bias is None else result + bias

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import operator
 from qtool.core.ops.rotary import rotary_embedding
+from qtool.core.quant_params import affine_codes
 from qtool.core.types import INT8
 
 
@@ -51,7 +52,7 @@ def _append(
 ) -> tuple[Tensor, Tensor]:
     """Return the cache with new keys or values at their positions, as stored and as numbers."""
     if step is not None:
-        new = INT8.codes(new, step, step.new_zeros(())).to(torch.int8)
+        new = affine_codes(new, step, step.new_zeros(()), INT8).to(torch.int8)
     index = positions[:, None, :, None].expand(new.shape)
     present = torch.cat([past, torch.zeros_like(new)], 2).scatter(2, index, new)
     return present, present if step is None else present.to(torch.float32) * step

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qtool.core.graph.torch_ops import operator, range_of_batch
+from qtool.core.quant_params import affine_codes
 from qtool.core.types import UINT8
 
 aten = torch.ops.aten
@@ -81,7 +82,7 @@ def _round(x: Tensor) -> Tensor:
     """Round to uint8 in the range of all of x; the gradient is that of the identity."""
     values = x.detach()
     scale, zero = range_of_batch(values, UINT8.qmin, UINT8.qmax)
-    rounded = (UINT8.codes(values, scale, zero) - zero) * scale
+    rounded = (affine_codes(values, scale, zero, UINT8) - zero) * scale
     return x + (rounded - values) if x.requires_grad else rounded
 
 

@@ -17,7 +17,8 @@ from torch import fx
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
-from qtool.core.types import Dynamic, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Dynamic
 from qtool.observers.histogram import Histogram
 from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
 

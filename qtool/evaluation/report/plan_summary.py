@@ -12,7 +12,8 @@ from torch import fx
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.ops import data_inputs, row_of
-from qtool.core.types import QuantParams, Requantized
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Requantized
 from qtool.evaluation.measure.layer_facts import HistogramFacts
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.verification import Coverage

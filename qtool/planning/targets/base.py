@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from qtool.core.schemes import Scheme, When
-from qtool.core.types import INT4, INT8_NARROW, INT32, Observed, QType, QuantParams
+from qtool.core.types import INT4, INT8_NARROW, INT32, Fixed, Observed, QType
 
 INTEGER_SCHEMES = (Scheme(), Scheme(weights=INT4))
 """Schemes of every kernel with int8 weights: 4-bit codes are stored as bytes, too."""
@@ -154,7 +154,7 @@ class Target:
     dynamic_rows: bool = False
     input_block: Callable[[fx.Node, Observed], int | None] = _computes_in_float
     results_in_parts: bool = False
-    fixed_outputs: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
+    fixed_outputs: Mapping[str, tuple[Fixed, ...]] = field(default_factory=dict)
     same_parameters: frozenset[str] = frozenset()
     saturation_limit: int | None = None
     agreement: tuple[str, ...] = ()

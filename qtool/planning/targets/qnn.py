@@ -13,20 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from qtool.core.schemes import Scales
-from qtool.core.types import UINT8, UINT16, QType, QuantParams
+from qtool.core.types import UINT8, UINT16, Fixed
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import INTEGER_SCHEMES, FileForm, KernelRule, Target, Types
 
 _TYPES = tuple(replace(s, activations=a) for a in (UINT8, UINT16) for s in INTEGER_SCHEMES)
 _PER_TENSOR = tuple(replace(s, scales=Scales.TENSOR) for s in _TYPES)
 _BETWEEN = ("concat", "sigmoid", "tanh", "softmax", "gelu", "hard_swish", "elu", "leaky_relu")
-
-
-def _fixed(qtype: QType, scale: float, zero_point: int = 0) -> QuantParams:
-    return QuantParams(qtype, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point))
 
 
 QNN = Target(
@@ -54,8 +48,8 @@ QNN = Target(
     rewrites=("batch_norm_as_conv",),
     file=FileForm(opset=21),
     fixed_outputs={
-        "sigmoid": (_fixed(UINT16, 2.0**-16),),
-        "softmax": (_fixed(UINT8, 2.0**-8), _fixed(UINT16, 2.0**-16)),
-        "tanh": (_fixed(UINT16, 2.0**-15, 2**15),),
+        "sigmoid": (Fixed(UINT16, 2.0**-16),),
+        "softmax": (Fixed(UINT8, 2.0**-8), Fixed(UINT16, 2.0**-16)),
+        "tanh": (Fixed(UINT16, 2.0**-15, 2**15),),
     },
 )

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import torch
 
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import QType
 from qtool.core.weight_pairs import saturating_pairs
 
 _INT16_MAX = 2**15 - 1

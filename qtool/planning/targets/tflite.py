@@ -12,12 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from qtool.core import graph as G
 from qtool.core.schemes import Scheme, When
-from qtool.core.types import INT4, INT8, INT16, QuantParams
+from qtool.core.types import INT4, INT8, INT16, Fixed
 from qtool.core.windows import same_padding
 from qtool.planning.targets import rules
 from qtool.planning.targets.base import (
@@ -30,12 +29,9 @@ from qtool.planning.targets.base import (
 )
 
 
-def _fixed(scale: float, zero_point: int) -> tuple[QuantParams, QuantParams]:
+def _fixed(scale: float, zero_point: int) -> tuple[Fixed, Fixed]:
     """Return the parameters of an output of 8 bits, and those of all of 16 bits."""
-    return (
-        QuantParams(INT8, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero_point)),
-        QuantParams(INT16, torch.tensor(2.0**-15, dtype=torch.float32), torch.tensor(0)),
-    )
+    return Fixed(INT8, scale, zero_point), Fixed(INT16, 2.0**-15)
 
 
 def _planar(node: fx.Node) -> str | None:

@@ -14,7 +14,8 @@ from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, _Rounded, make_trainable
 from qtool.core.data.calibration_samples import CalibrationSamples
-from qtool.core.types import UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT8
 from qtool.planning.recipe import Recipe
 
 FOUR_BITS = [{"op": "conv", "weights": "int4"}]

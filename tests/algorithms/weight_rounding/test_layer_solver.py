@@ -14,7 +14,8 @@ from qtool.algorithms.weight_rounding.layer_step import RowEvidence, Rows
 from qtool.blockwise import layer_moments
 from qtool.blockwise.layer_moments import HOLDOUT_EVERY, InputMoments, LayerMoments
 from qtool.core import graph as G
-from qtool.core.types import INT4, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT4
 from qtool.planning.plan import QuantPlan
 
 OUT, IN = 8, 32

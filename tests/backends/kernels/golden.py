@@ -15,7 +15,8 @@ from torch import Tensor
 from qtool.backends.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1
 from qtool.backends.profiles import PROFILES, Profile
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, INT16, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT16, UINT8
 
 FOLDER = Path(__file__).parents[2] / "golden"
 TYPES = {"int8": INT8, "uint8": UINT8, "int16": INT16}

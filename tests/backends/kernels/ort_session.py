@@ -13,7 +13,8 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import QType
 
 MS = "com.microsoft"
 _FLOAT = TensorProto.FLOAT

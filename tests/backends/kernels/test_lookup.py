@@ -7,6 +7,7 @@ import torch
 
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.core.errors import KernelError
+from qtool.core.quant_params import torch_dtype
 from qtool.core.types import INT8, INT16, UINT8
 from tests.backends.kernels.ort_session import params
 
@@ -16,7 +17,7 @@ from tests.backends.kernels.ort_session import params
 def test_takes_the_entry_of_each_code(qtype, layout):
     codes = all_codes(params(qtype, 1)).reshape(2, 8, 4, 4).contiguous(memory_format=layout)
     kernel = lookup(all_codes(params(qtype, 1)).flip(0), qtype)
-    want = (qtype.qmin + qtype.qmax - codes.long()).to(qtype.torch_dtype)
+    want = (qtype.qmin + qtype.qmax - codes.long()).to(torch_dtype(qtype))
     assert torch.equal(kernel(codes), want)
     assert torch.equal(kernel(codes.transpose(0, 3)), want.transpose(0, 3))
 

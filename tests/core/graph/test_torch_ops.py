@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from qtool.core.graph import torch_ops
 from qtool.core.graph.torch_ops import per_channel
-from qtool.core.types import INT8, UINT8, QType, QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import INT8, UINT8, QType
 
 QUICK = settings(deadline=None, derandomize=True, database=None, max_examples=60)
 
@@ -51,7 +52,7 @@ def test_the_operators_are_the_parameters_own_arithmetic(
 ) -> None:
     zero = torch.tensor(data.draw(st.integers(qtype.qmin, qtype.qmax)))
     params = QuantParams(qtype, torch.tensor(scale), zero)
-    stored = zero.to(qtype.torch_dtype)
+    stored = zero.to(torch_dtype(qtype))
     x = torch.tensor(values)
     codes = torch_ops.quantize(x, params.scale, stored)
     assert torch.equal(codes, params.quantize(x))

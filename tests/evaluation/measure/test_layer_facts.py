@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.core.types import INT8_NARROW, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8_NARROW, UINT8
 from qtool.evaluation.measure.layer_facts import (
     code_limits,
     count_saturated,

@@ -125,7 +125,7 @@ def test_fixed_outputs_are_those_of_the_type() -> None:
     wide, usual = model("everything").plan, captured("activations").plan("qnn")
     assert {p.name for p in wide if isinstance(p.spec, Fixed)} == {"sigmoid", "softmax", "tanh"}
     assert {p.name for p in usual if isinstance(p.spec, Fixed)} == {"softmax"}
-    assert all(p.spec.params.qtype == UINT16 for p in wide if isinstance(p.spec, Fixed))
+    assert all(p.spec.qtype == UINT16 for p in wide if isinstance(p.spec, Fixed))
 
 
 def test_16_bits_are_nearer_to_the_float_model() -> None:

@@ -15,7 +15,8 @@ from qtool import observers
 from qtool.api.conversion import quantize
 from qtool.backends.onnxruntime.verification.qdq_structure import Expected, check_structure
 from qtool.core.errors import VerificationError
-from qtool.core.types import INT8_NARROW, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8_NARROW, UINT8
 from qtool.core.weight_pairs import is_depthwise
 from qtool.planning.plan import Execution
 from qtool.planning.targets.saturation import (

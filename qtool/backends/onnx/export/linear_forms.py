@@ -19,8 +19,9 @@ from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import recurrent, row_of
 from qtool.core.packed_codes import pack
+from qtool.core.quant_params import QuantParams, torch_dtype
 from qtool.core.schemes import channel_block
-from qtool.core.types import INT8, INT8_NARROW, QuantParams
+from qtool.core.types import INT8, INT8_NARROW
 from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
@@ -165,7 +166,7 @@ def _write_codes(
     module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
 ) -> list[fx.Node | None]:
     """Store codes [in, out], scale and zero point per output."""
-    zero = params.zero_point.cpu().to(params.qtype.torch_dtype)
+    zero = params.zero_point.cpu().to(torch_dtype(params.qtype))
     return [
         G.add_tensor(module, head, codes.t().contiguous(), value_names.codes(point)),
         G.add_tensor(module, head, params.scale.cpu(), value_names.scale(point)),

@@ -21,7 +21,8 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
 from qtool.core.ops import Op, row_of
-from qtool.core.types import QuantParams, SharedWith
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import SharedWith
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
@@ -53,7 +54,7 @@ class _Lowering:
         key = (root, params.scale.numpy().tobytes())
         if key not in self.scales:
             head = next(iter(anchor.graph.nodes))
-            zero = params.zero_point.to(params.qtype.torch_dtype)
+            zero = params.zero_point.to(torch_dtype(params.qtype))
             self.scales[key] = (
                 G.add_tensor(self.module, head, params.scale, value_names.scale(point)),
                 G.add_tensor(self.module, head, zero, value_names.zero_point(point)),

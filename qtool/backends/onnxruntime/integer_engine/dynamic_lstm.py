@@ -13,7 +13,8 @@ from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, inpu
 from qtool.backends.onnxruntime.integer_engine.node_forms import BoundKernel, NodeForm, RandomInput
 from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
 from qtool.backends.profiles import Profile
-from qtool.core.types import INT8, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, UINT8
 
 _W, _R, _B, _LENGTHS, _H, _C, _PEEPHOLES, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO = range(1, 12)
 _STORED = (_W, _R, _B, _W_SCALE, _W_ZERO, _R_SCALE, _R_ZERO)

@@ -29,8 +29,9 @@ from qtool.backends.onnxruntime.integer_engine.node_forms import (
 )
 from qtool.backends.profiles import Profile
 from qtool.core.packed_codes import unpack
+from qtool.core.quant_params import QuantParams
 from qtool.core.schemes import KERNEL_BLOCKS
-from qtool.core.types import INT8, UINT8, QType, QuantParams
+from qtool.core.types import INT8, UINT8, QType
 
 _MICROSOFT = "com.microsoft"
 _ON_CODES = 4  # accuracy_level at which inputs are rounded to int8

@@ -24,7 +24,8 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
     Operator,
 )
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 
 _CLAMPS = ("Relu", "Clip")
 
@@ -83,7 +84,7 @@ def match_operator(graph: QdqGraph, node: ir.Node) -> IntegerOperator | None:
     out = graph.params(quantizer)
     if not _computes_on(graph, quantizer.outputs[0], out):
         return None
-    types = {c.params.qtype.torch_dtype for c in inputs} | {out.qtype.torch_dtype}
+    types = {c.params.qtype.dtype for c in inputs} | {out.qtype.dtype}
     if not operator.fits(inputs[0].params, out) or (
         not graph.signed and len(types) > 1 and not operator.mixed_types
     ):

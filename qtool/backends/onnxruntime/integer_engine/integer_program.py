@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qtool.core.errors import DataError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ class Program:
         return values
 
     def _dtype(self, name: str) -> torch.dtype:
-        return self.params[name].qtype.torch_dtype
+        return torch_dtype(self.params[name].qtype)
 
     def _last_use(self) -> dict[int, list[str]]:
         """Return instruction index -> tensors to free after it."""

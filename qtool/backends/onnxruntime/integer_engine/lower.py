@@ -37,7 +37,8 @@ from qtool.backends.profiles import Profile
 from qtool.backends.profiles import profile as profile_of
 from qtool.core import value_names
 from qtool.core.errors import KernelError
-from qtool.core.types import Array, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array
 
 _ON_CODES = ("QLinear", "QGemm")  # prefixes of operators in QOperator format
 

@@ -15,7 +15,8 @@ from qtool.backends.onnx.reading import array_of, attributes_of, input_at
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
-from qtool.core.types import INT32, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT32
 from qtool.core.windows import last_pad, spans
 
 

@@ -11,7 +11,8 @@ import torch
 
 from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at, is_constant
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, INT32, UINT8, Array, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT32, UINT8, Array, QType
 
 _QTYPES: Mapping[str, QType] = {"uint8": UINT8, "int8": INT8, "int32": INT32}
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from qtool.backends.kernels import accumulate
 from qtool.backends.kernels.params import spatial
 from qtool.backends.kernels.windows import pad_spatial, window_taps
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 from qtool.core.weight_pairs import consecutive_pairs, excess
 
 _LOWEST, _HIGHEST = -(2**15), 2**15 - 1

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import per_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
 
 
 def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:
@@ -18,7 +18,7 @@ def scalar32(params: QuantParams, what: str) -> tuple[Tensor, int]:
 
 def check_byte(params: QuantParams, what: str) -> None:
     """Raise KernelError for types without integer kernel (16 bits run in float)."""
-    if params.qtype.torch_dtype not in (torch.uint8, torch.int8):
+    if torch_dtype(params.qtype) not in (torch.uint8, torch.int8):
         raise KernelError(
             f"{what} is {params.qtype}; ONNX Runtime has integer kernels for uint8 and int8 only"
         )
@@ -30,7 +30,7 @@ def saturate(x: Tensor, params: QuantParams) -> Tensor:
     By way of int32: torch converts float to uint8 element by element, both other steps vectorised.
     """
     clamped = x.clamp_(params.qtype.qmin, params.qtype.qmax)
-    return clamped.to(torch.int32).to(params.qtype.torch_dtype)
+    return clamped.to(torch.int32).to(torch_dtype(params.qtype))
 
 
 def to_codes(x: Tensor, params: QuantParams) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.accumulate import Accumulate, linear_accumulator
 from qtool.backends.kernels.params import Kernel
-from qtool.core.types import UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT8
 
 
 def dynamic_quantize() -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from qtool.backends.onnxruntime.kernels.common import (
 )
 from qtool.backends.onnxruntime.kernels.quantize import requantize
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
@@ -102,7 +102,7 @@ def mul(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:
 def concat(inputs: Sequence[QuantParams], out: QuantParams, *, axis: int) -> Kernel:
     """Concatenation; inputs whose parameters differ from the output's go through a table."""
     per_input = [_copy if same_params(p, out) else requantize(p, out) for p in inputs]
-    if any(p.qtype.torch_dtype != out.qtype.torch_dtype for p in inputs):
+    if any(p.qtype.dtype != out.qtype.dtype for p in inputs):
         raise KernelError("QLinearConcat needs inputs and output of one type")
 
     def kernel(*codes: Tensor) -> Tensor:

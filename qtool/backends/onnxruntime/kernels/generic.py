@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, operands
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 

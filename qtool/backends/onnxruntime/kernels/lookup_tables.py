@@ -20,7 +20,7 @@ from qtool.backends.onnxruntime.kernels import functions
 from qtool.backends.onnxruntime.kernels.common import check_byte, to_codes, to_float
 from qtool.backends.onnxruntime.kernels.functions import MultiplyAdd, multiply_then_add
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 def _bind(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:

@@ -16,7 +16,7 @@ from qtool.backends.kernels.lookup import all_codes
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels import generic
 from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, operands, pair_table
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 _LOWEST_RATIO, _RATIO_LIMIT = 2.0**-14, 2.0**8
 _BITS = 22  # of the larger multiplier

@@ -22,8 +22,8 @@ from qtool.backends.onnxruntime.kernels.common import (
     to_float,
 )
 from qtool.core.errors import KernelError
+from qtool.core.quant_params import QuantParams
 from qtool.core.spatial_functions import MAX_POOL
-from qtool.core.types import QuantParams
 
 
 def average_pool(

@@ -10,7 +10,7 @@ from torch import Tensor
 from qtool.backends.kernels.lookup import all_codes, lookup
 from qtool.backends.kernels.params import Kernel, per_tensor
 from qtool.backends.onnxruntime.kernels.common import check_byte, to_codes, to_float
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 def quantize(out: QuantParams) -> Kernel:

@@ -18,7 +18,7 @@ from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.dynamic import dynamic_matmul
 from qtool.backends.onnxruntime.kernels.functions import logistic, tanh
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,8 @@ from torch import Tensor
 from qtool.backends.kernels.params import channel_scales
 from qtool.backends.kernels.products import ToCodes
 from qtool.backends.onnxruntime.kernels.common import check_byte, saturate, scalar32
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 
 
 def scale_sums(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel, f32
 from qtool.backends.onnxruntime.kernels.common import check_byte, scalar32
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _RESERVED = 5.0  # nats of headroom the runtime leaves in the sum

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.onnxruntime.kernels.elementwise import by_pairs, first_repeats, operands
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 
 def add(a: QuantParams, b: QuantParams, out: QuantParams) -> Kernel:

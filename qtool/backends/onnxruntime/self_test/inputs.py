@@ -13,7 +13,8 @@ from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.self_test.input_generator import generate
 from qtool.core.errors import DataError, VerificationError
-from qtool.core.types import Array, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Array
 
 SAMPLES, _MORE_SAMPLES = 4, 16
 _SMALL = 1 << 27  # MACs of a sample

@@ -13,7 +13,8 @@ from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor
 from qtool.backends.tflite.file.model import ABSENT
 from qtool.backends.tflite.file.schema import ACTIVATIONS
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, INT16, INT32, UINT8, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT16, INT32, UINT8, Bounds
 
 _QTYPES = {"int8": INT8, "uint8": UINT8, "int16": INT16, "int32": INT32}
 _PAD_SAME = 0

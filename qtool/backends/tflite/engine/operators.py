@@ -13,7 +13,7 @@ import torch
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.tflite.engine.call import Call, params_of
 from qtool.core.errors import KernelError
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 Bind = Callable[[Call], Kernel]
 

@@ -25,7 +25,8 @@ from qtool.core.errors import ExportError
 from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.graph.file_parts import part_kind
 from qtool.core.ops import Role, row_of
-from qtool.core.types import Bounds, QuantParams, storage_qtype
+from qtool.core.quant_params import QuantParams, storage_qtype
+from qtool.core.types import Bounds
 from qtool.planning.plan import Execution
 
 aten = torch.ops.aten

@@ -18,7 +18,8 @@ from qtool.backends.tflite.export.values import Codes, Order, Stored, Value, ide
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.backends.tflite.kernels.lookup_tables import logistic_output
 from qtool.core import graph as G
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 
 
 def aligned(
@@ -167,7 +168,7 @@ def requantized(writer: Writer, x: Value, out: QuantParams, title: str) -> Value
     if equal(x.params, out):
         return x
     new = replace(writer.tensor(title, x.sizes, x.dynamic, x.order, out), columns=x.columns)
-    other = x.params.qtype.torch_dtype != out.qtype.torch_dtype  # ADD has one type
+    other = x.params.qtype.dtype != out.qtype.dtype  # ADD has one type
     if other or float(x.params.scale) / float(out.scale) >= _ROUNDS_TWICE:
         return writer.emit("QUANTIZE", [x], new, 2)
     code = np.array([int(x.params.zero_point)], x.params.qtype.numpy_dtype)
@@ -177,7 +178,7 @@ def requantized(writer: Writer, x: Value, out: QuantParams, title: str) -> Value
 
 def equal(a: QuantParams, b: QuantParams) -> bool:
     """Return whether codes of both mean the same."""
-    same = a.qtype.torch_dtype == b.qtype.torch_dtype and a.scale.shape == b.scale.shape
+    same = a.qtype.dtype == b.qtype.dtype and a.scale.shape == b.scale.shape
     return same and bool((a.scale == b.scale).all()) and bool((a.zero_point == b.zero_point).all())
 
 

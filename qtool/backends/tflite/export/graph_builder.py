@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.tflite.file import Operator, Quantization, Tensor
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 _WITH_INT16: Mapping[str, int] = {
     **dict.fromkeys(("LEAKY_RELU", "QUANTIZE"), 2),

@@ -16,7 +16,8 @@ from qtool.backends.tflite.export.values import Codes, Order, Stored, Value, cha
 from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 from qtool.core.windows import last_pad, overhang, same_padding, spans, window_count
 
 SAME, VALID = 0, 1

@@ -24,7 +24,8 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.graph import torch_ops
-from qtool.core.types import INT8, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, Bounds
 from qtool.planning.plan import QuantPlan
 from qtool.planning.result_parts import fine_params, number_of_parts
 

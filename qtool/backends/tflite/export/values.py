@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 _PRIME = 10007  # no size of a network is a multiple
 

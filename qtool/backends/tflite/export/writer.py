@@ -17,7 +17,8 @@ from qtool.backends.tflite.export.values import Cache, Order, Parts, Stored, Val
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 from qtool.planning.plan import QuantPlan
 
 DTYPES: Mapping[torch.dtype, str] = {

@@ -23,7 +23,8 @@ from qtool.backends.kernels.params import (
 )
 from qtool.backends.tflite.kernels.bounds import finish, in_and_out, quantize_real
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT16, Bounds
 
 _RELU_0_TO_1: Bounds = (0.0, 1.0)
 

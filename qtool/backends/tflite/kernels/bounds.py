@@ -8,7 +8,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, f32, per_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import Bounds
 
 _FUSABLE = (NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1)
 
@@ -59,11 +60,11 @@ def in_and_out(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int
     Raises:
         KernelError: they have two types, or one has a scale per channel.
     """
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+    if x.qtype.dtype != out.qtype.dtype:
         raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
     return (*per_tensor(x, "input"), *per_tensor(out, "output"))
 
 
 def finish(x: Tensor, out: QuantParams, limits: tuple[int, int]) -> Tensor:
     """Return min(highest, max(lowest, x)) as output codes, also if lowest > highest."""
-    return x.clamp(min=limits[0]).clamp(max=limits[1]).to(out.qtype.torch_dtype)
+    return x.clamp(min=limits[0]).clamp(max=limits[1]).to(torch_dtype(out.qtype))

@@ -15,7 +15,8 @@ from qtool.backends.kernels.params import Kernel, f32, is_int16, per_tensor, sam
 from qtool.backends.tflite.kernels.quantize import requantize as requantize_binder
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT8
 
 
 def concat(
@@ -46,14 +47,14 @@ def concat(
 
 
 def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
-    if x.qtype.torch_dtype != out.qtype.torch_dtype:
+    if x.qtype.dtype != out.qtype.dtype:
         raise KernelError(f"cannot concatenate {x.qtype} into {out.qtype}; use one type")
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
     if is_int16(out.qtype) and any(zeros):
         raise KernelError("int16 CONCATENATION needs zero points of 0; quantize symmetrically")
     if same_params(x, out):
         return _copy
-    if out.qtype.torch_dtype == UINT8.torch_dtype:
+    if out.qtype.dtype == UINT8.dtype:
         return _rescale_uint8(x, out)
     if requantize:
         return requantize_binder(x, out)

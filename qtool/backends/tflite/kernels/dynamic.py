@@ -15,7 +15,8 @@ from torch import Tensor
 
 from qtool.backends.kernels.params import Kernel, channel_scales
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
-from qtool.core.types import INT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8
 
 _BLOCK = 8  # elements
 

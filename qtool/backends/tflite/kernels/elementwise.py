@@ -16,7 +16,8 @@ from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, is_int16, operands
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT16, Bounds
 
 _LEFT_SHIFT = {8: 20, 16: 15}  # bits of headroom before the codes are rescaled
 

@@ -22,7 +22,8 @@ from qtool.backends.tflite.kernels.bounds import in_and_out
 from qtool.backends.tflite.kernels.elementwise import checked_log2
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import QType
 
 # The int16 table holds sigmoid(i / 24) * 2**16, rounded, one higher at these places.
 _ONE_HIGHER = (
@@ -99,7 +100,7 @@ def _table(x: QuantParams, out: QuantParams, function: Callable[[Tensor], Tensor
     values = function(centred.to(torch.float32) * scale_in)
     rounded = round_half_away_tensor(values * f32(1 / scale_out)).to(torch.float32) + zero_out
     codes = rounded.to(torch.float64).clamp(out.qtype.qmin, out.qtype.qmax)
-    return lookup(codes.to(out.qtype.torch_dtype), x.qtype)
+    return lookup(codes.to(torch_dtype(out.qtype)), x.qtype)
 
 
 def _interpolated(x: QuantParams, out: QuantParams, *, tanh: bool) -> Kernel:

@@ -24,7 +24,8 @@ from qtool.backends.tflite.kernels.softmax import (
     newton_reciprocal,
 )
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8
 
 LEAST_SCALE = 2.0**-28
 """Of the input; below, the runtime shifts by a negative number of bits."""

@@ -18,7 +18,7 @@ from qtool.backends.kernels.params import Kernel, f32, per_tensor
 from qtool.backends.tflite.kernels.bounds import finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.backends.tflite.kernels.scaling import scale_by_channel
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 _BLOCK = 8  # elements, or channels
 

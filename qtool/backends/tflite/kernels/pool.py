@@ -16,7 +16,8 @@ from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import NO_BOUNDS, Kernel, spatial
 from qtool.backends.kernels.windows import pad_spatial, window_counts, window_sum, window_taps
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish, in_and_out
-from qtool.core.types import Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import Bounds
 
 
 def average_pool(

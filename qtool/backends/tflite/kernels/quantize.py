@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import Kernel, per_tensor
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
 
 
 def round_half_away_tensor(x: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def quantize(out: QuantParams) -> Kernel:
 
     def kernel(x: Tensor) -> Tensor:
         codes = round_half_away_tensor(x.to(torch.float32) / divisor) + zero
-        return codes.clamp(qtype.qmin, qtype.qmax).to(qtype.torch_dtype)
+        return codes.clamp(qtype.qmin, qtype.qmax).to(torch_dtype(qtype))
 
     return kernel
 
@@ -49,7 +49,7 @@ def requantize(x: QuantParams, out: QuantParams) -> Kernel:
 
     def kernel(codes: Tensor) -> Tensor:
         scaled = fp.multiply_by_quantized_multiplier(codes.to(torch.int64) - zero_in, by)
-        return (scaled + zero_out).clamp(qtype.qmin, qtype.qmax).to(qtype.torch_dtype)
+        return (scaled + zero_out).clamp(qtype.qmin, qtype.qmax).to(torch_dtype(qtype))
 
     return kernel
 

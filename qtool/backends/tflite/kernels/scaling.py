@@ -26,7 +26,8 @@ from qtool.backends.kernels.products import ToCodes
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, Bounds
 
 Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
 """Sums [N, O, *out] and a multiplier per channel -> rounded products."""
@@ -131,5 +132,5 @@ def _is_wide(params: QuantParams) -> bool:
 
 
 def _check_int8(params: QuantParams) -> None:
-    if params.qtype.torch_dtype != INT8.torch_dtype:
+    if params.qtype.dtype != INT8.dtype:
         raise KernelError(f"this TFLite kernel takes int8 here, not {params.qtype}")

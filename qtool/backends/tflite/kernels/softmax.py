@@ -19,7 +19,8 @@ from qtool.backends.kernels.params import Kernel, f32, is_int16
 from qtool.backends.tflite.kernels.bounds import in_and_out
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
-from qtool.core.types import INT16, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.types import INT16, UINT8
 
 _ONE = 2**31 - 1
 _EXP_MINUS_EIGHTH = 1895147668  # exp(-1/8) in Q0.31
@@ -58,7 +59,7 @@ def softmax(
     wide = is_int16(x.qtype)
     expected_scale = 1 / 32768 if wide else 1 / 256
     expected_zero = 0 if wide else x.qtype.qmin
-    checked = x.qtype.torch_dtype != UINT8.torch_dtype  # the runtime does not check uint8
+    checked = x.qtype.dtype != UINT8.dtype  # the runtime does not check uint8
     off = abs(scale_out - expected_scale) > f32(0.001 * expected_scale)
     if checked and (zero_out != expected_zero or off or (wide and zero_in != 0)):
         raise KernelError(
@@ -72,7 +73,7 @@ def softmax(
         result = rows(last - last.amax(-1, keepdim=True))
         if not wide:
             result = (result + out.qtype.qmin).clamp(out.qtype.qmin, out.qtype.qmax)
-        return result.movedim(-1, axis).to(out.qtype.torch_dtype)
+        return result.movedim(-1, axis).to(torch_dtype(out.qtype))
 
     return kernel
 

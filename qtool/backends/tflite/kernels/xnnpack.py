@@ -28,7 +28,8 @@ from qtool.backends.kernels.params import (
 from qtool.backends.kernels.products import ToCodes
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
-from qtool.core.types import INT8, Bounds, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, Bounds
 
 _SUM_BITS, _REQUANTIZE_BITS = 20, 8
 
@@ -152,5 +153,5 @@ def quantize(out: QuantParams) -> Kernel:
 
 def _check(*params: QuantParams) -> None:
     for each in params:
-        if each.qtype.torch_dtype != INT8.torch_dtype:
+        if each.qtype.dtype != INT8.dtype:
             raise KernelError(f"XNNPACK's kernels take int8 here, not {each.qtype}")

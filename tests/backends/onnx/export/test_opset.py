@@ -15,7 +15,8 @@ from qtool.backends.onnx.export.torch_exporter import translate
 from qtool.backends.onnx.operators import writers
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.graph import torch_ops
-from qtool.core.types import UINT16, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT16
 
 PARAMS = QuantParams(UINT16, torch.tensor(0.001), torch.tensor(30_000))
 

@@ -19,7 +19,8 @@ from qtool.backends.onnxruntime.integer_engine.operators import (
 )
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.errors import KernelError
-from qtool.core.types import UINT8, QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import UINT8, QType
 
 SHAPE = (3, 4, 7, 6)
 WEIGHTS = {"Conv": (5, 4, 3, 3), "Gemm": (4, 5), "MatMul": (4, 5)}

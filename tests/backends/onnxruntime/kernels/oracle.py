@@ -10,7 +10,8 @@ import torch
 
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.profiles import profile
-from qtool.core.types import QType, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import QType
 from tests.backends.kernels.ort_session import params
 
 PROFILE = machine_profile()

@@ -11,7 +11,8 @@ import torch
 
 from qtool.backends.onnxruntime.kernels import avx2
 from qtool.backends.profiles import profile
-from qtool.core.types import INT8, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import params
 
 RNG = np.random.default_rng(3)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from onnx import TensorProto
 
-from qtool.core.types import INT8, INT32, UINT8, QuantParams
+from qtool.core.quant_params import QuantParams
+from qtool.core.types import INT8, INT32, UINT8
 from tests.backends.kernels.ort_session import Model, params
 from tests.backends.onnxruntime.kernels.oracle import BIND, Draw, tensor
 

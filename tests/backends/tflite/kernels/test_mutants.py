@@ -17,6 +17,7 @@ from qtool.backends.tflite.kernels import (
     quantize,
     scaling,
 )
+from qtool.core.quant_params import torch_dtype
 from tests.backends.kernels.golden import mismatches
 
 REFERENCE = PROFILES["tflite"].binders
@@ -138,7 +139,7 @@ def zero_point_inside_quantize(out):
 
     def kernel(x):
         codes = quantize.round_half_away_tensor(x / torch.tensor(scale) + zero)
-        return codes.clamp(out.qtype.qmin, out.qtype.qmax).to(out.qtype.torch_dtype)
+        return codes.clamp(out.qtype.qmin, out.qtype.qmax).to(torch_dtype(out.qtype))
 
     return kernel
 
