@@ -25,8 +25,9 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, DataError
-from qtool.core.graph.process_lock import exclusive, relaxed_gc
+from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.process_lock import relaxed_gc
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
 from qtool.frontends.captured_model import (

@@ -22,7 +22,7 @@ from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
-from qtool.core.graph.random_inputs import is_cache, random_inputs
+from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch

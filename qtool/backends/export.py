@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from qtool.core.data import Batch
 from qtool.core.types import Array
+from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Exactness, Parity, Portability
-from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.size_check import SizeCheck
 
 

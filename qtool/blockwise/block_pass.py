@@ -25,7 +25,7 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
 from qtool.blockwise.stored_data import StoredBatch
-from qtool.core.graph.process_lock import trim_memory
+from qtool.core.process_lock import trim_memory
 from qtool.distributed import Ranks
 from qtool.verification.output_errors import OutputErrors
 

@@ -37,10 +37,11 @@ from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
 from qtool.core.graph.cut import cut
-from qtool.core.graph.process_lock import exclusive, trim_memory
+from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.split_layers import split
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.process_lock import trim_memory
 from qtool.core.progress import track
 from qtool.core.summary import Result, Summary, group_names
 from qtool.core.types import Change

@@ -24,9 +24,9 @@ from qtool import observers
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
-from qtool.core.graph import Input
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
+from qtool.core.random_inputs import Input
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe

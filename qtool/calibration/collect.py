@@ -26,8 +26,8 @@ from qtool.core.data.sample_roles import is_estimate
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs
-from qtool.core.graph.process_lock import PROCESS_LOCK
 from qtool.core.log import log_warning
+from qtool.core.process_lock import PROCESS_LOCK
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
 from qtool.observers import Histogram, Statistic

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from qtool.core.graph import Input
+from qtool.core.random_inputs import Input
 
 FEW_SAMPLES = 32
 """Below this number of samples there is a warning."""

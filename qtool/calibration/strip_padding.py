@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from qtool.core.data import MASK, Batch
-from qtool.core.graph import FloatGraph, Input
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+from qtool.core.random_inputs import Input
+from qtool.core.value_names import MASK
 
 SHORTEST = 2  # tokens; torch.export specializes a size of 1
 

@@ -18,11 +18,13 @@ from qtool.core.graph import FloatGraph
 from qtool.core.types import Array, Dynamic
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
-from qtool.verification import Fidelity, compare_outputs, costliest_layers, narrow_inputs
-from qtool.verification.fake_quantized import FakeQuantized
+from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
+from qtool.simulation.fake_quantized import FakeQuantized
+from qtool.simulation.graph_padding import padding_of
+from qtool.simulation.heavy_tails import heavy_tails
+from qtool.simulation.near_zero_divisions import near_zero_divisions
+from qtool.verification import Fidelity, compare_outputs
 from qtool.verification.fidelity import without_caches
-from qtool.verification.heavy_tails import heavy_tails
-from qtool.verification.near_zero_divisions import near_zero_divisions
 from qtool.verification.output_agreement import (
     OutputAgreement,
     OutputShare,
@@ -39,7 +41,6 @@ from qtool.verification.output_errors import (
     Reach,
     estimate_outputs,
 )
-from qtool.verification.strip_padding import Padding
 
 COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme
@@ -63,7 +64,7 @@ def measure_fidelity(
     """
     coded = model.run(sample) if outputs is None else outputs
     real = model.run_float(sample)
-    padding, inputs = Padding.of_graph(model.graph), sample.arrays()
+    padding, inputs = padding_of(model.graph), sample.arrays()
     pair = (padding.strip(inputs, o) for o in (real, coded))
     fidelity = compare_outputs(sample.size, model.graph.outputs, *pair)
     fidelity = replace(fidelity, estimate=estimate)
@@ -167,7 +168,7 @@ def measure_estimate(
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
     # the simulation may not take a single sample, and a file of a fixed batch does not
     apart = dynamic and file is not None and model.graph.batches_are_samples
-    padding, names = Padding.of_graph(model.graph), model.graph.outputs
+    padding, names = padding_of(model.graph), model.graph.outputs
     together = list[OutputErrors]()
     parts, reasons, clipped, left = [], list[Array](), [], COMPARED
     compared = list[tuple[Sequence[Array], Sequence[Array]]]()

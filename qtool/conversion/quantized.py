@@ -34,18 +34,19 @@ from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import VerificationError
+from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import state_hash, weights_digest
-from qtool.core.graph.process_lock import exclusive, relaxed_gc
 from qtool.core.in_process import InProcess
 from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.process_lock import relaxed_gc
 from qtool.core.summary import Summary
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target
+from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification, planned_coverage
-from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.output_errors import CALIBRATION
 
 if TYPE_CHECKING:

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+MASK = "attention_mask"
+"""The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
+
 NODE_NAME = "qtool_name"
 """The key of a graph node's readable name in its meta."""
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qtool.backends.session import Session
-from qtool.core.data import MASK
 from qtool.core.types import Array
+from qtool.core.value_names import MASK
 
 POSITIONS, CACHE, LOGITS = "position_ids", "past", "logits"
 """Names of inputs and outputs in the files of transformers; those of a cache begin with CACHE."""

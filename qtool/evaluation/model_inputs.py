@@ -12,13 +12,13 @@ import torch
 
 from qtool.backends.session import FLOATS, Session
 from qtool.backends.table import open_file, open_model
+from qtool.core import random_inputs as generated
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
-from qtool.core.graph import Input
-from qtool.core.graph import random_inputs as generated
+from qtool.core.random_inputs import Input
 from qtool.core.summary import group_names
 from qtool.core.types import Array
 

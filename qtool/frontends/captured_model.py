@@ -23,11 +23,11 @@ from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError, describe
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
+from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.graph.float_graph import MIN_SAMPLES
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
-from qtool.core.graph.process_lock import exclusive
 from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths

@@ -13,9 +13,9 @@ from torch import nn
 
 from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import CaptureError
-from qtool.core.graph.process_lock import silence_logging
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.torch.exported_program import first_line
 
 State = Mapping[str, torch.Tensor]

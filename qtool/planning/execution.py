@@ -13,10 +13,7 @@ from qtool.core.ops import macs, row_of
 from qtool.core.schemes import When
 from qtool.planning import weight_only
 from qtool.planning.node_decisions import NodeDecisions
-from qtool.planning.plan import Decision, Execution, Point
-
-RESULT = "result"
-"""The operator name of one of several results of a node."""
+from qtool.planning.plan import RESULT, Decision, Execution, Point
 
 BY_RECIPE = "left in float by the recipe"
 """The beginning of the reason of nodes that a recipe excepts."""

@@ -23,6 +23,9 @@ from qtool.core.types import (
 )
 from qtool.planning.recipe import Recipe
 
+RESULT = "result"
+"""The operator name of one of several results of a node."""
+
 
 class Kind(Enum):
     """What a point quantizes."""

@@ -26,10 +26,10 @@ from qtool.core.schemes import Scheme, When
 from qtool.core.summary import group_names
 from qtool.core.types import ObserverSpec
 from qtool.planning import weight_only
-from qtool.planning.execution import BY_RECIPE, RESULT, gives_floats, operator_name, plan_decisions
+from qtool.planning.execution import BY_RECIPE, gives_floats, operator_name, plan_decisions
 from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.placement import place_points
-from qtool.planning.plan import QuantPlan
+from qtool.planning.plan import RESULT, QuantPlan
 from qtool.planning.recipe import INPUT, Choice, Recipe
 from qtool.planning.sharing import share_parameters
 from qtool.planning.targets import Target, rules

@@ -1,9 +1,9 @@
 """Verification of exported files of any format: results, and comparisons with the plan.
 
-What opens and runs the files of one runtime is in the folder of its backend.
+What opens and runs the files of one runtime is in the folder of its backend; what needs the
+fake-quantized model is in `qtool.simulation`.
 """
 
-from qtool.verification.costly_layers import costliest_layers, narrow_inputs
 from qtool.verification.coverage import AuditRow, Coverage, planned_coverage
 from qtool.verification.exactness import Exactness
 from qtool.verification.fidelity import Fidelity, compare_outputs
@@ -25,7 +25,5 @@ __all__ = [
     "SelfCheck",
     "Verification",
     "compare_outputs",
-    "costliest_layers",
-    "narrow_inputs",
     "planned_coverage",
 ]

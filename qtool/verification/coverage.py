@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qtool.core import formats
-from qtool.core.ops.operator_kinds import is_move
+from qtool.core.operator_kinds import is_move
 from qtool.core.records import JsonRecord
-from qtool.planning.execution import RESULT
-from qtool.planning.plan import Decision, Execution, QuantPlan
+from qtool.planning.plan import RESULT, Decision, Execution, QuantPlan
 
 _PLANNED = "as planned for"
 _POOL = "max_pool"

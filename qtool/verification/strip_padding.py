@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core import graph as G
-from qtool.core.data import MASK
-from qtool.core.graph import FloatGraph
 from qtool.core.types import Array
+from qtool.core.value_names import MASK
 
 Sizes = Sequence[int | str]
 """The shape of a tensor, with names for dynamic sizes."""
@@ -37,18 +35,11 @@ class Padding:
     def of_session(cls, session: Any) -> Padding:
         """Return the token axes of a file, given its session."""
         inputs = {i.name: i.shape for i in session.inputs}
-        return cls._of(inputs, [o.shape for o in session.outputs])
+        return cls.of(inputs, [o.shape for o in session.outputs])
 
     @classmethod
-    def of_graph(cls, graph: FloatGraph) -> Padding:
-        """Return the token axes of a graph."""
-        nodes = G.output_nodes(graph.graph)
-        sizes = [[s if isinstance(s, int) else str(s) for s in G.shape(n)] for n in nodes]
-        shapes = [[graph.dims.get(str(s), s) for s in each] for each in sizes]
-        return cls._of({i.name: i.shape for i in graph.inputs}, shapes)
-
-    @classmethod
-    def _of(cls, inputs: Mapping[str, Sizes], shapes: Sequence[Sizes]) -> Padding:
+    def of(cls, inputs: Mapping[str, Sizes], shapes: Sequence[Sizes]) -> Padding:
+        """Return the token axes of a model, given the shapes of its inputs and outputs."""
         mask = inputs.get(MASK, ())
         if len(mask) != 2:
             return cls(None, tuple(() for _ in shapes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from qtool.calibration.data_warnings import DataWarnings
-from qtool.core.graph import Input
+from qtool.core.random_inputs import Input
 
 INPUTS = (Input("x", "float32", ("batch", 4)), Input("ids", "int64", ("batch", 4)))
 

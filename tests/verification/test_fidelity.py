@@ -13,7 +13,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.graph import clone
-from qtool.verification import costliest_layers
+from qtool.simulation.costly_layers import costliest_layers
 from qtool.verification.fidelity import (
     Fidelity,
     OutputSqnr,

@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from qtool.backends.onnx.mac_counts import CONTRIB, onnx_macs
 from qtool.backends.onnx.nested_graphs import inner_graphs, read_names
 from qtool.backends.onnx.result_types import Types, constant_results, inferred_types, runtime_types
-from qtool.core.ops.mac_counts import Sizes
+from qtool.core.mac_formulas import Sizes
 from qtool.core.types import Array
 
 Constants = Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""Multiply-accumulates of nodes in ONNX files of any tool, with the formulas of `mac_counts`.
+"""Multiply-accumulates of nodes in ONNX files of any tool, with the formulas of `mac_formulas`.
 
 Operators with subgraphs are counted in `qtool.backends.onnx.graph_macs`.
 """
@@ -11,8 +11,8 @@ from math import prod
 from typing import Any
 
 from qtool.backends.onnx.operator_rows import ON_CODES
-from qtool.core.ops import mac_counts
-from qtool.core.ops.mac_counts import Sizes
+from qtool.core import mac_formulas
+from qtool.core.mac_formulas import Sizes
 
 Inputs = Sequence[Sizes | None]
 Attributes = Mapping[str, Any]
@@ -48,11 +48,11 @@ def _counted(kind: str) -> bool:
 
 
 def _layer(weight: int) -> _Count:
-    return lambda inputs, result, _: mac_counts.of_layer(_known(result), _known(inputs[weight]))
+    return lambda inputs, result, _: mac_formulas.of_layer(_known(result), _known(inputs[weight]))
 
 
 def _transposed(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
-    return mac_counts.of_transposed(_known(inputs[0]), _known(inputs[1]))
+    return mac_formulas.of_transposed(_known(inputs[0]), _known(inputs[1]))
 
 
 def _product(weight: int) -> _Count:
@@ -63,7 +63,7 @@ def _product(weight: int) -> _Count:
         second = _known(inputs[weight])
         if attributes.get("transB", 0):
             second = (*second[:-2], second[-1], second[-2])
-        return mac_counts.of_product(result or [*_rows(inputs[0]), second[-1]], second)
+        return mac_formulas.of_product(result or [*_rows(inputs[0]), second[-1]], second)
 
     return of
 
@@ -71,16 +71,16 @@ def _product(weight: int) -> _Count:
 def _in_bits(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
     """MACs of MatMulNBits, whose weight has N rows and K columns."""
     second = (attributes["K"], attributes["N"])
-    return mac_counts.of_product([*_rows(inputs[0]), second[1]], second)
+    return mac_formulas.of_product([*_rows(inputs[0]), second[1]], second)
 
 
 def _einsum(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
-    return mac_counts.of_einsum(attributes["equation"], [_known(i) for i in inputs])
+    return mac_formulas.of_einsum(attributes["equation"], [_known(i) for i in inputs])
 
 
 def _recurrent(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
     x, *weights = map(_known, inputs[:3])
-    return mac_counts.of_recurrent(x[:2], *weights)
+    return mac_formulas.of_recurrent(x[:2], *weights)
 
 
 def _attention(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from qtool.backends.onnx.storage import load_outline, outline
 from qtool.backends.onnx.topological_order import in_order, sort_nodes
 from qtool.core.errors import FileError
-from qtool.core.graph.process_lock import silence_logging
+from qtool.core.process_lock import silence_logging
 from qtool.core.types import Array
 
 

@@ -11,9 +11,9 @@ import onnxruntime as ort
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import session
 from qtool.core.argument_names import argument
-from qtool.core.data import MASK
 from qtool.core.errors import DataError
 from qtool.core.types import Array
+from qtool.core.value_names import MASK
 
 _CACHE, _PRESENT, _LOGITS, _POSITIONS = "past", "present", "logits", "position_ids"
 

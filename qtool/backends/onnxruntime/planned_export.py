@@ -34,8 +34,8 @@ from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions
 from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
+from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Exactness, Parity, planned_coverage
-from qtool.verification.fake_quantized import FakeQuantized
 
 _ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21

@@ -35,10 +35,10 @@ from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
+from qtool.simulation.fake_quantized import FakeQuantized
+from qtool.simulation.simulation_parity import compare_points
 from qtool.verification import Coverage, Exactness, NodeParity, Parity, planned_coverage
-from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.parity import difference
-from qtool.verification.simulation_parity import compare_points
 
 FAMILY = "tflite"
 """Numerics profile of the targets that TFLite files are written for."""

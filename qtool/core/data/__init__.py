@@ -1,7 +1,6 @@
 """Calibration and evaluation data: batches of any iterable, arrays on disk."""
 
 from qtool.core.data.batches import (
-    MASK,
     Batch,
     batches,
     peek,
@@ -10,4 +9,4 @@ from qtool.core.data.batches import (
     whole_texts,
 )
 
-__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
+__all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]

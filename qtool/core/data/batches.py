@@ -20,10 +20,7 @@ from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
 
-MASK = "attention_mask"
-"""The input that is 1 for tokens and 0 for padding, as in transformers: [samples, tokens]."""
-
-__all__ = ["MASK", "Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
+__all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
 
 
 def to_batch(item: Any, accepts: int | None = None) -> Batch:

@@ -24,7 +24,7 @@ from qtool.core.graph.edit import (
     set_attr_value,
     set_tensor,
 )
-from qtool.core.graph.float_graph import FloatGraph, Input
+from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import (
     FOLDED_PAD,
     KEPT_FORM,
@@ -44,7 +44,8 @@ from qtool.core.graph.nodes import (
     tensor,
     value,
 )
-from qtool.core.graph.source_metadata import SourceMetadata
+from qtool.core.random_inputs import Input
+from qtool.core.source_metadata import SourceMetadata
 
 __all__ = [
     "FOLDED_PAD",

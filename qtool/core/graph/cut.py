@@ -15,8 +15,9 @@ from torch import fx
 
 from qtool.core.errors import CaptureError
 from qtool.core.graph.edit import set_attr_value
-from qtool.core.graph.float_graph import FloatGraph, Input
+from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import NAME, hint, name_of, output_nodes, placeholders, shape, value
+from qtool.core.random_inputs import Input
 
 aten = torch.ops.aten
 _NEVER = 10**30  # bytes

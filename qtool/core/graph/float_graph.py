@@ -18,25 +18,8 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
-from qtool.core.graph.source_metadata import SourceMetadata
-
-
-@dataclass(frozen=True)
-class Input:
-    """One tensor input.
-
-    Attributes:
-        name: as in the ONNX file.
-        dtype: "float32", "int64" ...
-        shape: names of dynamic dimensions, sizes of fixed ones.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+from qtool.core.random_inputs import Input
+from qtool.core.source_metadata import SourceMetadata
 
 
 @dataclass

@@ -15,7 +15,7 @@ import torch
 
 from qtool.core.data import Batch
 from qtool.core.graph.float_graph import FloatGraph
-from qtool.core.graph.random_inputs import is_cache
+from qtool.core.random_inputs import is_cache
 
 ROWS = 2
 """Samples of a batch of other sizes."""

@@ -13,8 +13,8 @@ from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
 from qtool.core.graph.file_parts import part_kind, part_macs
+from qtool.core.operator_kinds import has_formula
 from qtool.core.ops import mac_counts, recurrent
-from qtool.core.ops.operator_kinds import has_formula
 from qtool.core.ops.row import Op, Role
 from qtool.core.schemes import When
 from qtool.core.types import Bounds

@@ -8,8 +8,8 @@ from typing import Any
 from qtool.core.argument_names import argument
 from qtool.core.attributes import attribute
 from qtool.core.errors import DataError, describe
-from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_dir
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.data.collators import (
     MAX_LENGTH,
     Collator,

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
-from qtool.core.graph.process_lock import silence_logging
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.model_folder import (

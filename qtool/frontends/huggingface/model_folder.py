@@ -17,8 +17,8 @@ from torch import nn
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
-from qtool.core.graph.process_lock import silence_logging
 from qtool.core.paths import is_file
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache

@@ -23,7 +23,7 @@ from qtool.core.graph.float_tolerance import (
     float_tolerance,
     largest_distance,
 )
-from qtool.core.graph.process_lock import relaxed_gc, silence_logging
+from qtool.core.process_lock import relaxed_gc, silence_logging
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (
     check_axes,

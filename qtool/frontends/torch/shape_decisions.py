@@ -20,7 +20,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
 from qtool.core.graph.other_sizes import MIN_SIZE, resize
-from qtool.core.graph.process_lock import silence_logging
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.torch.size_sentences import condition_sentence
 
 MAX_RUNS = 6  # maximum number of calls of the model

@@ -13,7 +13,8 @@ from torch import nn
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import DataError
-from qtool.core.graph import FloatGraph, Input, torch_ops
+from qtool.core.graph import FloatGraph, torch_ops
+from qtool.core.random_inputs import Input
 from qtool.frontends.torch.export_module import capture_module
 from tests.models.small import NETWORKS
 from tests.passes.differential import Function

@@ -12,7 +12,7 @@ from torch.export import Dim, ExportedProgram
 
 from qtool.core import graph as G
 from qtool.core.graph.fingerprint import fingerprint
-from qtool.core.graph.process_lock import silence_logging
+from qtool.core.process_lock import silence_logging
 from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.functionalize import make_functional
 

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.graph.process_lock import silence_logging
+from qtool.core.process_lock import silence_logging
 from qtool.core.shield import defer_signals
 
 aten = torch.ops.aten

@@ -28,7 +28,7 @@ from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.inferred_shapes import InferredShapes
 from qtool.core import value_names
-from qtool.core.ops.operator_kinds import is_move
+from qtool.core.operator_kinds import is_move
 from qtool.planning.plan import Execution
 from qtool.verification.coverage import AuditRow, Coverage, is_audited, runs_on_codes
 

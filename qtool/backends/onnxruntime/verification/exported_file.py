@@ -30,7 +30,7 @@ from qtool.backends.onnxruntime.verification.disable_input_rounding import (
 )
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
-from qtool.core.graph.process_lock import trim_memory
+from qtool.core.process_lock import trim_memory
 
 
 class ExportedFile:

@@ -14,7 +14,7 @@ from qtool.core.graph.float_tolerance import (
     distance,
     last_bit_perturbation,
 )
-from qtool.verification.simulation_parity import CODES, is_close
+from qtool.simulation.simulation_parity import CODES, is_close
 
 
 def compare_kernels(

@@ -31,10 +31,10 @@ from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.kernel_parity import compare_kernels
 from qtool.core import value_names
 from qtool.core.data import Batch
-from qtool.core.ops.operator_kinds import tensors_that_jump
+from qtool.core.operator_kinds import tensors_that_jump
 from qtool.planning.fake_quantize import quant_points
+from qtool.simulation.simulation_parity import compare_points
 from qtool.verification.parity import NodeParity
-from qtool.verification.simulation_parity import compare_points
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 

@@ -27,8 +27,8 @@ from qtool.backends.runtimes import find_runtime
 from qtool.core.data import Batch
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import target
+from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Exactness, planned_coverage
-from qtool.verification.fake_quantized import FakeQuantized
 from qtool.verification.parity import TOLERANCE, Parity, difference
 from qtool.verification.portability import Portability
 

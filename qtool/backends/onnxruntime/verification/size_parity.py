@@ -21,9 +21,9 @@ from qtool.core.data import Batch
 from qtool.core.errors import VerificationError, describe
 from qtool.core.graph.other_sizes import OtherSize, at_other_sizes, varying_dimensions
 from qtool.core.sqnr import sqnr
-from qtool.verification.fake_quantized import FakeQuantized
+from qtool.simulation.fake_quantized import FakeQuantized
+from qtool.simulation.graph_padding import padding_of
 from qtool.verification.size_check import SizeCheck
-from qtool.verification.strip_padding import Padding
 
 _FAILED = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _ALLOWED = 6.0  # dB of the file below its simulation before nodes are compared
@@ -85,7 +85,7 @@ def _check(
             node = _first_node(model, file, other)
             wrong = f"{node}output '{name}' has the shape {list(b.shape)} for {list(a.shape)}"
             return SizeCheck(str(other), None, wrong)
-    padding = Padding.of_graph(model.graph)
+    padding = padding_of(model.graph)
     expected, actual, simulated = (
         padding.strip(inputs, outputs) for outputs in (expected, actual, model.run(other.batch))
     )

@@ -37,8 +37,8 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import FloatGraph, torch_ops
+from qtool.core.operator_kinds import tensors_that_jump
 from qtool.core.ops import row_of
-from qtool.core.ops.operator_kinds import tensors_that_jump
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.plan import QuantPlan

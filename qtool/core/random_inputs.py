@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from qtool.core.graph.float_graph import Input
 from qtool.core.types import Array
 
 SIZE = 8
@@ -33,6 +33,24 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.FloorDiv: operator.floordiv,
 }
 Ranges = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor input.
+
+    Attributes:
+        name: as in the ONNX file.
+        dtype: "float32", "int64" ...
+        shape: names of dynamic dimensions, sizes of fixed ones.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 def is_cache(tensor: Input) -> bool:

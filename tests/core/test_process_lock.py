@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.core.graph.process_lock import relaxed_gc, silence_logging, trim_memory
+from qtool.core.process_lock import relaxed_gc, silence_logging, trim_memory
 
 
 class Circle:
@@ -83,7 +83,7 @@ def test_what_goes_in_circles_is_given_back_also_where_the_system_takes_no_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for trim in (None, lambda _: 1):
-        monkeypatch.setattr("qtool.core.graph.process_lock._MALLOC_TRIM", trim)
+        monkeypatch.setattr("qtool.core.process_lock._MALLOC_TRIM", trim)
         gone = weakref.ref(Circle())
         trim_memory()
         assert gone() is None

@@ -14,13 +14,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
-from functools import wraps
-from typing import ParamSpec, TypeVar
-
-import torch
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _GC_THRESHOLD = 100_000
 """New objects that start a garbage collection while torch traces or a conversion runs. At Python's
@@ -28,18 +21,6 @@ default of 700 collections walk through all objects of torch several times, a te
 
 PROCESS_LOCK = threading.RLock()
 """Held while a model is traced, or run while another thread might trace."""
-
-
-def exclusive(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function to run under PROCESS_LOCK, and outside of the caller's inference mode, in
-    which torch neither traces nor counts changes of tensors."""
-
-    @wraps(function)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with PROCESS_LOCK, torch.inference_mode(False):
-            return function(*args, **kwargs)
-
-    return locked
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qtool.core.graph import Input
-from qtool.core.graph.random_inputs import calls_with_cache, random_inputs, sizes
+from qtool.core.random_inputs import Input, calls_with_cache, random_inputs, sizes
 
 CACHE = Input("past_key_values.0.key", "float32", ("batch", 2, "past", 4))
 

@@ -21,7 +21,7 @@ from qtool.core.graph.float_tolerance import NOISE_FACTOR, TOLERANCE, distance, 
 from qtool.core.graph.perturbation import DRAWS, PerturbedInterpreter, within_tolerance
 from qtool.core.quant_params import QuantParams
 from qtool.planning.fake_quantize import QuantPoint, quant_points
-from qtool.verification.stable_sort import StableSort
+from qtool.simulation.stable_sort import StableSort
 
 CODES = 255
 """Steps in the range of an output: differences of floats are printed in 1/255 of the range."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtool.core.ops.operator_kinds import tensors_that_jump
+from qtool.core.operator_kinds import tensors_that_jump
 
 
 def test_a_jump_reaches_to_the_next_quantization() -> None:
