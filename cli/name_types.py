@@ -59,7 +59,7 @@ class Name(click.ParamType):
 
 RUNTIME = Name("runtime", option_names.RUNTIMES, open=False)
 OBSERVER = Name("observer", option_names.OBSERVERS, parameter=True)
-TARGET = Name("target", option_names.TARGETS, option_names.FORMER_TARGETS)
+TARGET = Name("target", option_names.TARGETS, tuple(option_names.FORMER_TARGETS))
 FORMAT = Name("format", option_names.FORMATS)
 MODE = Name("mode", option_names.MODES, open=False)
 ACCURACY = Name("accuracy level", option_names.ACCURACIES, open=False)

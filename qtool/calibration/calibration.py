@@ -24,13 +24,13 @@ from qtool import observers
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
+from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.core.random_inputs import Input
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe
-from qtool.planning.targets import current_name
 
 SCHEMA = 5
 LARGEST_SAMPLE = 2**34  # elements of an input; a larger number means a damaged file
@@ -182,7 +182,7 @@ class Calibration:
             _check_count(inputs, samples)
             return cls(
                 _text(header["fingerprint"]),
-                current_name(_text(header["target"])),
+                current_target(_text(header["target"])),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
                 inputs,

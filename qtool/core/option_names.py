@@ -23,7 +23,11 @@ TARGETS = (
     "tflite-micro",
     "qnn",
 )
-FORMER_TARGETS = ("onnxruntime-x86", "onnxruntime-x86-novnni")
+FORMER_TARGETS = {
+    "onnxruntime-x86": "onnxruntime-x86-vnni",
+    "onnxruntime-x86-novnni": "onnxruntime",
+}
+"""Former name in existing recipes, files and calibrations -> current name."""
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
@@ -53,6 +57,11 @@ CHOICES = (
 )
 
 _SIMILAR = 0.6  # of 1, for a suggestion
+
+
+def current_target(name: str) -> str:
+    """Return the current name of a target; any other text unchanged."""
+    return FORMER_TARGETS.get(name, name)
 
 
 def file_format(path: str | Path, requested: str) -> str:

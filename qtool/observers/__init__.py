@@ -6,6 +6,7 @@ by a row of the registry.
 
 from __future__ import annotations
 
+from qtool.core.observer_options import Option, options_of, parse
 from qtool.observers.histogram import Bins, Histogram
 from qtool.observers.min_max import MinMax
 from qtool.observers.moving_average import MovingAverage
@@ -13,11 +14,8 @@ from qtool.observers.ranges import Range
 from qtool.observers.registry import (
     OBSERVERS,
     Observer,
-    Option,
     StatisticType,
     create,
-    options_of,
-    parse,
     range_of,
     range_of_rows,
     register,

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from qtool.core.errors import CalibrationError
+from qtool.core.observer_options import OPTIONS, Option, options_of
 from qtool.core.option_names import unknown_name
 from qtool.core.types import ObserverSpec, QType
 from qtool.observers import ranges
@@ -35,45 +36,6 @@ class StatisticType(Protocol):
     def from_state(
         self, state: Mapping[str, NDArray[Any]], axis: int | None, /, *args: Any, **settings: Any
     ) -> Statistic: ...
-
-
-@dataclass(frozen=True)
-class Option:
-    """A number that users can set.
-
-    Attributes:
-        default: Its type is the type of the option.
-        low: Lowest value.
-        high: Highest value.
-        setting: It is a setting of the statistic, not of the range estimate.
-    """
-
-    default: float
-    low: float
-    high: float
-    setting: bool = False
-
-    def check(self, where: str, value: object) -> float:
-        """Return `value` (a number, or its text) as the default's type; raise CalibrationError."""
-        number = _number(type(self.default), value)
-        if number is None:
-            word = "a whole number" if isinstance(self.default, int) else "a number"
-            raise CalibrationError(f"{where} must be {word}, not {value!r}")
-        if not self.low <= number <= self.high:
-            raise CalibrationError(
-                f"{where} must lie between {self.low:g} and {self.high:g}, not {value!r}"
-            )
-        return number
-
-
-def _number(kind: type[float], value: object) -> float | None:
-    """Return `value` as an int or a float without loss, or None."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return kind(value) if kind(value) == float(value) else None
-    except (ValueError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -110,6 +72,7 @@ def register(observer: Observer) -> None:
             f"observer {observer.name!r} is registered already; choose another name"
         )
     OBSERVERS[observer.name] = observer
+    OPTIONS[observer.name] = observer.options
 
 
 def _without_options(estimate: Callable[[Any, QType, bool], Range]) -> Estimate:
@@ -126,17 +89,14 @@ def _percentile(statistic: Histogram, options: Options, *_: object) -> Range:
     return ranges.percentile(statistic, options["p"])
 
 
-_BINS = Option(2048, 64, 65536, setting=True)
-_MOMENTUM = Option(0.9, 0.0, 0.9999, setting=True)
-
 for _row in (
     Observer("minmax", MinMax, _min_max),
-    Observer("moving_average", MovingAverage, _min_max, {"momentum": _MOMENTUM}),
-    Observer("percentile", Histogram, _percentile, {"p": Option(99.999, 50, 100), "bins": _BINS}),
-    Observer("mse", Histogram, _without_options(ranges.mse), {"bins": _BINS}, least_error),
-    Observer("entropy", Histogram, _without_options(entropy), {"bins": _BINS}),
-    Observer("gaussian", Histogram, _without_options(gaussian), {"bins": _BINS}),
-    Observer("laplace", Histogram, _without_options(laplace), {"bins": _BINS}),
+    Observer("moving_average", MovingAverage, _min_max, OPTIONS["moving_average"]),
+    Observer("percentile", Histogram, _percentile, OPTIONS["percentile"]),
+    Observer("mse", Histogram, _without_options(ranges.mse), OPTIONS["mse"], least_error),
+    Observer("entropy", Histogram, _without_options(entropy), OPTIONS["entropy"]),
+    Observer("gaussian", Histogram, _without_options(gaussian), OPTIONS["gaussian"]),
+    Observer("laplace", Histogram, _without_options(laplace), OPTIONS["laplace"]),
 ):
     register(_row)
 
@@ -145,32 +105,6 @@ def _observer(name: str) -> Observer:
     if name not in OBSERVERS:
         raise CalibrationError(unknown_name("observer", name, OBSERVERS))
     return OBSERVERS[name]
-
-
-def options_of(spec: ObserverSpec) -> dict[str, float]:
-    """Return all options of an observer, checked, with defaults, in the order of its row.
-
-    Raises:
-        CalibrationError: unknown observer or option, or a value out of bounds.
-    """
-    row = _observer(spec.name)
-    for key, _ in spec.options:
-        if key not in row.options:
-            known = ", ".join(row.options) or "none"
-            raise CalibrationError(
-                f"observer {spec.name!r} has no option {key!r}; its options: {known}"
-            )
-    values = dict(spec.options)
-    if len(values) < len(spec.options):
-        raise CalibrationError(f"observer {str(spec)!r} sets an option twice")
-    return {
-        key: option.check(_where(spec.name, key), values.get(key, option.default))
-        for key, option in row.options.items()
-    }
-
-
-def _where(name: str, key: str) -> str:
-    return f"option {key!r} of observer {name!r}"
 
 
 def create(spec: ObserverSpec, axis: int | None) -> Statistic:
@@ -216,26 +150,3 @@ def range_of_rows(spec: ObserverSpec, values: torch.Tensor, qtype: QType, symmet
     statistic = create(spec, 0)
     statistic.update(values)
     return range_of(spec, statistic, qtype, symmetric)
-
-
-def parse(text: str) -> ObserverSpec:
-    """Return a checked spec of `name`, `name:value` (the main option) or `name:key=value,...`.
-
-    Raises CalibrationError as `options_of` does.
-    """
-    name, colon, rest = text.strip().partition(":")
-    row = _observer(name)
-    pairs: list[tuple[str, float | str]] = []
-    for part in rest.split(",") if colon else ():
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if not equals:
-            if pairs or not row.options:
-                raise CalibrationError(
-                    f"cannot read {part!r} in observer {text!r}: expected key=value"
-                )
-            key, value = next(iter(row.options)), key
-        known = row.options.get(key)
-        pairs.append((key, known.check(_where(name, key), value) if known else value))
-    spec = ObserverSpec(name, tuple(pairs))
-    options_of(spec)
-    return spec

@@ -17,11 +17,11 @@ import onnx
 
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import MALFORMED, PlanError, VerificationError
+from qtool.core.option_names import current_target
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.recipe import Recipe
-from qtool.planning.targets import current_name
 
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
 _NODES, _OBSERVER = "qtool_nodes", "qtool_observer"
@@ -111,7 +111,7 @@ class FileInfo:
             name, options = json.loads(metadata.get(_OBSERVER, '["minmax",{}]'))
             return cls(
                 str(metadata[_VERSION]),
-                current_name(str(metadata[_TARGET])),
+                current_target(str(metadata[_TARGET])),
                 str(metadata[_PLAN]),
                 ObserverSpec(str(name), tuple(options.items())),
                 Recipe.of(json.loads(metadata.get(_RECIPE, "[]"))),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from qtool import observers
+from qtool.core import observer_options
 from qtool.core.errors import CalibrationError, PlanError
 from qtool.core.schemes import ACTIVATIONS, BLOCK_SIZES, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.core.types import ObserverSpec
@@ -145,10 +145,10 @@ def _observer_spec(key: str, text: str | None) -> ObserverSpec | None:
     if text is None:
         return None
     try:
-        spec = observers.parse(text)
+        spec = observer_options.parse(text)
     except CalibrationError as error:
         raise PlanError(f'{key} = "{text}": {error}') from error
-    return ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+    return ObserverSpec(spec.name, tuple(observer_options.options_of(spec).items()))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, PlanError
-from qtool.core.option_names import unknown_name
+from qtool.core.option_names import FORMER_TARGETS, current_target, unknown_name
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
@@ -13,13 +13,11 @@ from qtool.planning.targets.tflite import TFLITE, TFLITE_MICRO
 
 __all__ = [
     "DEFAULT",
-    "FORMER_NAMES",
     "TARGETS",
     "WEIGHT_ONLY_SCHEMES",
     "KernelRule",
     "Target",
     "check_format",
-    "current_name",
     "register",
     "target",
 ]
@@ -28,11 +26,6 @@ _CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
 _ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME.name
-FORMER_NAMES = {
-    "onnxruntime-x86": ONNXRUNTIME_X86_VNNI.name,
-    "onnxruntime-x86-novnni": ONNXRUNTIME.name,
-}
-"""Former name in existing recipes, files and calibrations -> current name."""
 
 
 def target(name: str) -> Target:
@@ -41,14 +34,9 @@ def target(name: str) -> Target:
     Raises:
         PlanError: unknown name; the message lists the known ones.
     """
-    if current_name(str(name)) not in TARGETS:  # of any type
+    if current_target(str(name)) not in TARGETS:  # of any type
         raise PlanError(unknown_name("target", name, TARGETS))
-    return TARGETS[current_name(name)]
-
-
-def current_name(name: str) -> str:
-    """Return the current name of a target; any other text unchanged."""
-    return FORMER_NAMES.get(name, name)
+    return TARGETS[current_target(name)]
 
 
 def register(new: Target) -> None:
@@ -57,7 +45,7 @@ def register(new: Target) -> None:
     Raises:
         PlanError: the name is taken.
     """
-    if new.name in TARGETS or new.name in FORMER_NAMES:
+    if new.name in TARGETS or new.name in FORMER_TARGETS:
         raise PlanError(f"target '{new.name}' is registered already; choose another name")
     TARGETS[new.name] = new
 
