@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from qtool.backends.export import MakeExport
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.session import OtherRuntime, Session
@@ -73,14 +71,14 @@ def median_of_ticks(times: Sequence[float]) -> float:
 class StoredParameters(Protocol):
     """Parameters and codes of quantization points in a file."""
 
-    def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def parameters(self, point: str, root: str) -> tuple[Array, Array]:
         """Return scale (float32) and zero point (int64) of a point, or of the one it follows.
 
         Raises:
             VerificationError: the file has none.
         """
 
-    def codes(self, point: str) -> torch.Tensor | None:
+    def codes(self, point: str) -> Array | None:
         """Return the codes of a constant; None if the file has none."""
 
     def split(self, outputs: Mapping[str, int]) -> StoredParameters:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from qtool.core.affine import Affine
 from qtool.core.types import INT8, INT16, INT32, UINT8, UINT16, Fixed, QType
 
 _BY_DTYPE = {getattr(torch, t.dtype): t for t in (UINT8, INT8, UINT16, INT16, INT32)}
@@ -56,6 +57,12 @@ class QuantParams:
     zero_point: torch.Tensor
     axis: int | None = None
     block: int | None = None
+
+    @classmethod
+    def of(cls, affine: Affine) -> QuantParams:
+        """Return the parameters of arrays as tensors."""
+        scale, zero = map(torch.from_numpy, (affine.scale, affine.zero_point))
+        return cls(affine.qtype, scale, zero, affine.axis)
 
     def along(self, t: torch.Tensor, sizes: torch.Size) -> torch.Tensor:
         """Return scales or zero points in a shape that broadcasts over a tensor of these sizes."""

@@ -104,7 +104,7 @@ def _params(point: Point, plan: QuantPlan, stored: StoredParameters) -> QuantPar
     root = plan.point(plan.root(point.name))
     if isinstance(root.spec, Fixed):
         return fixed_params(root.spec)
-    scale, zero = stored.parameters(point.name, root.name)
+    scale, zero = map(torch.from_numpy, stored.parameters(point.name, root.name))
     if isinstance(root.spec, Derived):
         return QuantParams(INT32, scale, zero, 0)
     if isinstance(root.spec, Requantized):
@@ -131,9 +131,10 @@ def _take_weights(model: Quantized, stored: StoredParameters) -> None:
     nodes = {G.name_of(n): n for n in model.module.graph.nodes}
     points = quant_points(model.module)
     for point in model.plan:
-        codes = stored.codes(point.name)
-        if point.kind is Kind.ACTIVATION or codes is None or point.name not in points:
+        array = stored.codes(point.name)
+        if point.kind is Kind.ACTIVATION or array is None or point.name not in points:
             continue
+        codes = torch.from_numpy(array)
         params = model.parameters[point.name]
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
         if codes.dim() == 3 and tensor.dim() == 2:

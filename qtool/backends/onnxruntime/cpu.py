@@ -8,18 +8,15 @@ machines report wrong ones, and the runtime decides by more than flags.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
-import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnxruntime.session import cpu_session
-from qtool.backends.profiles import PROFILES, Profile
-from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT8, UINT8, Array
-from qtool.planning.targets import Target
 
 DEFAULT_PROFILE = "onnxruntime-x64"
 """Assumed where no profile returns the results of the runtime."""
@@ -28,33 +25,25 @@ _ADD = ((0.0865, 91), (0.0865, 180), (0.0346, 188))
 """Scale and zero point of the operands and of the result: ratios of 5/2 make halves."""
 
 
+_RESULTS = {
+    "8e5450bd5cade4ec": "onnxruntime-x64",
+    "1fd34d1b6caa926a": "onnxruntime-avx2",
+    "cd243066b1da134c": "onnxruntime-sse41",
+    "b33f3d6586f7b9f9": "onnxruntime-neon",
+    "e397372eeb415cb1": "onnxruntime-wasm",
+}
+"""Digest of the results of the model -> the profile whose kernels give them."""
+
+
 @cache
 def machine_profile() -> str:
     """Return the name of the numerics profile of ONNX Runtime on this CPU."""
-    product, total = _run_probe()
-    for name, profile in PROFILES.items():
-        if profile.family == "onnxruntime" and _reproduces(profile, product, total):
-            return name
-    return DEFAULT_PROFILE
+    return _RESULTS.get(digest_of(*_run_probe()), DEFAULT_PROFILE)
 
 
-def runs_here(chosen: Target) -> bool:
-    """Return whether ONNX Runtime on this machine has the kernels that a target is for."""
-    fits = not chosen.machines or machine_profile() in chosen.machines
-    return chosen.runtime == "onnxruntime" and fits
-
-
-def _reproduces(profile: Profile, product: Array, total: Array) -> bool:
-    weight = QuantParams(INT8, torch.ones(()), torch.zeros((), dtype=torch.int64))
-    kernel = profile.bind("matmul_integer", weight, torch.from_numpy(_WEIGHT.T.copy()))
-    if not np.array_equal(kernel(torch.from_numpy(_CODES)).numpy(), product):
-        return False
-    add = profile.bind("add", *(_params(*p) for p in _ADD))
-    return np.array_equal(add(*map(torch.from_numpy, _PAIRS)).numpy(), total)
-
-
-def _params(scale: float, zero: int) -> QuantParams:
-    return QuantParams(UINT8, torch.tensor(scale, dtype=torch.float32), torch.tensor(zero))
+def digest_of(product: Array, total: Array) -> str:
+    """Return a digest of the product (int32) and the sum (uint8), 16 hexadecimal digits."""
+    return hashlib.sha256(product.tobytes() + total.tobytes()).hexdigest()[:16]
 
 
 _CODES = np.full((2, 8), UINT8.qmax, np.uint8)

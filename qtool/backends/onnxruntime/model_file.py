@@ -26,7 +26,6 @@ from qtool.backends.onnx.reading import (
 )
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files, save
-from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.planned_export import OnnxExport
@@ -35,6 +34,7 @@ from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime_web.session import NODE
+from qtool.backends.runtimes import runs_here
 from qtool.core import value_names
 from qtool.core.argument_names import argument
 from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
@@ -159,7 +159,7 @@ class _FileConstants:
         self.stored = file.model.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
-    def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def parameters(self, point: str, root: str) -> tuple[Array, Array]:
         """Return scale (float32) and zero point (int64) in their stored shapes.
 
         Raises:
@@ -179,9 +179,9 @@ class _FileConstants:
             raise VerificationError(f"the file holds no parameters of '{point}'")
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
         scale = np.where(scale == 0, 1, scale)  # a tensor of zeros
-        return torch.from_numpy(scale.astype(np.float32)), torch.from_numpy(zero.astype(np.int64))
+        return scale.astype(np.float32), zero.astype(np.int64)
 
-    def codes(self, point: str) -> torch.Tensor | None:
+    def codes(self, point: str) -> Array | None:
         node = self.readers.get(value_names.dequantize(point))
         joint, rows = self.rows.get(point, (point, slice(None)))
         value = self.stored.get(value_names.codes(joint)) if node is None else input_at(node, 0)
@@ -190,7 +190,7 @@ class _FileConstants:
             return None
         if joint != point:  # [inputs, outputs], or [outputs, blocks, bytes] of MatMulNBits
             array = array[:, rows] if array.ndim == 2 else array[rows]
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return np.ascontiguousarray(array)
 
     def split(self, outputs: Mapping[str, int]) -> _FileConstants:
         for joint in filter(None, map(value_names.point_of_codes, self.stored)):

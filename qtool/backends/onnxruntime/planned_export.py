@@ -16,10 +16,9 @@ from qtool.backends.onnx.export.weight_order import store_as_read
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save
-from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.integer_engine import Program, lower
-from qtool.backends.onnxruntime.self_test.creation import make_self_test
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
+from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.planned_file import (
@@ -28,7 +27,7 @@ from qtool.backends.onnxruntime.verification.planned_file import (
     measure_portability,
 )
 from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
-from qtool.backends.runtimes import find_runtime, runtime
+from qtool.backends.runtimes import find_runtime, runs_here, runtime
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions

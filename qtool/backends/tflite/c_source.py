@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qtool.backends.tflite.engine.call import is_codes
 from qtool.backends.tflite.file import Model
+from qtool.backends.tflite.file.codes import is_codes
 from qtool.core.atomic import atomic_path
 from qtool.core.option_names import C_SUFFIXES
 

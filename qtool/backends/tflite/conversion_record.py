@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.tflite.file import Model
 from qtool.core import value_names
 from qtool.core.errors import VerificationError
+from qtool.core.types import Array
 
 METADATA = "qtool"
 """Name of the metadata of files of qtool: JSON."""
@@ -60,14 +60,13 @@ class StoredPoint:
         """Return the attributes that differ from their defaults."""
         return {k: v for k, v in vars(self).items() if v != () and v is not None}
 
-    def codes(self, data: np.ndarray[Any, Any]) -> torch.Tensor:
+    def codes(self, data: np.ndarray[Any, Any]) -> Array:
         """Return the codes of a constant as the graph has them."""
-        values = torch.from_numpy(np.array(data))
         ordered = [self.spread[i] for i in self.order]
-        values = values.reshape(ordered).permute(*np.argsort(self.order).tolist())
+        values = np.array(data).reshape(ordered).transpose(np.argsort(self.order).tolist())
         if self.columns:
-            values = values[:, torch.tensor(self.columns).argsort()]
-        return values.reshape(self.shape).contiguous()
+            values = values[:, np.argsort(self.columns)]
+        return np.ascontiguousarray(values.reshape(self.shape))
 
     @property
     def spread(self) -> tuple[int, ...]:
@@ -148,7 +147,7 @@ class ConversionRecord:
             ) from e
         return None if info is None else cls(info, points, layers, model)
 
-    def parameters(self, point: str, root: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def parameters(self, point: str, root: str) -> tuple[Array, Array]:
         """Return scale (float32) and zero point (int64) of a point, or of the one it follows.
 
         Raises:
@@ -160,9 +159,9 @@ class ConversionRecord:
         scale, zero = self._values(place)
         if place.axis is None:
             scale, zero = scale[:1].reshape(()), zero[:1].reshape(())
-        return torch.from_numpy(scale), torch.from_numpy(zero)
+        return scale, zero
 
-    def codes(self, point: str) -> torch.Tensor | None:
+    def codes(self, point: str) -> Array | None:
         """Return the codes of a constant; None where the file has them in another form."""
         place = self._place(point)
         if place is None or place.tensor < 0:

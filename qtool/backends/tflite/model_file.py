@@ -20,15 +20,15 @@ from qtool.backends.model_file import (
 from qtool.backends.subprocess_runner import TimeLimitError
 from qtool.backends.tflite import litert, microcontroller
 from qtool.backends.tflite.conversion_record import LAYOUT, METADATA, read_metadata
-from qtool.backends.tflite.engine import tensor_names
-from qtool.backends.tflite.engine.call import is_codes
 from qtool.backends.tflite.export import check_writable, write_float
 from qtool.backends.tflite.export.convert import without_unused
 from qtool.backends.tflite.file import Model, Operator, Tensor, is_tflite, save
+from qtool.backends.tflite.file.codes import is_codes, tensor_names
+from qtool.backends.tflite.litert_file import Port
 from qtool.backends.tflite.planned_export import FORMATS, TfliteExport
 from qtool.backends.tflite.self_test import check_self_test, read_self_test
 from qtool.backends.tflite.session import LitertSession
-from qtool.backends.tflite.tflite_file import Port, TfliteFile
+from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import (
     compare_delegate_codes,
     compare_litert_codes,

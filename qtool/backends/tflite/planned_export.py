@@ -21,7 +21,8 @@ from qtool.backends.tflite import c_source, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
-from qtool.backends.tflite.self_test import make_self_test, with_self_test, without_self_test
+from qtool.backends.tflite.self_test import with_self_test, without_self_test
+from qtool.backends.tflite.self_test_creation import make_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes, tflite_coverage
 from qtool.core import graph as G

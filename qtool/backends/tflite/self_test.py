@@ -10,47 +10,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from qtool.backends.onnx.content_digest import DIGITS, blank
 from qtool.backends.onnx.self_test_format import KEY, SelfTest
-from qtool.backends.onnxruntime.self_test.creation import exact_digests, limit_db, sketches, spread
 from qtool.backends.onnxruntime.self_test.input_generator import generate
-from qtool.backends.onnxruntime.self_test.inputs import run_count, spec_of_codes, spec_of_sample
 from qtool.backends.onnxruntime.self_test.run import compare_results
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import DESCRIPTION, METADATA, read_metadata
-from qtool.backends.tflite.engine.call import params_of
 from qtool.backends.tflite.file import Model, to_bytes
-from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.core.errors import DataError, KernelError, VerificationError
-from qtool.core.quant_params import QuantParams
+from qtool.backends.tflite.litert_file import LitertFile
+from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.verification.self_check import SelfCheck
 
 _CARRIES = "self_test"
 """Key of the metadata of qtool: the file has a self-test, which may be lost by damage."""
 _BLANK = "0" * DIGITS
-_PROFILES = ("tflite", "tflite-2")
-"""Those of the reference kernels of all versions of LiteRT."""
-
-
-def make_self_test(file: TfliteFile, sample: Sequence[Array], macs: int = 0) -> SelfTest:
-    """Return the self-test of a file, without its digest.
-
-    Args:
-        file: the file.
-        sample: inputs in the layout of the network; they give the sizes of dynamic dimensions and
-            the ranges of inputs that are not quantized.
-        macs: multiply-accumulates of a sample; a small model is tested with more samples.
-    """
-    try:
-        return _with_results(file, sample, macs)
-    except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
-        return SelfTest("", missing="it does not run on generated inputs")
 
 
 def with_self_test(model: Model, test: SelfTest) -> bytes:
@@ -86,7 +65,7 @@ def content_digest(data: bytes, entry: bytes) -> str:
     return hashlib.sha256(data.replace(entry, zeros, 1)).hexdigest()[:DIGITS]
 
 
-def read_self_test(file: TfliteFile) -> SelfTest | None:
+def read_self_test(file: LitertFile) -> SelfTest | None:
     """Return the self-test in a file, None without one.
 
     Raises:
@@ -103,7 +82,7 @@ def read_self_test(file: TfliteFile) -> SelfTest | None:
     return None
 
 
-def check_self_test(file: TfliteFile) -> SelfCheck:
+def check_self_test(file: LitertFile) -> SelfCheck:
     """Run the self-test of a file; LiteRT runs it only if the file is unmodified."""
     try:
         test = read_self_test(file)
@@ -116,53 +95,14 @@ def check_self_test(file: TfliteFile) -> SelfCheck:
     if test.missing or not unmodified:
         return check
     try:
-        runs = [file.codes(inputs) for inputs in _generated(file, test)]
+        runs = [file.codes(inputs) for inputs in generated_inputs(file, test)]
         names = [p.name for p in file.outputs]
         return compare_results(check, test, names, runs, litert.reference_profile())
     except VerificationError as error:
         return replace(check, failure=f"cannot be run ({error})")
 
 
-def _with_results(file: TfliteFile, sample: Sequence[Array], macs: int) -> SelfTest:
-    pairs = zip(file.model.inputs, sample, strict=True)
-    specs = []
-    for index, array in pairs:
-        params, values = _params(file.model, index), np.asarray(array)
-        few = values[:1] if file.is_fixed else values
-        specs.append(spec_of_sample(few) if params is None else spec_of_codes(few.shape, params))
-    test = SelfTest("", tuple(specs), run_count(specs, macs))
-    programs = [file.program(name) for name in _PROFILES]
-    inexact = programs[0].influenced_by_float
-    kinds = "".join("a" if name in inexact else "e" for name in programs[0].outputs)
-    inputs, digests = list(_generated(file, test)), {}
-    if "e" in kinds:
-        for program in programs:
-            runs = [file.engine_codes(program, each) for each in inputs]
-            digests[program.profile] = exact_digests(kinds, runs, kinds.count("e"))
-    test, chosen = replace(test, kinds=kinds, digests=digests), _approximate(kinds)
-    if not chosen:
-        return test
-    reference, default = (
-        sketches(chosen, [file.codes(each, default=with_delegate) for each in inputs])
-        for with_delegate in (False, True)
-    )
-    return replace(test, sketches=reference, limit_db=limit_db(reference, default))
-
-
-def _approximate(kinds: str) -> list[int]:
-    return spread([i for i, kind in enumerate(kinds) if kind == "a"])
-
-
-def _params(model: Model, index: int) -> QuantParams | None:
-    """Return the parameters of an input: its own, or those of the operator that quantizes it."""
-    readers = (o for o in model.operators if o.name == "QUANTIZE" and o.inputs[:1] == (index,))
-    places = (index, *(o.outputs[0] for o in readers))
-    quantized = [t for t in (model.tensors[i] for i in places) if t.quantization is not None]
-    params = params_of(quantized[0]) if quantized else None
-    return params if params is None or params.axis is None else None
-
-
-def _generated(file: TfliteFile, test: SelfTest) -> Iterator[list[Array]]:
+def generated_inputs(file: LitertFile, test: SelfTest) -> Iterator[list[Array]]:
     """Iterate over the inputs of each run."""
     ports = file.inputs
     if len(ports) != len(test.inputs):

@@ -17,7 +17,7 @@ import numpy as np
 
 from qtool.backends.session import Clock, PortInfo, time_calls
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.tflite_file import Port, TfliteFile
+from qtool.backends.tflite.litert_file import LitertFile, Port
 from qtool.core.types import Array
 
 _TYPES = {
@@ -41,7 +41,7 @@ class LitertSession:
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         litert.require()
-        self.file, self._threads = TfliteFile(path), max(threads, 1)
+        self.file, self._threads = LitertFile(path), max(threads, 1)
         self.inputs, self.outputs = (
             [_info(port) for port in ports] for ports in (self.file.inputs, self.file.outputs)
         )

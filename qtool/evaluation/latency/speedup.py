@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from qtool.backends.onnxruntime.cpu import runs_here
+from qtool.backends.runtimes import runs_here
 from qtool.backends.table import by_suffix, open_file, other_runtime, runtime_title
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder

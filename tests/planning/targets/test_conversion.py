@@ -10,9 +10,8 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from qtool.backends.onnxruntime.cpu import runs_here
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.runtimes import runtime
+from qtool.backends.runtimes import runs_here, runtime
 from qtool.core.errors import CalibrationError
 from qtool.core.schemes import Scales
 from qtool.core.types import Derived, Fixed, Observed

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.emulation.code_probes import (
@@ -31,14 +32,13 @@ from qtool.backends.onnxruntime.emulation.jobs import (
     read_array,
     write_array,
 )
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.core.types import Array
 
 
 def int8_taken_for_uint8(file: Path) -> frozenset[str]:
     """Return the tensors of int8 codes that the runtime turns into uint8 on x86."""
     reading = OnnxModel.of(file)
-    graph = QdqGraph(reading)
+    graph = QdqTensors(reading)
     nodes = (n for n in reading.nodes if n.op_type == "QuantizeLinear" and graph.becomes_uint8(n))
     return frozenset(name_of(n.outputs[0]) for n in nodes)
 

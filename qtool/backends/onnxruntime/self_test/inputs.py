@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.self_test.input_generator import generate
+from qtool.core.affine import Affine
 from qtool.core.errors import DataError, VerificationError
-from qtool.core.quant_params import QuantParams
 from qtool.core.types import Array
 
 SAMPLES, _MORE_SAMPLES = 4, 16
@@ -43,24 +43,26 @@ def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ..
     Raises:
         DataError: an input has a type that cannot be generated.
     """
-    graph = QdqGraph(file)
+    graph = QdqTensors(file)
     pairs = zip(file.inputs, sample, strict=True)
     return tuple(
         _quantized(file, graph, value, array) or spec_of_sample(array) for value, array in pairs
     )
 
 
-def _quantized(file: OnnxModel, graph: QdqGraph, value: ir.Value, array: Array) -> InputSpec | None:
+def _quantized(
+    file: OnnxModel, graph: QdqTensors, value: ir.Value, array: Array
+) -> InputSpec | None:
     """Return the range of an input's codes and a little more, so that it saturates."""
     for node in file.readers(value):
         if node.op_type == "QuantizeLinear":
-            params = graph.params(node)
+            params = graph.affine(node)
             if params.axis is None:
                 return spec_of_codes(array.shape, params)
     return None
 
 
-def spec_of_codes(shape: Sequence[int], params: QuantParams) -> InputSpec:
+def spec_of_codes(shape: Sequence[int], params: Affine) -> InputSpec:
     """Return the range of codes and a little more."""
     zero, margin = int(params.zero_point), params.qtype.levels // 20
     low, high = (q - zero for q in (params.qtype.qmin, params.qtype.qmax))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, input_at, is_constant, name_of
-from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.types import Array
 
@@ -25,7 +25,7 @@ def observed_tensors(file: OnnxModel) -> tuple[str, ...]:
     A graph output that dequantizes one of these tensors is left out. So are codes that ONNX Runtime
     turns from int8 into uint8: as outputs they would stay int8, and other kernels would run.
     """
-    graph = QdqGraph(file)
+    graph = QdqTensors(file)
     codes = {
         name_of(node.outputs[0])
         for node in file.nodes

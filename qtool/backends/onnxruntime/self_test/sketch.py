@@ -20,6 +20,8 @@ from qtool.core.types import Array
 _PROJECTIONS = 8
 _SIGNS = "signs"
 _CHUNK = 1 << 20  # elements at once
+_MOST = 16  # sketches of a file
+_LIMIT_DB, _MARGIN_DB = 20.0, 10.0
 
 
 def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
@@ -48,3 +50,20 @@ def distance_db(expected: Sketch, actual: Sketch) -> float:
     noise = sum((a - b) ** 2 for a, b in pairs) / _PROJECTIONS
     db = decibels(expected.energy, noise)
     return inf if db is None else db
+
+
+def sketches(chosen: Sequence[int], runs: Sequence[Sequence[Array]]) -> tuple[Sketch, ...]:
+    """Return sketches of the tensors with these indices."""
+    return tuple(sketch_of(i, [run[i] for run in runs]) for i in chosen)
+
+
+def limit_db(one: Sequence[Sketch], other: Sequence[Sketch]) -> float:
+    """Return the limit for tensors of which two runs of a file give these sketches."""
+    noise = min(distance_db(*pair) for pair in zip(one, other, strict=True))
+    return min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
+
+
+def spread(numbers: Sequence[int]) -> list[int]:
+    """Return at most as many numbers as there are sketches, evenly spaced, with the last."""
+    count = min(len(numbers), _MOST)
+    return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]

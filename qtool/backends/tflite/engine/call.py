@@ -9,14 +9,14 @@ import torch
 
 from qtool.backends.kernels.params import Kernel
 from qtool.backends.profiles import Profile
-from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor
+from qtool.backends.tflite.file import Model, Operator, Tensor
+from qtool.backends.tflite.file.codes import affine_of
 from qtool.backends.tflite.file.model import ABSENT
 from qtool.backends.tflite.file.schema import ACTIVATIONS
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
-from qtool.core.types import INT8, INT16, INT32, UINT8, Bounds
+from qtool.core.types import Bounds
 
-_QTYPES = {"int8": INT8, "uint8": UINT8, "int16": INT16, "int32": INT32}
 _PAD_SAME = 0
 
 
@@ -96,32 +96,8 @@ class Call:
 
 
 def params_of(tensor: Tensor, axis: int | None = None) -> QuantParams:
-    """Return the quantization parameters of a tensor.
-
-    Args:
-        tensor: tensor of integers.
-        axis: axis of the channels in the layout of the engine; by default that of the file.
-
-    Raises:
-        KernelError: it has none.
-    """
-    quantized, qtype = tensor.quantization, _QTYPES.get(tensor.type)
-    if quantized is None or qtype is None:
-        raise KernelError(f"'{tensor.name}' ({tensor.type}) has no quantization parameters")
-    scale = torch.from_numpy(quantized.scale.astype("float32"))
-    zero = torch.from_numpy(quantized.zero_point.astype("int64"))
-    if len(scale) == 1:
-        return QuantParams(qtype, scale[0], zero[0])
-    return QuantParams(qtype, scale, zero, quantized.axis if axis is None else axis)
-
-
-def is_codes(tensor: Tensor) -> bool:
-    """Return whether a tensor holds codes of activations."""
-    return isinstance(tensor.quantization, Quantization) and tensor.type in (
-        "int8",
-        "uint8",
-        "int16",
-    )
+    """Return `affine_of` as tensors."""
+    return QuantParams.of(affine_of(tensor, axis))
 
 
 def is_dynamic_linear(model: Model, op: Operator) -> bool:

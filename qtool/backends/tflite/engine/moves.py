@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.tflite.engine.call import Call, is_codes
+from qtool.backends.tflite.engine.call import Call
+from qtool.backends.tflite.file.codes import is_codes
 from qtool.core.errors import KernelError
 
 Move = Callable[..., torch.Tensor]

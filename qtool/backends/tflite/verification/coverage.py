@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine.call import is_codes, is_dynamic_linear
+from qtool.backends.tflite.engine.call import is_dynamic_linear
 from qtool.backends.tflite.file import Model, Operator
+from qtool.backends.tflite.file.codes import is_codes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import VerificationError
 from qtool.verification.coverage import AuditRow, Coverage

@@ -23,10 +23,10 @@ from benchmarks.self_test import Flip, drawn, judged
 from qtool.backends.onnx.content_digest import graph_digest
 from qtool.backends.onnx.self_test_format import MAX_BYTES, InputSpec, SelfTest, Sketch, attach
 from qtool.backends.onnxruntime.self_test import run as run_self_test
-from qtool.backends.onnxruntime.self_test.creation import make_self_test
 from qtool.backends.onnxruntime.self_test.input_generator import generate, random_words
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.self_test.sketch import distance_db, sketch_of
+from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.core.errors import VerificationError
 from qtool.core.sqnr import NO_SIGNAL_DB
@@ -322,7 +322,7 @@ def test_a_test_fits_into_its_place(
     onnx_file, sample = ExportedFile(file), [np.zeros((4, 3, 12, 12), np.float32)]
     whole = make_self_test(onnx_file, sample)
     assert len(whole.text()) < MAX_BYTES
-    self_test = importlib.import_module("qtool.backends.onnxruntime.self_test.creation")
+    self_test = importlib.import_module("qtool.backends.onnxruntime.self_test_creation")
     monkeypatch.setattr(self_test, "MAX_BYTES", len(whole.text()) - 20)
     folded = make_self_test(onnx_file, sample)
     assert len(folded.digests["onnxruntime-x64"]) < len(whole.digests["onnxruntime-x64"])

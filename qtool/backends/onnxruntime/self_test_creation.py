@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from qtool.backends.onnx.reading import OnnxModel, name_of
-from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest, Sketch
+from qtool.backends.onnx.self_test_format import MAX_BYTES, SelfTest
 from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.self_test.digests import exact_digests
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs, input_specs, run_count
 from qtool.backends.onnxruntime.self_test.observed_tensors import TensorReader, observed_tensors
-from qtool.backends.onnxruntime.self_test.sketch import distance_db, sketch_of
+from qtool.backends.onnxruntime.self_test.sketch import limit_db, sketches, spread
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.profiles import PROFILES
 from qtool.core.errors import DataError, KernelError, VerificationError
 from qtool.core.types import Array
 
-_GROUPS, _SKETCHES = 64, 16
-_LIMIT_DB, _MARGIN_DB = 20.0, 10.0
-_DIGITS = 16
+_GROUPS = 64
 _RUNTIME = "onnxruntime"
 
 
@@ -45,33 +42,6 @@ def make_self_test(exported: ExportedFile, sample: Sequence[Array], macs: int = 
         return _with_results(exported, replace(test, inputs=specs, runs=run_count(specs, macs)))
     except (DataError, KernelError, RuntimeError, VerificationError):  # torch: sizes do not fit
         return SelfTest("", missing="it does not run on generated inputs")
-
-
-def exact_digests(kinds: str, runs: Sequence[Sequence[Array]], groups: int) -> tuple[str, ...]:
-    """Return digests of groups of consecutive exact tensors.
-
-    Args:
-        kinds: see `SelfTest`.
-        runs: the observed tensors of each run.
-        groups: number of digests; if the division is not even, the first ones have one tensor
-            more.
-    """
-    exact = [i for i, kind in enumerate(kinds) if kind == "e"]
-    parts = np.array_split(np.array(exact, np.int64), groups) if groups else []
-    return tuple(_digest([run[i] for i in part.tolist() for run in runs]) for part in parts)
-
-
-def sketches(chosen: Sequence[int], runs: Sequence[Sequence[Array]]) -> tuple[Sketch, ...]:
-    """Return sketches of the tensors with these indices."""
-    return tuple(sketch_of(i, [run[i] for run in runs]) for i in chosen)
-
-
-def _digest(arrays: Sequence[Array]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(repr((array.dtype.str, array.shape)).encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:_DIGITS]
 
 
 def _with_results(exported: ExportedFile, test: SelfTest) -> SelfTest:
@@ -159,15 +129,3 @@ def _with_sketches(
         reader = TensorReader(exported.path, names, outputs, optimise)
         both.append(sketches(chosen, [list(reader.values(each)) for each in inputs]))
     return replace(test, sketches=both[0], limit_db=limit_db(*both))
-
-
-def limit_db(one: Sequence[Sketch], other: Sequence[Sketch]) -> float:
-    """Return the limit for tensors of which two runs of a file give these sketches."""
-    noise = min(distance_db(*pair) for pair in zip(one, other, strict=True))
-    return min(_LIMIT_DB, round(noise - _MARGIN_DB, 1))
-
-
-def spread(numbers: Sequence[int]) -> list[int]:
-    """Return at most as many numbers as there are sketches, evenly spaced, with the last."""
-    count = min(len(numbers), _SKETCHES)
-    return [numbers[len(numbers) - 1 - i * len(numbers) // count] for i in reversed(range(count))]
