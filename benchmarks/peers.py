@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 import qtool
-from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.audit import audit
 from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.model_inputs import Feeder
 from qtool.verification.fidelity import decibels

@@ -21,8 +21,8 @@ import numpy as np
 from tune import HEAD, cases, of_goals
 
 import qtool
+from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.metrics import FileFunction
 from qtool.evaluation.model_inputs import Feeder

@@ -26,12 +26,12 @@ from qtool.backends.onnx.reading import (
 )
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files, save
+from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime_web.session import NODE
 from qtool.backends.runtimes import runs_here

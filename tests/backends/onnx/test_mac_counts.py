@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.mac_counts import MAC_FORMULAS, WEIGHT_INPUT, onnx_macs
-from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.audit import audit
 
 CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by hand
     "Conv": ([(1, 3, 8, 8), (4, 3, 3, 3)], (1, 4, 6, 6), {}, 4 * 36 * 27),

@@ -20,14 +20,14 @@ import torch
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.integer_engine import Program, lower
-from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
-from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
-from qtool.backends.onnxruntime.verification.disable_input_rounding import (
+from qtool.backends.onnxruntime.disable_input_rounding import (
     depends_on_threads,
     disable_input_rounding,
     has_input_rounding,
 )
+from qtool.backends.onnxruntime.integer_engine import Program, lower
+from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
+from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.process_lock import trim_memory

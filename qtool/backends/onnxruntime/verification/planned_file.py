@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.onnx.executed_coverage import executed_coverage
+from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
-from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.node_parity import compare_nodes

@@ -1,10 +1,10 @@
 """Verification of TFLite files: in LiteRT's reference kernels, against the integer engine."""
 
+from qtool.backends.tflite.coverage import tflite_coverage
 from qtool.backends.tflite.verification.codes import (
     compare_delegate_codes,
     compare_litert_codes,
 )
-from qtool.backends.tflite.verification.coverage import tflite_coverage
 
 __all__ = [
     "compare_delegate_codes",

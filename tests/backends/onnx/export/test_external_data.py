@@ -13,9 +13,9 @@ import qtool
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.export import write_float
 from qtool.backends.onnx.storage import model_files
+from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError

@@ -20,7 +20,7 @@ from torch import nn
 from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import to_onnx
 from qtool.backends.onnx.storage import save
-from qtool.backends.onnxruntime.verification.audit import audit
+from qtool.backends.onnxruntime.audit import audit
 from qtool.core.errors import ExportError
 from qtool.frontends.captured_model import capture_model
 from qtool.planning.targets import target

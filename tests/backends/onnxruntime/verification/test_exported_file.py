@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.verification import exported_file as module
-from qtool.backends.onnxruntime.verification.audit import audit
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.planned_file import check_parity

@@ -23,10 +23,10 @@ from qtool.backends.onnx.reading import (
     is_constant,
     name_of,
 )
+from qtool.backends.onnxruntime.inferred_shapes import InferredShapes
 from qtool.backends.onnxruntime.integer_engine.moves import MOVES
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.onnxruntime.verification.inferred_shapes import InferredShapes
 from qtool.core import value_names
 from qtool.core.operator_kinds import is_move
 from qtool.planning.plan import Execution

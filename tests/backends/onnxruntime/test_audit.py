@@ -20,7 +20,7 @@ from onnxruntime.quantization import (
 from torch import nn
 
 import qtool
-from qtool.backends.onnxruntime.verification.audit import INTEGER, audit
+from qtool.backends.onnxruntime.audit import INTEGER, audit
 from qtool.core.errors import FileError, VerificationError
 from qtool.verification import AuditRow, Coverage
 from tests.backends.onnx.export.networks import (
