@@ -6,16 +6,14 @@ from pathlib import Path
 
 from qtool.backends.model_file import FileFormat, ModelFile
 from qtool.backends.onnxruntime.model_file import ONNX
-from qtool.backends.session import OtherRuntime, Session
+from qtool.backends.open_files import READABLE
 from qtool.backends.tflite.model_file import TFLITE
-from qtool.core.errors import FileError, OptionError, PlanError
+from qtool.core.errors import FileError, PlanError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import (
     C_SUFFIXES,
     MODEL_FORMATS,
-    NATIVE,
     add_format,
-    unknown_name,
 )
 from qtool.core.paths import is_file
 from qtool.planning.targets import DEFAULT, Target, target
@@ -36,6 +34,7 @@ def register(new: FileFormat) -> None:
     if new.suffix in (*MODEL_FORMATS, *C_SUFFIXES):
         raise PlanError(f"files of another format end in '{new.suffix}'; choose another suffix")
     FORMATS.insert(0, new)
+    READABLE.insert(0, new.readable)
     add_format(new.names, new.suffix)
 
 
@@ -69,11 +68,6 @@ def format_for(target: Target) -> FileFormat:
     return next(f for f in FORMATS if set(f.names) & set(target.file.formats))
 
 
-def is_model(path: Path) -> bool:
-    """Return whether a file is a model, by its suffix or its contents."""
-    return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in FORMATS)
-
-
 def open_file(path: str | Path) -> ModelFile:
     """Return a file of any format.
 
@@ -84,45 +78,6 @@ def open_file(path: str | Path) -> ModelFile:
     if not is_file(path):
         raise FileError(f"{path}: no such file")
     return format_of_file(path).open(path)
-
-
-def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
-    """Open a file in a runtime; see `FileFormat.session`.
-
-    Args:
-        path: the file.
-        threads: number of threads; 0 lets the runtime choose.
-        runtime: NATIVE for that of the file's format on this machine, or the name of another one.
-
-    Raises:
-        FileError: not a model.
-        OptionError: the runtime does not run files of this format.
-        VerificationError: the runtime refuses the file, or is not installed.
-    """
-    used = format_of_file(path)
-    if runtime == NATIVE:
-        return used.session(path, threads)
-    names = [r.name for r in used.other_runtimes]
-    if runtime not in names:
-        sentence = unknown_name("runtime", runtime, (NATIVE, *names))
-        raise OptionError(f"{Path(path).name}: {sentence}")
-    return used.other_runtimes[names.index(runtime)].session(path, threads)
-
-
-def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
-    """Return a runtime with its version; "" for ONNX Runtime on this machine.
-
-    Args:
-        name: NATIVE, or the name of another runtime.
-        suffix: of the files that run.
-    """
-    return by_suffix(suffix).runtime() if name == NATIVE else str(other_runtime(name))
-
-
-def other_runtime(name: str) -> OtherRuntime:
-    """Return a runtime besides NATIVE by its name."""
-    others = (runtime for used in FORMATS for runtime in used.other_runtimes)
-    return next(runtime for runtime in others if runtime.name == name)
 
 
 def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT) -> Path:

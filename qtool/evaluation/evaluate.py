@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.backends.table import open_file, quantization_warnings, runtime_title
+from qtool.backends.open_files import runtime_title
+from qtool.backends.table import open_file, quantization_warnings
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.option_names import NATIVE

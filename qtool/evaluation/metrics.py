@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.backends.table import open_model
+from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent

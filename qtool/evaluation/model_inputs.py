@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, Session
-from qtool.backends.table import open_file, open_model
+from qtool.backends.table import open_file
 from qtool.core import random_inputs as generated
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_batch

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from qtool.backends.open_files import open_model
 from qtool.backends.session import Session
-from qtool.backends.table import open_model
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.atomic import scratch_folder

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.open_files import open_model
 from qtool.backends.session import time_calls
-from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 
 

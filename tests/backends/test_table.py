@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qtool.backends.table import FORMATS, format_of, is_model, open_file
+from qtool.backends.open_files import is_model
+from qtool.backends.table import FORMATS, format_of, open_file
 from qtool.core import option_names
 from qtool.core.errors import FileError
 from qtool.planning.targets import TARGETS

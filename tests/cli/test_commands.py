@@ -15,7 +15,7 @@ from qtool.cli import output, progress
 from rich.console import Console
 
 import qtool
-from qtool.backends.table import other_runtime
+from qtool.backends.open_files import other_runtime
 from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime

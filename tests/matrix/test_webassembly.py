@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.backends.table import open_model
+from qtool.backends.open_files import open_model
 from qtool.planning.plan import Execution
 from tests.operators.arms import _Arms
 from tests.operators.table import CASES

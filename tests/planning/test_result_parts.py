@@ -11,7 +11,7 @@ from torch import nn
 
 from qtool import QuantizedModel
 from qtool.api.conversion import quantize
-from qtool.backends.table import open_model
+from qtool.backends.open_files import open_model
 from qtool.core.sqnr import sqnr
 from qtool.planning.result_parts import refine_results
 

@@ -61,6 +61,14 @@ ONNX_OPERATORS: Mapping[str, OnnxOperator] = {
 }
 """Operator type -> row. Types without a row are known in one place alone."""
 
+MOVES = frozenset(
+    (
+        *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Resize"),
+        *("Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+    )
+)
+"""Operator types that ONNX Runtime runs on codes as on floats, without computing."""
+
 ON_CODES: Mapping[str, str] = {
     row.on_codes: name for name, row in ONNX_OPERATORS.items() if row.on_codes
 }

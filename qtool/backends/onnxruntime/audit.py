@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
 from qtool.backends.onnx.mac_counts import DOMAINS, MAC_FORMULAS, WEIGHT_INPUT
-from qtool.backends.onnx.operator_rows import ON_CODES
+from qtool.backends.onnx.operator_rows import MOVES, ON_CODES
 from qtool.backends.onnx.reading import (
     OnnxModel,
     attributes_of,
@@ -23,10 +23,9 @@ from qtool.backends.onnx.reading import (
     is_constant,
     name_of,
 )
+from qtool.backends.onnxruntime.executed_file import ExecutedFile
 from qtool.backends.onnxruntime.inferred_shapes import InferredShapes
-from qtool.backends.onnxruntime.integer_engine.moves import MOVES
 from qtool.backends.onnxruntime.session import RUNTIME, without_suffix
-from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.core import value_names
 from qtool.core.operator_kinds import is_move
 from qtool.planning.plan import Execution
@@ -44,7 +43,7 @@ AUDITED = _names(
 INTEGER = frozenset(ON_CODES) | _names(
     "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul ConvInteger DynamicQuantizeLSTM"
 )
-_CODES_OR_FLOATS = frozenset(MOVES) | _names("MaxPool NhwcMaxPool Pad Concat Split")
+_CODES_OR_FLOATS = MOVES | _names("MaxPool NhwcMaxPool Pad Concat Split")
 _WEIGHT_ONLY = _names("MatMulNBits")  # integer weights, float inputs and results
 _FAST_LEVEL = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _FUSES_AFFINE = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # scale, bias
@@ -53,7 +52,7 @@ _LAYOUT = ("ReorderOutput", "Transpose")  # added by the runtime after a kernel
 _MOST_FOLLOWERS = 8
 
 
-def audit(file: ExportedFile | str | Path) -> Coverage:
+def audit(file: ExecutedFile | str | Path) -> Coverage:
     """Return the integer coverage of an ONNX file, made by qtool or not.
 
     A file of qtool has a row for each operator of its plan, whatever nodes it is written as; any
@@ -63,7 +62,7 @@ def audit(file: ExportedFile | str | Path) -> Coverage:
         FileError: not an ONNX file.
         VerificationError: the runtime does not load it.
     """
-    exported = ExportedFile.of(file)
+    exported = ExecutedFile.of(file)
     source, executed = exported.file, _ExecutedGraph(graph_of(exported.executed_graph))
     info = FileInfo.of(source.outline)
     rows = _node_rows(source, executed) if info is None else _plan_rows(info, source, executed)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,97 +11,42 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from qtool.backends.model_file import Conversion, FileFormat, NodeKernel, TensorParameters
+from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import write_float
-from qtool.backends.onnx.file_info import FileInfo, maker_version
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
     attributes_of,
-    graph_of,
     input_at,
-    name_of,
 )
-from qtool.backends.onnx.self_test_format import SelfTest
-from qtool.backends.onnx.storage import load_outline, model_files, save
-from qtool.backends.onnxruntime.audit import audit
+from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
-from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.planned_export import OnnxExport
-from qtool.backends.onnxruntime.self_test.run import check_self_test
-from qtool.backends.onnxruntime.session import OnnxSession
+from qtool.backends.onnxruntime.readable import READABLE, ReadableOnnx
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
-from qtool.backends.onnxruntime_web.session import NODE
 from qtool.backends.runtimes import runs_here
-from qtool.core import value_names
 from qtool.core.argument_names import argument
-from qtool.core.errors import FileError, KernelError, PlanError, VerificationError
+from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import TARGETS, Target
-from qtool.verification import Coverage, Exactness, FileCheck
-
-_QUANTIZED = (
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "QLinear",
-    "Integer",
-    "DynamicQuantize",
-    "MatMulNBits",
-    "GatherBlockQuantized",
-)
-"""Parts of the types of operators on quantized tensors."""
+from qtool.verification import Exactness, FileCheck
 
 
-class OnnxFile:
+class OnnxFile(ReadableOnnx):
     """See `ModelFile`.
 
     Raises:
         FileError: not an ONNX model.
     """
 
-    suffix = ".onnx"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.outline = load_outline(path)
-        if not self.outline.graph.node and not self.outline.graph.output:
-            raise FileError(f"{path}: not an ONNX model, or an empty one")
-
-    @property
-    def parts(self) -> list[Path]:
-        return list(model_files(self.path))
-
-    @cached_property
-    def is_quantized(self) -> bool:
-        nodes = chain(self.outline.graph.node, *(f.node for f in self.outline.functions))
-        return any(mark in n.op_type for n in nodes for mark in _QUANTIZED)
-
-    @property
-    def maker(self) -> str:
-        version, model = maker_version(self.outline), self.outline
-        other = f"{model.producer_name} {model.producer_version}".strip() or "unknown"
-        return f"qtool {version}" if version else other
-
-    @property
-    def target(self) -> str | None:
-        info = FileInfo.of(self.outline)
-        return None if info is None else info.target
-
     @property
     def runs_here(self) -> bool:
         return self.target not in TARGETS or runs_here(TARGETS[self.target])
 
-    @property
-    def takes_one_sample(self) -> bool:
-        return False
-
-    def input_ranges(self) -> dict[str, tuple[float, float]]:
-        return input_ranges(self.path)
-
     def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
-        self_test = check_self_test(self.path)
+        self_test = self.check_self_test()
         try:
             comparison = compare_codes(self.path, progress(batches))
         except (KernelError, VerificationError) as error:
@@ -113,132 +56,12 @@ class OnnxFile:
         other = "" if self.runs_here else str(self.target)
         return FileCheck(**vars(comparison), self_test=self_test, other_target=other)
 
-    def conversion(self) -> Conversion | None:
-        info = FileInfo.of(self.outline)
-        return None if info is None else Conversion(info, _FileConstants(OnnxModel.of(self.path)))
-
-    def parameters(self) -> list[TensorParameters]:
-        return read_parameters(self.path)
-
-    def notes(self) -> str:
-        return self.self_test()
-
-    def self_test(self) -> str:
-        try:
-            test = SelfTest.of(self.outline)
-        except VerificationError as error:
-            return str(error)
-        return "no self-test in this file" if test is None else str(test)
-
-    def coverage(self) -> Coverage:
-        return audit(self.path)
-
     def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
         return compare_codes(self.path, batches)
-
-    def node_names(self) -> list[str]:
-        graph = graph_of(self.outline)
-        return [str(n.name) for n in (*graph.inputs, *graph)]
-
-    def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
-        return profile_file(self.path, inputs, threads, runs)
 
     def write_float(self, path: Path) -> Path:
         save(remove_quantization(self.path), path)
         return path
-
-    def deployment(self) -> None:
-        return None
-
-
-class _FileConstants:
-    """Arrays of each point in a file, by the names that the export uses."""
-
-    def __init__(self, file: OnnxModel) -> None:
-        self.rows: dict[str, tuple[str, slice]] = {}
-        self.stored = file.model.graph.initializers
-        self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
-
-    def parameters(self, point: str, root: str) -> tuple[Array, Array]:
-        """Return scale (float32) and zero point (int64) in their stored shapes.
-
-        Raises:
-            VerificationError: the file has none.
-        """
-        node = self.readers.get(value_names.dequantize(point)) or self.readers.get(
-            value_names.dequantize(root)
-        )
-        if node is None:
-            joint, rows = self.rows.get(point, (point, slice(None)))
-            own = (value_names.scale(joint), value_names.zero_point(joint))
-            arrays = (array_of(self.stored.get(name)) for name in own)
-            scale, zero = (a[rows] if a is not None and a.ndim else a for a in arrays)
-        else:
-            scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
-        if scale is None:
-            raise VerificationError(f"the file holds no parameters of '{point}'")
-        zero = np.zeros(scale.shape, np.int64) if zero is None else zero
-        scale = np.where(scale == 0, 1, scale)  # a tensor of zeros
-        return scale.astype(np.float32), zero.astype(np.int64)
-
-    def codes(self, point: str) -> Array | None:
-        node = self.readers.get(value_names.dequantize(point))
-        joint, rows = self.rows.get(point, (point, slice(None)))
-        value = self.stored.get(value_names.codes(joint)) if node is None else input_at(node, 0)
-        array = array_of(value)
-        if array is None:
-            return None
-        if joint != point:  # [inputs, outputs], or [outputs, blocks, bytes] of MatMulNBits
-            array = array[:, rows] if array.ndim == 2 else array[rows]
-        return np.ascontiguousarray(array)
-
-    def split(self, outputs: Mapping[str, int]) -> _FileConstants:
-        for joint in filter(None, map(value_names.point_of_codes, self.stored)):
-            start = 0
-            for point in value_names.points_of_joint(joint, outputs):
-                self.rows[point] = joint, slice(start, start + outputs[point])
-                start += outputs[point]
-        return self
-
-
-def input_ranges(path: str | Path) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest value of inputs that are quantized or select rows."""
-    file = OnnxModel.of(path)
-    graph, ranges = QdqGraph(file), {}
-    for value in file.inputs:
-        for node in file.readers(value):
-            if node.op_type == "QuantizeLinear":
-                params = graph.params(node)
-                scale, zero = float(params.scale), int(params.zero_point)
-                margin = 0.05 * scale * params.qtype.levels
-                low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
-                ranges[name_of(value)] = (low - margin, high + margin)
-        if rows := _table_rows(file, value):
-            ranges[name_of(value)] = (0, min(rows) - 1)
-    return ranges
-
-
-_SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-
-
-_LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
-
-
-def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
-    """Return the number of rows of each constant table from which a tensor selects rows."""
-    rows: list[int] = []
-    for node in file.readers(value):
-        if node.op_type in _SAME_VALUES and input_at(node, 0) is value:
-            rows += _table_rows(file, node.outputs[0])
-        elif node.op_type in _LOOKUPS and input_at(node, 1) is value:
-            table = input_at(node, 0)
-            maker = None if table is None else table.producer()
-            if maker is not None and maker.op_type == "DequantizeLinear":
-                table = input_at(maker, 0)
-            array, attributes = array_of(table), attributes_of(node)
-            if array is not None and array.ndim:
-                rows.append(array.shape[attributes.get("axis", attributes.get("gather_axis", 0))])
-    return rows
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:
@@ -335,28 +158,6 @@ def _replace_value(value: ir.Value, source: ir.Value) -> None:
     value.replace_all_uses_with(source)
 
 
-def read_parameters(path: str | Path) -> list[TensorParameters]:
-    """Return the parameters of every tensor that a DequantizeLinear of the file reads, in order.
-
-    Scales of type string, which ONNX allows, are skipped.
-
-    Raises:
-        FileError: not an ONNX file.
-    """
-    parameters: dict[str, TensorParameters] = {}
-    for node in OnnxModel.of(path).nodes:
-        codes, scale, zero = (array_of(input_at(node, i)) for i in range(3))
-        if node.op_type != "DequantizeLinear" or scale is None or scale.dtype == object:
-            continue
-        zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
-        name, dtype = name_of(node.inputs[0]), (zero if codes is None else codes).dtype
-        scales = tuple(map(float, np.ravel(scale)))
-        parameters[name] = TensorParameters(
-            name, str(dtype), scales, tuple(map(int, np.ravel(zero)))
-        )
-    return list(parameters.values())
-
-
 def check_measurable(target: Target) -> None:
     """Check that ONNX Runtime has the kernels of a target on this machine.
 
@@ -375,12 +176,12 @@ def check_measurable(target: Target) -> None:
 
 ONNX = FileFormat(
     ("qdq", "qoperator"),
-    OnnxFile.suffix,
-    lambda _: True,
+    READABLE.suffix,
+    READABLE.fits,
     OnnxFile,
-    OnnxSession,
+    READABLE.session,
     write_float,
     OnnxExport,
     check_measurable,
-    (NODE,),
+    READABLE.other_runtimes,
 )

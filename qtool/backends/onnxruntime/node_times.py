@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from qtool.backends.model_file import OTHER, NodeKernel, median_of_ticks
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
@@ -23,6 +22,7 @@ from qtool.backends.onnxruntime.session import (
     without_suffix,
     write_graph,
 )
+from qtool.backends.readable_file import OTHER, NodeKernel, median_of_ticks
 from qtool.core import value_names as names
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError

@@ -7,10 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine.call import is_dynamic_linear
 from qtool.backends.tflite.file import Model, Operator
-from qtool.backends.tflite.file.codes import is_codes
-from qtool.backends.tflite.tflite_file import TfliteFile
+from qtool.backends.tflite.file.codes import is_codes, is_dynamic_linear
+from qtool.backends.tflite.litert_file import LitertFile
 from qtool.core.errors import VerificationError
 from qtool.verification.coverage import AuditRow, Coverage
 
@@ -25,7 +24,7 @@ _MOVES = frozenset(
 """Operators that compute nothing and are not listed."""
 
 
-def tflite_coverage(file: TfliteFile, reasons: Mapping[str, str] | None = None) -> Coverage:
+def tflite_coverage(file: LitertFile, reasons: Mapping[str, str] | None = None) -> Coverage:
     """Return the operators of a file, with the kernels that run them.
 
     The partitioning is that which XNNPACK, the default delegate, reports for the file; without

@@ -17,14 +17,15 @@ from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
-from qtool.backends.tflite import c_source, litert, microcontroller, tflm
+from qtool.backends.tflite import c_source, deployment, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
+from qtool.backends.tflite.coverage import tflite_coverage
 from qtool.backends.tflite.export import Layout, Written, to_tflite
 from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
 from qtool.backends.tflite.self_test import with_self_test, without_self_test
 from qtool.backends.tflite.self_test_creation import make_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.backends.tflite.verification import compare_litert_codes, tflite_coverage
+from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.argument_names import argument
@@ -69,7 +70,7 @@ def layout_of(target_name: str, layout: str, interface: str | None) -> Layout:
     if layout not in _LAYOUTS:
         raise OptionError(f"unknown layout '{layout}'; choose {' or '.join(_LAYOUTS)}")
     if interface is None:
-        return Layout(_LAYOUTS[layout], target_name == microcontroller.TARGET)
+        return Layout(_LAYOUTS[layout], target_name == deployment.TARGET)
     if interface not in _INTERFACES:
         raise OptionError(f"unknown interface '{interface}'; choose {' or '.join(_INTERFACES)}")
     return Layout(_LAYOUTS[layout], _INTERFACES[interface])
@@ -141,9 +142,9 @@ def write(
     if chosen.profile != FAMILY:
         raise ExportError(
             f"target {chosen.name} writes ONNX files; for a TFLite file use "
-            f"{argument('--target', 'tflite')} or {argument('--target', microcontroller.TARGET)}"
+            f"{argument('--target', 'tflite')} or {argument('--target', deployment.TARGET)}"
         )
-    small = chosen.name == microcontroller.TARGET
+    small = chosen.name == deployment.TARGET
     metadata = {
         "version": own_version(),
         "target": chosen.name,
@@ -202,7 +203,7 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         steps,
     )
     exactness = compare_litert_codes(file, [arrays])
-    if file.metadata.get("target") == microcontroller.TARGET and tflm.version() is not None:
+    if file.metadata.get("target") == deployment.TARGET and tflm.version() is not None:
         remarks = (*remarks, microcontroller.compare(file, arrays))
     reasons = {d.node: d.reason for d in model.plan.nodes}
     coverage = tflite_coverage(file, reasons)
@@ -274,8 +275,8 @@ def _remarks(file: TfliteFile) -> tuple[str, ...]:
     elif images:
         text.append("layout: as in PyTorch")
     remarks = ["; ".join(text)] if text else []
-    if file.metadata.get("target") == microcontroller.TARGET:
-        remarks.append(microcontroller.describe(file))
+    if file.metadata.get("target") == deployment.TARGET:
+        remarks.append(deployment.describe(file))
     return tuple(remarks)
 
 

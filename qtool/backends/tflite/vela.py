@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from qtool.backends.model_file import AcceleratorFacts
+from qtool.backends.readable_file import AcceleratorFacts
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.versions import version_of

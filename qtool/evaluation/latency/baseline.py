@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from qtool.backends.model_file import ModelFile
-from qtool.backends.table import open_model, runtime_title, write_float
+from qtool.backends.open_files import open_model, runtime_title
+from qtool.backends.table import write_float
 from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.paths import is_file

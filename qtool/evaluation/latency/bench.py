@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qtool.backends.table import open_file, runtime_title
+from qtool.backends.open_files import runtime_title
+from qtool.backends.table import open_file
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, quantity, table, times

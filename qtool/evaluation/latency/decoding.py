@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.open_files import open_model
 from qtool.backends.session import Session
-from qtool.backends.table import open_model
 from qtool.core.errors import VerificationError
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LanguageModel, find_language_model

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.open_files import open_model
 from qtool.backends.session import Clock
-from qtool.backends.table import open_model
 from qtool.core import formats
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.model_file import NodeKernel
+from qtool.backends.readable_file import NodeKernel
 from qtool.backends.table import open_file
 from qtool.core import formats
 

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.backends.model_file import TensorParameters
-from qtool.backends.table import is_model, open_file
+from qtool.backends.open_files import is_model
+from qtool.backends.readable_file import TensorParameters
+from qtool.backends.table import open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.open_files import open_model
 from qtool.backends.session import PortInfo
-from qtool.backends.table import open_model
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from qtool.backends.model_file import Deployment
+from qtool.backends.readable_file import Deployment
 from qtool.core.errors import MALFORMED, FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json

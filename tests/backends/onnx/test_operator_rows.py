@@ -6,7 +6,8 @@ import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-from qtool.backends.onnx.operator_rows import ON_CODES, ONNX_OPERATORS
+from qtool.backends.onnx.operator_rows import MOVES, ON_CODES, ONNX_OPERATORS
+from qtool.backends.onnxruntime.integer_engine import moves as engine_moves
 from qtool.core.ops import row_named
 
 UNARY = [kind for kind, row in ONNX_OPERATORS.items() if row.unary]
@@ -39,3 +40,7 @@ def test_a_plain_operator_takes_codes_and_parameters_in_this_order(kind: str) ->
 
 def test_the_runtime_has_the_operators_on_codes() -> None:
     assert set(ON_CODES) <= set(SCHEMAS)
+
+
+def test_moves_are_those_that_the_engine_makes() -> None:
+    assert set(MOVES) == set(engine_moves.MOVES)

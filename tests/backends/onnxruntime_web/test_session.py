@@ -16,7 +16,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnxruntime_web.node_process import PROCESS
 from qtool.backends.onnxruntime_web.session import WebSession
-from qtool.backends.table import open_model, runtime_title
+from qtool.backends.open_files import open_model, runtime_title
 from qtool.core.errors import OptionError, VerificationError
 from tests.backends.onnxruntime.emulation.networks import by_qtool
 from tests.evaluation.onnx_files import linear_file

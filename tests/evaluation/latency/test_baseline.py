@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.table import open_file, open_model
+from qtool.backends.open_files import open_model
+from qtool.backends.table import open_file
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.latency import baseline as module
 from qtool.evaluation.latency import decoding

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.backends.model_file import OTHER, median_of_ticks
 from qtool.backends.onnxruntime import node_times
+from qtool.backends.readable_file import OTHER, median_of_ticks
 from qtool.core.errors import VerificationError
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from tests.evaluation.spoiled import images

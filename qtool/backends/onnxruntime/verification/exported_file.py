@@ -14,27 +14,26 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import torch
 
 from qtool.backends.onnx import storage
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.disable_input_rounding import (
-    depends_on_threads,
     disable_input_rounding,
     has_input_rounding,
 )
+from qtool.backends.onnxruntime.executed_file import ExecutedFile
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import PRODUCTS
-from qtool.backends.onnxruntime.session import optimised_graph, read_graph, run, session
+from qtool.backends.onnxruntime.session import run, session
 from qtool.backends.runtime import Arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.process_lock import trim_memory
 
 
-class ExportedFile:
-    """An ONNX file on disk that does not change. Its properties are computed when first used.
+class ExportedFile(ExecutedFile):
+    """See `ExecutedFile`.
 
     Args:
         path: the file.
@@ -42,26 +41,16 @@ class ExportedFile:
     """
 
     def __init__(self, path: str | Path, qdq: onnx.ModelProto | None = None) -> None:
-        self.path = Path(path)
+        super().__init__(path)
         self._qdq = qdq
         self._programs: dict[str, Program] = {}
-        self._session: ort.InferenceSession | None = None
-        self._optimised: onnx.ModelProto | None = None
-        self._last: tuple[Arrays, list[np.ndarray[Any, Any]]] | None = None
 
     @classmethod
-    def of(cls, file: ExportedFile | str | Path) -> ExportedFile:
+    def of(cls, file: ExecutedFile | str | Path) -> ExportedFile:
         """Return `file` itself if it is an `ExportedFile`, else one for this path."""
-        return file if isinstance(file, ExportedFile) else cls(file)
-
-    @cached_property
-    def file(self) -> OnnxModel:
-        """The parsed file.
-
-        Raises:
-            FileError: not an ONNX file, or its external data is missing.
-        """
-        return OnnxModel.of(self.path)
+        if isinstance(file, ExportedFile):
+            return file
+        return cls(file.path if isinstance(file, ExecutedFile) else file)
 
     @cached_property
     def qdq(self) -> OnnxModel:
@@ -90,35 +79,6 @@ class ExportedFile:
             return program
         source = self._without_input_rounding() if self._has_input_rounding else self.qdq
         return lower(source, program.profile, as_written=True)
-
-    def _open_session(self) -> ort.InferenceSession:
-        threads = int(depends_on_threads(self.file.outline.graph))  # 0: the runtime decides
-        if self._session is None and self._optimised is not None:
-            self._session = session(self.path, threads=threads, once=True)
-        if self._session is None:
-            with scratch_folder() as folder:
-                saved = folder / "optimised.onnx"
-                self._session = session(self.path, save_to=saved, threads=threads, once=True)
-                self._optimised = read_graph(saved)
-        return self._session
-
-    def load(self) -> None:
-        """Load the file into the runtime.
-
-        Raises:
-            VerificationError: the runtime does not load it.
-        """
-        self._open_session()
-
-    def close(self) -> None:
-        """Free the session; computed results stay."""
-        self._session = None
-
-    def run(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
-        """Return outputs with the runtime's default optimisation; the last ones are cached."""
-        if self._last is None or self._last[0] is not arrays:
-            self._last = arrays, run(self._open_session(), list(arrays))
-        return self._last[1]
 
     def run_as_written(self, arrays: Arrays) -> list[np.ndarray[Any, Any]]:
         """Return outputs without any optimisation, node by node."""
@@ -172,22 +132,3 @@ class ExportedFile:
         model.CopyFrom(storage.load(self.path) if self._qdq is None else self._qdq)
         disable_input_rounding(model.graph)
         return model
-
-    @cached_property
-    def executed_graph(self) -> onnx.ModelProto:
-        """The graph that the runtime executes, without weights.
-
-        Nodes without a name are named after their first output, in `file` too.
-        """
-        if not self.file.has_unnamed_nodes:
-            if self._optimised is None:
-                self._open_session()
-            assert self._optimised is not None
-            return self._optimised
-        model = storage.load(self.path)
-        for node in model.graph.node:
-            node.name = node.name or next(iter(node.output), "")
-        with scratch_folder() as folder:
-            named = folder / "named.onnx"
-            storage.save(model, named)
-            return optimised_graph(named)

@@ -98,17 +98,3 @@ class Call:
 def params_of(tensor: Tensor, axis: int | None = None) -> QuantParams:
     """Return `affine_of` as tensors."""
     return QuantParams.of(affine_of(tensor, axis))
-
-
-def is_dynamic_linear(model: Model, op: Operator) -> bool:
-    """Return whether an operator is a linear layer on floats that quantizes its input in each run.
-
-    Of those that LiteRT has, the one of qtool's files: rows with a zero point of their own.
-    """
-    if op.name != "FULLY_CONNECTED" or len(op.inputs) < 2 or not op.outputs:
-        return False
-    x, weight, out = (model.tensors[i] for i in (*op.inputs[:2], op.outputs[0]))
-    floats = x.type == out.type == "float32"
-    plain = not op.options.get("fused_activation_function", 0) and weight.data is not None
-    rows = bool(op.options.get("asymmetric_quantize_inputs", False))
-    return floats and weight.type == "int8" and weight.quantization is not None and plain and rows

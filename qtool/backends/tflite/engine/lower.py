@@ -11,11 +11,11 @@ import torch
 from qtool.backends.onnxruntime.integer_engine import Instruction, Program
 from qtool.backends.profiles import profile as profile_of
 from qtool.backends.tflite import litert
-from qtool.backends.tflite.engine.call import Call, is_dynamic_linear, params_of
+from qtool.backends.tflite.engine.call import Call, params_of
 from qtool.backends.tflite.engine.moves import CONCATENATION, MOVES
 from qtool.backends.tflite.engine.operators import DATA_INPUTS, OPERATORS, dynamic_linear
 from qtool.backends.tflite.file import Model, Operator
-from qtool.backends.tflite.file.codes import is_codes, tensor_names
+from qtool.backends.tflite.file.codes import is_codes, is_dynamic_linear, tensor_names
 from qtool.backends.tflite.file.model import ABSENT
 from qtool.core import value_names
 from qtool.core.errors import KernelError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qtool.backends.tflite.file.model import Model, Quantization, Tensor
+from qtool.backends.tflite.file.model import Model, Operator, Quantization, Tensor
 from qtool.core.affine import Affine
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT16, INT32, UINT8
@@ -46,3 +46,17 @@ def tensor_names(model: Model) -> list[str]:
         seen.add(name)
         names.append(name)
     return names
+
+
+def is_dynamic_linear(model: Model, op: Operator) -> bool:
+    """Return whether an operator is a linear layer on floats that quantizes its input in each run.
+
+    Of those that LiteRT has, the one of qtool's files: rows with a zero point of their own.
+    """
+    if op.name != "FULLY_CONNECTED" or len(op.inputs) < 2 or not op.outputs:
+        return False
+    x, weight, out = (model.tensors[i] for i in (*op.inputs[:2], op.outputs[0]))
+    floats = x.type == out.type == "float32"
+    plain = not op.options.get("fused_activation_function", 0) and weight.data is not None
+    rows = bool(op.options.get("asymmetric_quantize_inputs", False))
+    return floats and weight.type == "int8" and weight.quantization is not None and plain and rows

@@ -1,6 +1,5 @@
 """Verification of TFLite files: in LiteRT's reference kernels, against the integer engine."""
 
-from qtool.backends.tflite.coverage import tflite_coverage
 from qtool.backends.tflite.verification.codes import (
     compare_delegate_codes,
     compare_litert_codes,
@@ -9,5 +8,4 @@ from qtool.backends.tflite.verification.codes import (
 __all__ = [
     "compare_delegate_codes",
     "compare_litert_codes",
-    "tflite_coverage",
 ]

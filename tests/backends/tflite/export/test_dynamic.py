@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.tflite import litert, microcontroller
+from qtool.backends.tflite import deployment, litert
 from qtool.backends.tflite.engine import lower
 from qtool.backends.tflite.file import (
     Model,
@@ -124,4 +124,4 @@ def test_the_model_is_restored_from_its_file(tmp_path: Path) -> None:
 
 def test_microcontrollers_have_no_such_kernel() -> None:
     with pytest.raises(PlanError, match=r"tflite-micro has no kernel for dynamic"):
-        quantized(microcontroller.TARGET)
+        quantized(deployment.TARGET)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.tflite import litert, microcontroller, tflm
+from qtool.backends.tflite import deployment, litert, tflm
 from qtool.backends.tflite.file import load
 from qtool.core.errors import ExportError
 from qtool.planning.plan import Execution
@@ -93,7 +93,7 @@ def test_all_operators_compute_16_bits(name: str, tmp_path: Path) -> None:
 @needs_litert
 @pytest.mark.parametrize("name", NETWORKS)
 def test_microcontrollers_compute_the_same_codes(name: str, tmp_path: Path) -> None:
-    result = _quantized(name, target=microcontroller.TARGET).export(tmp_path / "m.tflite", timing=0)
+    result = _quantized(name, target=deployment.TARGET).export(tmp_path / "m.tflite", timing=0)
     assert result is not None
     assert any("values identical" in r for r in result.notes), result.notes
     assert result.exactness is not None
@@ -139,7 +139,7 @@ def test_operators_without_16_bits_stay_in_float(tmp_path: Path) -> None:
     assert decision is not None
     assert decision.reason.startswith("tflite has no kernel for int16 activations")
     small = qtool.quantize(
-        network.eval(), [data], target=microcontroller.TARGET, recipe=WIDE, accuracy="fast"
+        network.eval(), [data], target=deployment.TARGET, recipe=WIDE, accuracy="fast"
     )
     with pytest.raises(ExportError, match="HARD_SWISH"):
         small.export(tmp_path / "model.tflite", verify=False)

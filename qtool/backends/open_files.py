@@ -1,0 +1,78 @@
+"""Opening model files of any format without torch: to read them, and to run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qtool.backends.onnxruntime.readable import READABLE as ONNX
+from qtool.backends.readable_file import ReadableFile, ReadableFormat
+from qtool.backends.session import OtherRuntime, Session
+from qtool.backends.tflite.readable import READABLE as TFLITE
+from qtool.core.errors import FileError, OptionError
+from qtool.core.option_names import NATIVE, unknown_name
+from qtool.core.paths import is_file
+
+READABLE: list[ReadableFormat] = [TFLITE, ONNX]
+"""The first that fits a file opens it; ONNX, the last, refuses what is no model."""
+
+
+def open_readable(path: str | Path) -> ReadableFile:
+    """Return a file of any format.
+
+    Raises:
+        FileError: there is no such file, or it is no model.
+    """
+    path = Path(path)
+    if not is_file(path):
+        raise FileError(f"{path}: no such file")
+    return _format_of(path).open(path)
+
+
+def _format_of(path: str | Path) -> ReadableFormat:
+    return next(f for f in READABLE if f.fits(path))
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a file is a model, by its suffix or its contents."""
+    return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)
+
+
+def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Session:
+    """Open a file in a runtime; see `FileFormat.session`.
+
+    Args:
+        path: the file.
+        threads: number of threads; 0 lets the runtime choose.
+        runtime: NATIVE for that of the file's format on this machine, or the name of another one.
+
+    Raises:
+        FileError: not a model.
+        OptionError: the runtime does not run files of this format.
+        VerificationError: the runtime refuses the file, or is not installed.
+    """
+    used = _format_of(path)
+    if runtime == NATIVE:
+        return used.session(path, threads)
+    names = [r.name for r in used.other_runtimes]
+    if runtime not in names:
+        sentence = unknown_name("runtime", runtime, (NATIVE, *names))
+        raise OptionError(f"{Path(path).name}: {sentence}")
+    return used.other_runtimes[names.index(runtime)].session(path, threads)
+
+
+def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
+    """Return a runtime with its version; "" for ONNX Runtime on this machine.
+
+    Args:
+        name: NATIVE, or the name of another runtime.
+        suffix: of the files that run.
+    """
+    if name != NATIVE:
+        return str(other_runtime(name))
+    return next((f for f in READABLE if f.suffix == suffix.lower()), ONNX).runtime()
+
+
+def other_runtime(name: str) -> OtherRuntime:
+    """Return a runtime besides NATIVE by its name."""
+    others = (runtime for used in READABLE for runtime in used.other_runtimes)
+    return next(runtime for runtime in others if runtime.name == name)

@@ -1,0 +1,148 @@
+"""A TFLite file, read and run by LiteRT without torch: facts, and a description in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qtool.backends.readable_file import (
+    Conversion,
+    Deployment,
+    NodeKernel,
+    ReadableFormat,
+    TensorParameters,
+)
+from qtool.backends.tflite import deployment, litert
+from qtool.backends.tflite.coverage import tflite_coverage
+from qtool.backends.tflite.file import is_tflite
+from qtool.backends.tflite.file.codes import tensor_names
+from qtool.backends.tflite.litert_file import LitertFile, Port
+from qtool.backends.tflite.self_test import check_self_test, read_self_test
+from qtool.backends.tflite.session import LitertSession
+from qtool.core.errors import VerificationError
+from qtool.core.option_names import TFLITE_SUFFIX
+from qtool.core.types import Array
+from qtool.verification import Coverage, SelfCheck
+
+
+class ReadableTflite:
+    """See `ReadableFile`.
+
+    Raises:
+        FileError: not a TFLite file.
+    """
+
+    suffix = TFLITE_SUFFIX
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = LitertFile(path)
+
+    @property
+    def parts(self) -> list[Path]:
+        return [self.path]
+
+    @property
+    def is_quantized(self) -> bool:
+        return any(t.quantization is not None for t in self.file.model.tensors)
+
+    @property
+    def maker(self) -> str:
+        version = self.file.metadata.get("version")
+        return f"qtool {version}" if version else self.file.model.description or "unknown"
+
+    @property
+    def target(self) -> str | None:
+        name = self.file.metadata.get("target")
+        return name if isinstance(name, str) else None
+
+    @property
+    def takes_one_sample(self) -> bool:
+        return self.file.is_fixed
+
+    def input_ranges(self) -> Mapping[str, tuple[float, float]]:
+        return self.file.input_ranges()
+
+    def conversion(self) -> Conversion | None:
+        record = self.file.record
+        return None if record is None else Conversion(record.info, record)
+
+    def parameters(self) -> list[TensorParameters]:
+        rows, names = [], tensor_names(self.file.model)
+        for name, tensor in zip(names, self.file.model.tensors, strict=True):
+            q = tensor.quantization
+            if q is not None:
+                scales, zeros = map(float, q.scale), map(int, q.zero_point)
+                rows.append(TensorParameters(name, tensor.type, tuple(scales), tuple(zeros)))
+        return rows
+
+    def self_test(self) -> str:
+        try:
+            test = read_self_test(self.file)
+        except VerificationError as error:
+            return str(error)
+        return "no self-test in this file" if test is None else str(test)
+
+    def notes(self) -> str:
+        return f"{describe_file(self.file)}\n{self.self_test()}"
+
+    def coverage(self) -> Coverage:
+        return tflite_coverage(self.file)
+
+    def node_names(self) -> list[str]:
+        outputs = (o for op in self.file.model.operators for o in op.outputs)
+        return [self.file.layers[i] for i in (*self.file.model.inputs, *outputs)]
+
+    def node_times(self, inputs: Sequence[Array], threads: int, runs: int) -> dict[str, NodeKernel]:
+        """Time each operator alone: LiteRT's Python package has no profile."""
+        kernels: dict[str, dict[str, None]] = {}
+        spent: dict[str, float] = {}
+        for op, microseconds in self.file.time_operators(inputs, threads, runs):
+            name = self.file.layers[op.outputs[0]]
+            kernels.setdefault(name, {})[op.name] = None
+            spent[name] = spent.get(name, 0.0) + microseconds
+        return {name: NodeKernel(" + ".join(kernels[name]), spent[name]) for name in kernels}
+
+    def deployment(self) -> Deployment | None:
+        return deployment.measure_deployment(self.file)
+
+    def check_self_test(self) -> SelfCheck:
+        litert.require()
+        return check_self_test(self.file)
+
+
+def describe_file(file: LitertFile) -> str:
+    """Return origin, interface and memory of a file, and where Ethos-U runs it."""
+    return "\n".join([_origin(file), *_interface(file), *deployment.describe_placement(file)])
+
+
+def _origin(file: LitertFile) -> str:
+    known = {k: file.metadata.get(k) for k in ("version", "target", "plan")}
+    if not all(isinstance(v, str) for v in known.values()):
+        return "written by another tool than qtool"
+    return f"written by qtool {known['version']} for {known['target']}, plan {known['plan']}"
+
+
+def _interface(file: LitertFile) -> list[str]:
+    lines = [f"input {_port(p)}" for p in file.inputs]
+    return [*lines, *(f"output {_port(p)}" for p in file.outputs)]
+
+
+def _port(port: Port) -> str:
+    sizes = [port.shape[i] for i in port.order]
+    shape = ", ".join("batch" if s < 0 else str(s) for s in sizes)
+    last = ", channels last" if port.order == (0, 2, 3, 1) else ""
+    params = port.params
+    text = f"'{port.name}': {port.dtype} [{shape}]{last}"
+    if params is None:
+        return text
+    return f"{text}, scale {float(params.scale):.6g}, zero point {int(params.zero_point)}"
+
+
+READABLE = ReadableFormat(
+    ReadableTflite.suffix,
+    is_tflite,
+    ReadableTflite,
+    LitertSession,
+    runtime=lambda: f"{litert.TITLE} {litert.version()}",
+)
