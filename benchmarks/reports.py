@@ -26,9 +26,9 @@ import qtool
 from qtool import QuantizedModel
 from qtool.backends.onnx.storage import save
 from qtool.core.data import Batch
-from qtool.evaluation.measure.sensitivity import measure_sensitivity
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.page.render import render_pages
+from qtool.evaluation.sensitivity import measure_sensitivity
 from qtool.planning.fake_quantize import quant_points
 
 PARTS = ("reports", "sensitivity", "broken", "large")
@@ -103,7 +103,7 @@ def broken(folder: Path, name: str = "resnet20") -> None:
 
 def spoil(quantized: QuantizedModel, layer: str, factor: float) -> None:
     """Makes the range of a layer's result wrong by a factor."""
-    from qtool.evaluation.measure.layer_facts import layers_of
+    from qtool.evaluation.layer_facts import layers_of
 
     found = next(e for e in layers_of(quantized) if e.name == layer)
     params = quantized.parameters[found.output]

@@ -38,7 +38,7 @@ from unbalanced import twin_of
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.data import to_batch
-from qtool.evaluation.measure.sensitivity import split_batch
+from qtool.evaluation.sensitivity import split_batch
 from qtool.search.explain import Explainer
 
 ROOT = Path(__file__).parents[1]

@@ -14,13 +14,13 @@ from qtool.backends.onnxruntime.emulation import CpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.quantize import BlockResult
 from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.file_contents import CalibrationContents, ModelContents
 from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench
-from qtool.evaluation.latency.speedup import Speedup
-from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents
 from qtool.evaluation.measure.provenance import Provenance
 from qtool.evaluation.metrics import Metric
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.speedup import Speedup
 from qtool.search.explanation import Explanation
 from qtool.search.tune_result import TuneResult
 from qtool.verification import FileCheck, Verification

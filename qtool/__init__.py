@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     )
     from qtool.distributed import within
     from qtool.evaluation.evaluate import Evaluation
+    from qtool.evaluation.file_contents import CalibrationContents, ModelContents, inspect
     from qtool.evaluation.generation import Generation
     from qtool.evaluation.latency.bench import Bench, bench
-    from qtool.evaluation.measure.file_contents import CalibrationContents, ModelContents, inspect
     from qtool.evaluation.options import Goals, ReportOptions
     from qtool.evaluation.report.report import Report
     from qtool.frontends.captured_model import Captured, capture_model
@@ -90,7 +90,7 @@ _HOMES = {
     "evaluation.evaluate": "Evaluation",
     "evaluation.generation": "Generation",
     "evaluation.latency.bench": "Bench bench",
-    "evaluation.measure.file_contents": "CalibrationContents ModelContents inspect",
+    "evaluation.file_contents": "CalibrationContents ModelContents inspect",
     "evaluation.options": "Goals ReportOptions",
     "evaluation.report.report": "Report",
     "frontends.captured_model": "Captured capture_model",

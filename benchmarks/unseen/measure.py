@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.evaluation.latency.speedup import measure_speedup
+from qtool.evaluation.speedup import measure_speedup
 from qtool.frontends.onnx import load_onnx
 from qtool.verification import Verification
 

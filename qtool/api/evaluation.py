@@ -19,9 +19,9 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
-from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.model_inputs import data_inputs, random_inputs

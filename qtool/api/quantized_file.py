@@ -18,8 +18,8 @@ from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summary
 from qtool.core.types import Progress
-from qtool.evaluation.latency.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.measure.accuracy import Accuracy
+from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.planning.mode_titles import plan_title
 from qtool.verification import Verification

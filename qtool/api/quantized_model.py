@@ -11,10 +11,10 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.latency.speedup import Speedup, measure_speedup
+from qtool.evaluation.compare import measure_quantized
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.compare import measure_quantized
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.speedup import Speedup, measure_speedup
 from qtool.verification import Verification
 
 QUICK_TIMING = 0.05  # seconds

@@ -23,11 +23,11 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
+from qtool.evaluation.baseline import ONNX
+from qtool.evaluation.build_report import build_report
+from qtool.evaluation.compare import file_subjects, measure_files, quantized_model
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
-from qtool.evaluation.latency.baseline import ONNX
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.build_report import build_report
-from qtool.evaluation.report.compare import file_subjects, measure_files, quantized_model
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (

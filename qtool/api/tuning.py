@@ -27,12 +27,12 @@ from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
-from qtool.evaluation.latency.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.measure.sensitivity import split_batch
 from qtool.evaluation.metrics import check_drop
+from qtool.evaluation.sensitivity import split_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,

@@ -23,7 +23,7 @@ from qtool.core.graph.executor import Executor
 from qtool.core.progress import track, track_task
 from qtool.core.store import Store
 from qtool.core.types import Array, Observed
-from qtool.evaluation.measure.layer_facts import signal_and_noise
+from qtool.evaluation.layer_facts import signal_and_noise
 from qtool.planning.plan import Kind
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import recipe_key

@@ -19,7 +19,7 @@ from qtool.backends.open_files import other_runtime
 from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
-from qtool.evaluation.latency.speedup import Speedup
+from qtool.evaluation.speedup import Speedup
 from tests.cli.conftest import DIGITS, Cli
 from tests.cli.models import images, transposed
 
@@ -250,7 +250,7 @@ def test_why_there_is_no_speed(
     target: str, reason: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = replace(other_runtime("node"), version=lambda: None)
-    monkeypatch.setattr("qtool.evaluation.latency.speedup.other_runtime", lambda _: web)
+    monkeypatch.setattr("qtool.evaluation.speedup.other_runtime", lambda _: web)
     line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
     assert f"not measured: {reason}" in cli(*line, "--target", target, "--timing", "0.1").output
     assert "not measured" not in cli(*line, "--target", target, "--timing", "0").output

@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool.evaluation.measure.layer_facts import layers_of
+from qtool.evaluation.layer_facts import layers_of
 from qtool.planning.fake_quantize import quant_points
 
 __all__ = ["Chain", "captured", "chain", "images", "spoil"]

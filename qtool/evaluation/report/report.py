@@ -16,8 +16,8 @@ from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.measure.sensitivity import Sensitivity
-from qtool.evaluation.report.plan_summary import EdgeFact, FloatOperator, PlanRow
+from qtool.evaluation.measure.layer_errors import Sensitivity
+from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import Best, best_in_column
 from qtool.evaluation.report.verdict import Level, Verdict
 from qtool.evaluation.summary_rows import (

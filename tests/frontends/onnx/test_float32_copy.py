@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import qtool
 from qtool.backends.onnx.nested_graphs import nested_nodes
 from qtool.core.sqnr import sqnr
-from qtool.evaluation.latency.speedup import measure_speedup
+from qtool.evaluation.speedup import measure_speedup
 from qtool.frontends.onnx import load_onnx
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from tests.frontends.onnx.files import images

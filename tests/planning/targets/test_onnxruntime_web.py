@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.open_files import open_model
 from qtool.core import graph as G
-from qtool.evaluation.latency import speedup
+from qtool.evaluation import speedup
 from qtool.passes import canonicalize  # noqa: F401 - registers qtool's operators
 from qtool.planning.targets import target
 from tests.passes.differential import Function, rewritten

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from qtool.core import formats
 from qtool.core.formats import db, percent
-from qtool.evaluation.measure.sensitivity import LayerError
+from qtool.evaluation.measure.layer_errors import LayerError
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.report import Report
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from qtool.backends.onnxruntime import executed_file
 from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.verification import exported_file as module
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
@@ -29,7 +30,8 @@ def test_two_sessions_and_one_reading_show_everything(
 ) -> None:
     opened, read = [], []
     session, load = module.session, onnx.load
-    monkeypatch.setattr(module, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
+    for each in (executed_file, module):
+        monkeypatch.setattr(each, "session", lambda *a, **k: opened.append(k) or session(*a, **k))
     monkeypatch.setattr(onnx, "load", lambda p, **k: read.append(Path(p)) or load(p, **k))
     onnx_file, x = ExportedFile(file), [t.numpy() for t in samples("residual", 8)]
     expected = [t.detach().numpy() for t in [quantized("residual")(*samples("residual", 8))]]

@@ -20,7 +20,7 @@ from qtool.core.errors import PlanError, VerificationError
 from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
-from qtool.evaluation.latency.baseline import Baseline
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
 from qtool.evaluation.latency.node_times import NodeTime

@@ -19,6 +19,7 @@ from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Dynamic
+from qtool.evaluation.measure.layer_errors import HistogramFacts
 from qtool.observers.histogram import Histogram
 from qtool.planning.plan import Decision, Execution, Kind, QuantPlan
 
@@ -42,31 +43,6 @@ class Layer:
     weight: str | None
     output: str | None
     macs: int
-
-
-@dataclass(frozen=True)
-class HistogramFacts:
-    """A histogram with the quantized range.
-
-    Attributes:
-        start, stop: ends of the histogram.
-        counts: elements in equal bins.
-        least, most: smallest and largest value.
-        low, high: quantized range; per channel, that of the widest channel.
-        low_least, high_least: that of the narrowest channel.
-        clipped: share of elements that saturate: more than half a step outside the range.
-    """
-
-    start: float
-    stop: float
-    counts: tuple[int, ...]
-    least: float
-    most: float
-    low: float
-    high: float
-    low_least: float
-    high_least: float
-    clipped: float
 
 
 def layers_of(quantized: Quantized) -> tuple[Layer, ...]:

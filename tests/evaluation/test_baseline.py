@@ -14,14 +14,14 @@ from torch import nn
 import qtool
 from qtool.backends.open_files import open_model
 from qtool.backends.table import open_file
+from qtool.evaluation import baseline as module
+from qtool.evaluation.baseline import Baseline, runtime_of
 from qtool.evaluation.evaluate import evaluate_files
-from qtool.evaluation.latency import baseline as module
 from qtool.evaluation.latency import decoding
-from qtool.evaluation.latency.baseline import Baseline, runtime_of
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
-from qtool.evaluation.latency.speedup import measure_speedup, untimed_reason
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.page.render import render_pages
+from qtool.evaluation.speedup import measure_speedup, untimed_reason
 
 X = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 

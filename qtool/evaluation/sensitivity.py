@@ -34,9 +34,8 @@ from qtool.core.graph.node_calls import Values
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Progress
-from qtool.evaluation.measure.layer_facts import (
+from qtool.evaluation.layer_facts import (
     BINS,
-    HistogramFacts,
     Layer,
     count_saturated,
     histogram_facts,
@@ -44,6 +43,7 @@ from qtool.evaluation.measure.layer_facts import (
     signal_and_noise,
     weight_histogram,
 )
+from qtool.evaluation.measure.layer_errors import LayerError, Sensitivity
 from qtool.evaluation.options import ReportOptions
 from qtool.observers.histogram import Histogram
 from qtool.planning.fake_quantize import quant_points
@@ -56,48 +56,6 @@ NOISE_FLOOR = 1e-12
 
 # what is summed for each layer, as [signal, noise] pairs
 SUMS = ("alone", "accumulated", "only", "left", "left_all")
-
-
-@dataclass(frozen=True)
-class LayerError:
-    """Errors of one layer, as SQNR in dB; None if there is no error.
-
-    Attributes:
-        alone_db: of the layer's output, on float inputs.
-        accumulated_db: of the same tensor in the quantized network.
-        only_db: of the outputs when only this layer is quantized.
-        only_share: that error divided by the error of the whole quantized network: geometric mean
-            over samples, so that an outlier does not dominate.
-        left_db: of the outputs when only this layer is in float.
-        gain_db: left_db minus the SQNR of the whole quantized network.
-        samples: number of samples that this layer was measured on.
-        activation, weight: histograms with the quantized range.
-    """
-
-    name: str
-    op: str
-    tensor: str
-    macs: int
-    alone_db: float | None
-    accumulated_db: float | None
-    only_db: float | None
-    only_share: float
-    left_db: float | None
-    gain_db: float | None
-    samples: int
-    activation: HistogramFacts | None
-    weight: HistogramFacts | None
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """output_db: SQNR of the simulated quantized network's outputs. evaluations: what the sweep is
-    reckoned to cost, in float runs over the samples."""
-
-    samples: int
-    output_db: float | None
-    evaluations: float
-    layers: tuple[LayerError, ...]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
-from qtool.evaluation.latency.baseline import Baseline
+from qtool.evaluation.baseline import Baseline
+from qtool.evaluation.build_report import build_report, check_options
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report.build_report import build_report, check_options
 from qtool.evaluation.report.report import Report
-from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.restored_model import try_restore
+from qtool.evaluation.subject import Subject
 from qtool.frontends.captured_model import Captured
 from qtool.planning.mode_titles import MODE_NAMES
 from qtool.planning.targets import DEFAULT

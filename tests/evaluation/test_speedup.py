@@ -11,7 +11,7 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
-from qtool.evaluation.latency import speedup as module
+from qtool.evaluation import speedup as module
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
 

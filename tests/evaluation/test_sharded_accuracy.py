@@ -14,7 +14,7 @@ from qtool.api.evaluation import evaluate
 from qtool.distributed import DataShard, Ranks, session
 from qtool.evaluation.evaluate import Evaluation
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
-from qtool.evaluation.measure.sharded_accuracy import gather_labels, gather_statistics
+from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from tests.backends.onnx.export.networks import Residual
 from tests.distributed.processes import run, values
 

@@ -14,8 +14,8 @@ from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
-from qtool.evaluation.measure.layer_facts import layers_of
-from qtool.evaluation.measure.sensitivity import measure_sensitivity, split_batch
+from qtool.evaluation.layer_facts import layers_of
+from qtool.evaluation.sensitivity import measure_sensitivity, split_batch
 from qtool.planning.fake_quantize import quant_points
 from tests.evaluation.spoiled import chain, images
 
@@ -134,7 +134,7 @@ class KilledError(Exception):
 
 
 def test_resumes_where_it_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("qtool.evaluation.measure.sensitivity.SAVE_EVERY", -1.0)
+    monkeypatch.setattr("qtool.evaluation.sensitivity.SAVE_EVERY", -1.0)
     quantized = chain()
 
     def stopping(chunks):

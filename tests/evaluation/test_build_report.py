@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from qtool.core.errors import DataError
+from qtool.evaluation import build_report as module
+from qtool.evaluation.build_report import build_report, check_options
 from qtool.evaluation.options import ReportOptions
-from qtool.evaluation.report import build_report as module
-from qtool.evaluation.report.build_report import build_report, check_options
-from qtool.evaluation.report.subject import Subject
+from qtool.evaluation.subject import Subject
 from tests.evaluation.onnx_files import linear_file
 
 QUICK = ReportOptions("a title", batch_sizes=(4,), seconds=0.01)

@@ -8,7 +8,7 @@ import torch
 
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import INT8_NARROW, UINT8
-from qtool.evaluation.measure.layer_facts import (
+from qtool.evaluation.layer_facts import (
     code_limits,
     count_saturated,
     histogram_facts,

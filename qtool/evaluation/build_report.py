@@ -20,7 +20,8 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
-from qtool.evaluation.latency.baseline import runtime_of
+from qtool.evaluation import plan_summary
+from qtool.evaluation.baseline import runtime_of
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import Profile
@@ -31,17 +32,17 @@ from qtool.evaluation.measure.accuracy import (
     check_labels,
     summarize,
 )
+from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_outputs
-from qtool.evaluation.measure.sensitivity import Sensitivity, measure_sensitivity
 from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.metrics import check_drop, user_metrics
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
-from qtool.evaluation.report import plan_summary
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
-from qtool.evaluation.report.subject import Subject
 from qtool.evaluation.report.verdict import Purpose, make_verdict
+from qtool.evaluation.sensitivity import measure_sensitivity
+from qtool.evaluation.subject import Subject
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
 

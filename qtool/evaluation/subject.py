@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qtool.evaluation.latency.baseline import Baseline
+from qtool.evaluation.baseline import Baseline
 
 
 @dataclass(frozen=True)
