@@ -24,7 +24,7 @@ import torch
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
-from qtool.evaluation.model_inputs import Feeder
+from qtool.evaluation.feeder import Feeder
 
 
 def forward(network: networks.Network):  # the float network on the tensors of a batch, in order

@@ -31,8 +31,8 @@ import torch
 
 import qtool
 from qtool.backends.onnxruntime.audit import audit
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.evaluation.model_inputs import Feeder
 from qtool.verification.fidelity import decibels
 
 HOME = Path(__file__).resolve().parent
@@ -214,7 +214,7 @@ def make_one(options: argparse.Namespace) -> None:
 
 def outputs(file: Path, data: Sequence[Any]) -> np.ndarray:
     """The first output of a file on all batches, in ONNX Runtime."""
-    from qtool.evaluation.metrics import FileFunction
+    from qtool.evaluation.user_metrics import FileFunction
 
     model = FileFunction(file)
     parts = []

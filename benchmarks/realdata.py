@@ -22,9 +22,10 @@ import networks
 import torch
 
 import qtool
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.evaluation.metrics import FileFunction
-from qtool.evaluation.model_inputs import Feeder, resized
+from qtool.evaluation.model_inputs import resized
+from qtool.evaluation.user_metrics import FileFunction
 from qtool.frontends.captured_model import DEFAULT_OBSERVER
 from qtool.planning import targets
 

@@ -23,9 +23,9 @@ from tune import HEAD, cases, of_goals
 import qtool
 from qtool.backends.onnxruntime.audit import audit
 from qtool.backends.onnxruntime.session import run, session
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.evaluation.metrics import FileFunction
-from qtool.evaluation.model_inputs import Feeder
+from qtool.evaluation.user_metrics import FileFunction
 from qtool.search.judge import Judge
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import qtool
+from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.model_inputs import Feeder
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 

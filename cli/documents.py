@@ -14,9 +14,10 @@ from qtool.backends.onnxruntime.emulation import CpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.quantize import BlockResult
 from qtool.evaluation.evaluate import Evaluation
-from qtool.evaluation.file_contents import CalibrationContents, ModelContents
+from qtool.evaluation.file_contents import CalibrationContents
 from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench
+from qtool.evaluation.measure.model_contents import ModelContents
 from qtool.evaluation.measure.provenance import Provenance
 from qtool.evaluation.metrics import Metric
 from qtool.evaluation.report.report import Report

@@ -50,10 +50,12 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from qtool.distributed import within
+    from qtool.evaluation.bench import bench
     from qtool.evaluation.evaluate import Evaluation
-    from qtool.evaluation.file_contents import CalibrationContents, ModelContents, inspect
+    from qtool.evaluation.file_contents import CalibrationContents, inspect
     from qtool.evaluation.generation import Generation
-    from qtool.evaluation.latency.bench import Bench, bench
+    from qtool.evaluation.latency.bench import Bench
+    from qtool.evaluation.measure.model_contents import ModelContents
     from qtool.evaluation.options import Goals, ReportOptions
     from qtool.evaluation.report.report import Report
     from qtool.frontends.captured_model import Captured, capture_model
@@ -89,8 +91,10 @@ _HOMES = {
     "distributed": "within",
     "evaluation.evaluate": "Evaluation",
     "evaluation.generation": "Generation",
-    "evaluation.latency.bench": "Bench bench",
-    "evaluation.file_contents": "CalibrationContents ModelContents inspect",
+    "evaluation.bench": "bench",
+    "evaluation.latency.bench": "Bench",
+    "evaluation.file_contents": "CalibrationContents inspect",
+    "evaluation.measure.model_contents": "ModelContents",
     "evaluation.options": "Goals ReportOptions",
     "evaluation.report.report": "Report",
     "frontends.captured_model": "Captured capture_model",

@@ -17,8 +17,8 @@ import torch
 import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.core.data import whole_texts
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import built_in_metrics
-from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 

@@ -21,10 +21,10 @@ from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
+from qtool.evaluation.feeder import data_inputs, measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
-from qtool.evaluation.measure.output_pass import measure_outputs
-from qtool.evaluation.model_inputs import data_inputs, random_inputs
+from qtool.evaluation.model_inputs import random_inputs
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     Captured,

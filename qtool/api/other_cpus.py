@@ -20,8 +20,9 @@ from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.backends.table import check_quantized
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
+from qtool.evaluation.feeder import Feeder, data_inputs
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.model_inputs import Feeder, data_inputs, random_inputs
+from qtool.evaluation.model_inputs import random_inputs
 
 
 @accepts_paths("file")

@@ -15,13 +15,14 @@ import numpy as np
 from qtool.backends.model_file import ModelFile
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_batch, whole_texts
+from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation import plan_summary
 from qtool.evaluation.baseline import runtime_of
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import Profile
@@ -33,9 +34,9 @@ from qtool.evaluation.measure.accuracy import (
     summarize,
 )
 from qtool.evaluation.measure.layer_errors import Sensitivity
-from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_outputs
+from qtool.evaluation.measure.output_pass import FirstBatches, Reference
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import check_drop, user_metrics
+from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report.ranking import best_model
@@ -43,6 +44,7 @@ from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.sensitivity import measure_sensitivity
 from qtool.evaluation.subject import Subject
+from qtool.evaluation.user_metrics import user_metrics
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
 
@@ -95,7 +97,7 @@ def build_report(
     layers, note = (
         (None, quantized)
         if isinstance(quantized, str)
-        else _layers(store, quantized, first.by_name(), options, bars)
+        else _layers(store, quantized, _named_batches(first), options, bars)
     )
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
@@ -215,6 +217,10 @@ def _latencies(
         partial(phase.profile, [s.profiled for s in subjects], [s.name for s in subjects], timing),
     )
     return tuple(timings.values()), profile
+
+
+def _named_batches(first: FirstBatches) -> list[Batch]:
+    return [Batch((), {n: to_tensor(a) for n, a in each.items()}) for each in first.by_name()]
 
 
 def _layers(

@@ -21,13 +21,13 @@ from qtool.core.records import from_json, to_json
 from qtool.core.summary import Result, Summary
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline, runtime_of
+from qtool.evaluation.feeder import Feeder, measure_outputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import Metric, user_metrics
-from qtool.evaluation.model_inputs import Feeder, check_same_inputs, resized
+from qtool.evaluation.metrics import Metric
+from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.summary_rows import (
     agreement_row,
@@ -37,6 +37,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.evaluation.user_metrics import user_metrics
 from qtool.verification.fidelity import OutputSqnr
 
 

@@ -54,7 +54,7 @@ class ReportOptions:
     Attributes:
         title: of the report; by default the name of its folder.
         labels: [samples] class numbers.
-        function: the user's metrics, see `qtool.evaluation.metrics.user_metrics`.
+        function: the user's metrics, see `qtool.evaluation.user_metrics.user_metrics`.
         where: name of the function in errors.
         lower_is_better: names of its metrics that are errors or losses.
         batch_sizes, threads: every pair of them is timed.

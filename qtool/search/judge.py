@@ -19,14 +19,16 @@ from qtool.core.errors import DataError
 from qtool.core.progress import track
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
-from qtool.evaluation.measure.output_pass import Reference, measure_outputs
+from qtool.evaluation.measure.output_pass import Reference
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     SampleStatistics,
     check_finite,
 )
-from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, call_metrics, make_metric
+from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, make_metric
+from qtool.evaluation.user_metrics import call_metrics
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf

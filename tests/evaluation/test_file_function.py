@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qtool.core.errors import DataError
-from qtool.evaluation.metrics import FileFunction
+from qtool.evaluation.user_metrics import FileFunction
 from tests.evaluation.onnx_files import linear_file
 
 

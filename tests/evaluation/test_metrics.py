@@ -7,14 +7,9 @@ import pytest
 
 from qtool.core.errors import DataError
 from qtool.core.sqnr import decibels
-from qtool.evaluation import metrics
-from qtool.evaluation.metrics import (
-    bootstrap,
-    make_metric,
-    paired_interval,
-    share_interval,
-    user_metrics,
-)
+from qtool.evaluation import user_metrics as user_metrics_module
+from qtool.evaluation.metrics import bootstrap, make_metric, paired_interval, share_interval
+from qtool.evaluation.user_metrics import user_metrics
 
 
 def test_bootstrap_covers_the_mean_of_a_known_law():
@@ -53,7 +48,7 @@ def test_lower_is_better_turns_the_drop():
 
 @pytest.fixture
 def no_files(monkeypatch, tmp_path):
-    monkeypatch.setattr(metrics, "FileFunction", lambda file, *_: file)
+    monkeypatch.setattr(user_metrics_module, "FileFunction", lambda file, *_: file)
     return [tmp_path / "float.onnx", tmp_path / "int8.onnx"]
 
 

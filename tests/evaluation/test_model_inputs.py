@@ -12,14 +12,8 @@ from onnx import TensorProto, helper
 
 import qtool
 from qtool.core.errors import DataError, VerificationError
-from qtool.evaluation.measure.output_pass import measure_outputs
-from qtool.evaluation.model_inputs import (
-    Feeder,
-    check_same_inputs,
-    data_inputs,
-    random_inputs,
-    resized,
-)
+from qtool.evaluation.feeder import Feeder, data_inputs, measure_outputs
+from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.onnx_files import linear_file

@@ -13,8 +13,8 @@ import qtool
 from qtool.api.evaluation import by_input_name, measure_accuracy
 from qtool.core.data import batches, whole_texts
 from qtool.core.errors import DataError
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import built_in_metrics
-from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
 from qtool.search.judge import Judge

@@ -11,8 +11,8 @@ import torch
 
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import DataError
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.search import judge as module
 from qtool.search.judge import Judge, Score
 from tests.evaluation.language_models import texts, write_tagger

@@ -13,8 +13,8 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnx.export import write_float
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.output_pass import measure_outputs
 from qtool.search.judge import Judge
 from qtool.verification.strip_padding import Padding
 

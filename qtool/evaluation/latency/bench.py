@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from qtool.backends.open_files import runtime_title
-from qtool.backends.table import open_file
+from qtool.backends.open_files import open_readable, runtime_title
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
-from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
@@ -22,7 +20,7 @@ from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
-from qtool.evaluation.model_inputs import check_same_inputs, data_inputs, random_inputs, resized
+from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
 from qtool.evaluation.options import ReportOptions
 
 PHASE = "phase"
@@ -127,10 +125,9 @@ def _phase(timing: Timing) -> str:
     return f"{timing.phase} {count}"
 
 
-@accepts_paths("files")
-def bench(
+def time_in_turns(
     files: Sequence[str | Path],
-    data: Iterable[Any] | None = None,
+    first_batch: Callable[[Path], list[Array]] | None = None,
     *,
     batch_sizes: Sequence[int] = ReportOptions.batch_sizes,
     threads: Sequence[int] = ReportOptions.threads,
@@ -143,7 +140,7 @@ def bench(
 
     Args:
         files: models with the same inputs; the first is the reference.
-        data: batches; the first one is used, cut or repeated. By default random inputs.
+        first_batch: returns the inputs for a file, which are cut or repeated; None: random ones.
         batch_sizes, threads: every pair of them is timed.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread.
@@ -161,11 +158,13 @@ def bench(
     _check_numbers(batch_sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
-        open_file(path)
+        open_readable(path)
     if not paths:
         raise DataError("there is no file; give one or more to time")
     check_same_inputs(paths)
-    batch = _inputs(paths[0], data, max(batch_sizes))
+    size = max(batch_sizes)
+    draw = first_batch or (lambda path: next(random_inputs(path, size, size)))
+    batch = draw(paths[0])
     pairs = [(size, count) for count in threads for size in batch_sizes]
     timings = []
     for size, count in bars("timing", len(pairs))(pairs):
@@ -192,12 +191,3 @@ def _check_numbers(
         THREADS.check("threads", count)
     Range(low=0).check("seconds", seconds)
     Range(low=0).check("precision", precision)
-
-
-def _inputs(file: Path, data: Iterable[Any] | None, size: int) -> list[Array]:
-    if data is None:
-        return next(random_inputs(file, size, size))
-    first = next(iter(data), None)
-    if first is None:
-        raise DataError("the data is empty; give at least one batch")
-    return next(data_inputs(file, [first]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.backends.open_files import open_readable
 from qtool.backends.readable_file import NodeKernel
-from qtool.backends.table import open_file
 from qtool.core import formats
 
 RUNS = 20
@@ -65,7 +65,7 @@ def profile_nodes(
     Raises:
         VerificationError: a file does not run.
     """
-    opened = [open_file(file) for file in files]
+    opened = [open_readable(file) for file in files]
     tables = [file.node_times(inputs, threads, runs) for file in opened]
     known = {name for table in tables for name in table}
     ordered = dict.fromkeys(name for file in opened for name in file.node_names())

@@ -10,21 +10,17 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from qtool.backends.open_files import open_model
 from qtool.backends.session import PortInfo
-from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
-from qtool.core.types import Array, Progress
-from qtool.distributed import current
+from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
 from qtool.evaluation.measure.sample_statistics import OutputReader, SampleStatistics
-from qtool.evaluation.model_inputs import Feeder
 
 SAVE_EVERY = 5.0
 
@@ -43,7 +39,6 @@ class Reference:
             limit: bytes of outputs to keep; batches beyond it run again in each pass.
         """
         self.session = open_model(file, runtime=runtime)
-        self.feeder = Feeder(self.session)
         self._limit, self._bytes = limit, 0
         self._reader: OutputReader | None = None
         self._outputs: list[Arrays] = []
@@ -105,13 +100,10 @@ class FirstBatches:
             if samples <= 0:
                 return
 
-    def by_name(self) -> list[Batch]:
+    def by_name(self) -> list[dict[str, Array]]:
         """Return the batches by the names of the inputs."""
         names = [i.name for i in self._inputs]
-        return [
-            Batch((), dict(zip(names, map(to_tensor, arrays), strict=True)))
-            for arrays in self._batches
-        ]
+        return [dict(zip(names, arrays, strict=True)) for arrays in self._batches]
 
     def _of_equal_shapes(self, samples: int) -> list[Arrays]:
         parts: list[Arrays] = []
@@ -124,44 +116,36 @@ class FirstBatches:
         return parts
 
 
-def measure_outputs(
+def measure_arrays(
     files: Sequence[Path],
-    data: Iterable[Any],
+    data: Iterable[Arrays],
     *,
     runtime: str = NATIVE,
     reference: Reference | None = None,
     first: FirstBatches | None = None,
     store: Store | None = None,
-    progress: Progress = lambda x: x,
     contexts: Sequence[int] | None = None,
 ) -> SampleStatistics:
     """Run every file on every batch, with default session options; padded positions are ignored.
 
     Args:
         files: models with the same inputs and outputs; the first is the reference.
-        data: batches.
+        data: batches, arrays in the order of the inputs.
         runtime: see `open_model`.
         reference: the first file, with outputs of earlier passes.
         first: receives the first batches.
         store: for intermediate results, from which an interrupted run resumes if the data is the
             same.
-        progress: wraps the iterable of batches.
         contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
     """
-    if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
-        raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
-    feeder = reference.feeder
-    stream = batches(progress(data), inputs=feeder.names, size=feeder.batch_size)
-    for index, batch in enumerate(stream):
-        current().check()
-        arrays = feeder.arrays(batch, index)
+    for index, arrays in enumerate(data):
         if first is not None:
             first.add(arrays)
         mark = _checksum(arrays) if statistics.is_stored else 0

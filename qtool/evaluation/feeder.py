@@ -1,0 +1,172 @@
+"""The user's batches for model files: arrays by the names of the inputs, and the pass over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qtool.backends.open_files import open_model
+from qtool.backends.session import FLOATS, Session
+from qtool.core import random_inputs as generated
+from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data.arguments import Arguments
+from qtool.core.data.named_tensors import named_leaves
+from qtool.core.errors import DataError
+from qtool.core.option_names import NATIVE
+from qtool.core.store import Store
+from qtool.core.types import Array, Progress
+from qtool.distributed import current
+from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
+from qtool.evaluation.measure.sample_statistics import SampleStatistics
+from qtool.evaluation.model_inputs import DTYPES, describe_input
+
+
+class Feeder:
+    """The inputs of a file; converts batches to arrays for them.
+
+    Attributes:
+        inputs: in order.
+        names: of the inputs.
+        batch_size: the number of samples that the file takes; None if it is not fixed.
+    """
+
+    def __init__(self, file: str | Path | Session) -> None:
+        self.inputs = (open_model(file) if isinstance(file, str | Path) else file).inputs
+        self.names = [i.name for i in self.inputs]
+        self._arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
+        firsts = {i.shape[0] if i.shape else None for i in self.inputs}
+        size = next(iter(firsts)) if len(firsts) == 1 else None
+        self.batch_size = size if isinstance(size, int) and size > 0 else None
+
+    def arrays(self, item: Any, index: int) -> list[Array]:
+        """Return one batch as arrays in the order of the file's inputs.
+
+        Extra items of a tuple are ignored, so that (images, labels) works; labels in a dict, too,
+        and its only other entry is the only input, whatever its key. Nested items have the
+        names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty one.
+
+        Raises:
+            DataError: an input is missing, has another type or shape, or holds NaN or Inf.
+        """
+        names = self.names
+        batch, _ = self._arguments.of_batch(to_batch(item))
+        values = named_leaves(batch, names)
+        gives = ", ".join(values) or "nothing"
+        if not values.keys() >= set(names):
+            values |= self._empty_cache(values)
+        if missing := [n for n in names if n not in values]:
+            raise DataError(
+                f"batch {index} lacks input '{missing[0]}': it gives {gives}; the model takes "
+                f"{', '.join(names)}{_hint(missing[0])}"
+            )
+        Batch((), {n: values[n] for n in names}).check_finite(index)
+        return [_checked(i, values[i.name], index) for i in self.inputs]
+
+    def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return a KV cache without tokens for a batch that has no part of a cache."""
+        caches = [c for c in map(describe_input, self.inputs) if generated.is_cache(c)]
+        if any(c.name in values or c.dtype not in DTYPES.values() for c in caches):
+            return {}
+        samples = Batch((), dict(values)).size
+        lengths = [c.shape[generated.CACHED_TOKENS] for c in caches]
+        shapes = generated.sizes(caches, samples, {s: 0 for s in lengths if isinstance(s, str)})
+        return {
+            c.name: torch.zeros(shape, dtype=getattr(torch, c.dtype))
+            for c, shape in zip(caches, shapes, strict=True)
+        }
+
+
+def _checked(expected: Any, tensor: Any, index: int) -> Array:
+    where = f"batch {index}, input '{expected.name}'"
+    if not isinstance(tensor, torch.Tensor):
+        raise DataError(f"{where} is a {type(tensor).__name__}, not a tensor")
+    dtype = DTYPES.get(expected.type, expected.type)
+    if expected.type in FLOATS and tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, dtype))  # as calibration does, with a note
+    array: Array = tensor.detach().cpu().numpy()
+    if str(array.dtype) != dtype:
+        raise DataError(f"{where} is {array.dtype}, the model takes {dtype}; convert it first")
+    shape = list(expected.shape)
+    fits = len(shape) == array.ndim and all(
+        not isinstance(e, int) or e == a for e, a in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise DataError(f"{where} has shape {list(array.shape)}, the model takes {shape}")
+    return array
+
+
+def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
+    """Iterate over the user's batches as arrays in the order of the file's inputs.
+
+    Raises:
+        DataError: a batch does not fit the file, see `Feeder`.
+    """
+    return _feed(Feeder(path), data)
+
+
+def _feed(feeder: Feeder, data: Iterable[Any]) -> Iterator[list[Array]]:
+    stream = batches(data, inputs=feeder.names, size=feeder.batch_size)
+    for index, batch in enumerate(stream):
+        yield feeder.arrays(batch, index)
+
+
+def measure_outputs(
+    files: Sequence[Path],
+    data: Iterable[Any],
+    *,
+    runtime: str = NATIVE,
+    reference: Reference | None = None,
+    first: FirstBatches | None = None,
+    store: Store | None = None,
+    progress: Progress = lambda x: x,
+    contexts: Sequence[int] | None = None,
+) -> SampleStatistics:
+    """Run every file on every batch, with default session options; padded positions are ignored.
+
+    Args:
+        files: models with the same inputs and outputs; the first is the reference.
+        data: batches.
+        runtime: see `open_model`.
+        reference: the first file, with outputs of earlier passes.
+        first: receives the first batches.
+        store: for intermediate results, from which an interrupted run resumes if the data is the
+            same.
+        progress: wraps the iterable of batches.
+        contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
+
+    Raises:
+        DataError: no data, or data that does not fit. VerificationError: a file does not run.
+    """
+    if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
+        raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
+    reference = reference or Reference(files[0], runtime)
+    stream = _checked_by_ranks(_feed(Feeder(reference.session), progress(data)))
+    return measure_arrays(
+        files,
+        stream,
+        runtime=runtime,
+        reference=reference,
+        first=first,
+        store=store,
+        contexts=contexts,
+    )
+
+
+def _checked_by_ranks(stream: Iterator[list[Array]]) -> Iterator[list[Array]]:
+    """Yield batches as long as no other rank has failed."""
+    for arrays in stream:
+        current().check()
+        yield arrays
+
+
+def _hint(missing: str) -> str:
+    """Return how to get an input that no data has."""
+    if missing.partition(".")[0] != "cross":
+        return ""
+    return (
+        "; the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`, "
+        "or `qtool evaluate`"
+    )
