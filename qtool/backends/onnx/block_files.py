@@ -12,7 +12,7 @@ import onnx
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.source_metadata import write_source_metadata
 from qtool.backends.onnx.storage import move_into_place
-from qtool.core.graph import SourceMetadata
+from qtool.core.source_metadata import SourceMetadata
 
 UNTESTED = "the file was written block by block and never run as a whole"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from qtool.backends.onnx.nested_graphs import inner_graphs
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 
 def join_models(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from qtool.core.graph import SourceMetadata
+from qtool.core.source_metadata import SourceMetadata
 
 OWN = "qtool_"
 """Begin of the keys that describe a conversion; files made from a file do not inherit them."""

@@ -26,9 +26,9 @@ from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.errors import CaptureError
-from qtool.core.graph.unique_names import unique
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
+from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime

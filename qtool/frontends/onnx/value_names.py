@@ -11,7 +11,7 @@ import onnx
 from torch import nn
 
 from qtool.core import graph as G
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})
 

@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 _TAKEN = frozenset(dir(fx.GraphModule)) - frozenset(dir(nn.Module))
 _BREAKING = re.compile(r'["\\\r\n]')

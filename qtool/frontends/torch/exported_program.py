@@ -20,10 +20,10 @@ from qtool.core import graph as G
 from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.errors import CaptureError
-from qtool.core.graph.unique_names import all_unique
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.shield import defer_signals
+from qtool.core.unique_names import all_unique
 from qtool.frontends.torch.attribute_names import with_valid_names
 from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.functionalize import make_functional

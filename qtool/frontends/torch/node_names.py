@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 # modules of torch.nn with submodules or many operators
 _COMPOSED = ("torch.nn.modules.transformer.", "torch.nn.modules.activation.MultiheadAttention")

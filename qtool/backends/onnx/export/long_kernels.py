@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 LONG = 11
 """Least size of a long kernel: all of its sides have this, or 1."""

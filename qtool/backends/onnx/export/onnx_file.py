@@ -28,7 +28,7 @@ from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
-from qtool.core.graph.unique_names import unique
+from qtool.core.unique_names import unique
 
 _WORD = re.compile(r"\w+")  # a symbol in a size expression
 

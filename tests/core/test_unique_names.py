@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtool.core.graph.unique_names import all_unique, unique
+from qtool.core.unique_names import all_unique, unique
 
 
 @pytest.mark.parametrize(
