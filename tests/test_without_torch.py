@@ -22,9 +22,7 @@ pytest.importorskip("ai_edge_litert")
 
 def torch_free_modules() -> list[str]:
     """The modules that import-linter keeps free of torch."""
-    contracts = read_toml_or_json(ROOT / "pyproject.toml", "project")["tool"]["importlinter"][
-        "contracts"
-    ]
+    linter = read_toml_or_json(ROOT / "pyproject.toml", "project")["tool"]["importlinter"]
     (border,) = (c for c in linter["contracts"] if "torch" in c.get("forbidden_modules", ()))
     return list(border["source_modules"])
 
