@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.verification.fidelity import decibels
+from qtool.core.sqnr import decibels
 
 NETWORKS = "resnet20,resnet56,densenet40,mobilenetv2_w05"
 STEPS: dict[str, dict[str, Any]] = {

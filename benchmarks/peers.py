@@ -31,9 +31,9 @@ import torch
 
 import qtool
 from qtool.backends.onnxruntime.audit import audit
+from qtool.core.sqnr import decibels
 from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.verification.fidelity import decibels
 
 HOME = Path(__file__).resolve().parent
 SECONDS = 1.0  # of latency, for each file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,16 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    return _feed(Feeder(path), data)
+    yield from _feed(Feeder(path), data)
 
 
-def _feed(feeder: Feeder, data: Iterable[Any]) -> Iterator[list[Array]]:
+def _feed(
+    feeder: Feeder, data: Iterable[Any], check: Callable[[], None] = lambda: None
+) -> Iterator[list[Array]]:
+    """Yield batches as arrays; `check` is called before each."""
     stream = batches(data, inputs=feeder.names, size=feeder.batch_size)
     for index, batch in enumerate(stream):
+        check()
         yield feeder.arrays(batch, index)
 
 
@@ -143,7 +147,7 @@ def measure_outputs(
     if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
         raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
-    stream = _checked_by_ranks(_feed(Feeder(reference.session), progress(data)))
+    stream = _feed(Feeder(reference.session), progress(data), current().check)
     return measure_arrays(
         files,
         stream,
@@ -153,13 +157,6 @@ def measure_outputs(
         store=store,
         contexts=contexts,
     )
-
-
-def _checked_by_ranks(stream: Iterator[list[Array]]) -> Iterator[list[Array]]:
-    """Yield batches as long as no other rank has failed."""
-    for arrays in stream:
-        current().check()
-        yield arrays
 
 
 def _hint(missing: str) -> str:
