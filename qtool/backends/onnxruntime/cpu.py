@@ -43,7 +43,8 @@ def machine_profile() -> str:
 
 def digest_of(product: Array, total: Array) -> str:
     """Return a digest of the product (int32) and the sum (uint8), 16 hexadecimal digits."""
-    return hashlib.sha256(product.tobytes() + total.tobytes()).hexdigest()[:16]
+    data = product.astype("<i4").tobytes() + total.tobytes()
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 _CODES = np.full((2, 8), UINT8.qmax, np.uint8)
