@@ -65,7 +65,7 @@ def runtime_title(name: str, suffix: str = ONNX.suffix) -> str:
 
     Args:
         name: NATIVE, or the name of another runtime.
-        suffix: of the files that run.
+        suffix: file name extension of the files that run.
     """
     if name != NATIVE:
         return str(other_runtime(name))

@@ -44,8 +44,8 @@ class NodeKernel:
     """What runs for an operator.
 
     Attributes:
-        kernels: of the runtime.
-        microseconds: of one run: the median over runs, see `median_of_ticks`.
+        kernels: kernels of the runtime, in words.
+        microseconds: time of one run: the median over runs, see `median_of_ticks`.
     """
 
     kernels: str
@@ -75,7 +75,7 @@ class StoredParameters(Protocol):
         """Return the codes of a constant; None if the file has none."""
 
     def split(self, outputs: Mapping[str, int]) -> StoredParameters:
-        """Return the same with the parts of layers that the file computes as one.
+        """Return the parameters with fused projections split into their layers.
 
         Args:
             outputs: number of outputs of the layer of each weight point.
@@ -103,7 +103,7 @@ class AcceleratorFacts:
         accelerator: its configuration.
         operators: number of operators.
         npu_share: share of them on the accelerator, 0 to 1.
-        cycles, milliseconds: of one inference.
+        cycles, milliseconds: duration of one inference.
         sram_bytes: working memory.
         flash_bytes: commands and compressed weights.
     """
@@ -129,11 +129,11 @@ class Deployment:
     """What a file needs on a microcontroller.
 
     Attributes:
-        flash_bytes: of the file.
+        flash_bytes: size of the file.
         arena_bytes: working memory of TensorFlow Lite Micro, on a 64-bit machine; None where that
             is not installed or refuses the file.
-        tensor_bytes: of the arena, for the tensors that are needed at one time.
-        compiler: of the accelerators, with its version; "" if it is not installed.
+        tensor_bytes: part of the arena for the tensors that are needed at one time.
+        compiler: compiler of the accelerators, with its version; "" if it is not installed.
         accelerators: one for each configuration.
         notes: sentences: what is not installed, or refuses the file.
     """
@@ -150,8 +150,8 @@ class ReadableFile(Protocol):
     """What is read of a model file and of its runtime, without torch.
 
     Attributes:
-        path: of the file.
-        suffix: of files of its format.
+        path: path of the file.
+        suffix: file name extension of its format.
     """
 
     path: Path

@@ -17,7 +17,7 @@ class Affine:
         qtype: type of the codes.
         scale: float32; rank 0 (per tensor) or rank 1 (per channel).
         zero_point: int64, of the shape of `scale`.
-        axis: of the channels; None: per tensor.
+        axis: dimension of the channels; None: per tensor.
     """
 
     qtype: QType

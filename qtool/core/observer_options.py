@@ -18,10 +18,10 @@ class Option:
     """A number that users can set.
 
     Attributes:
-        default: Its type is the type of the option.
-        low: Lowest value.
-        high: Highest value.
-        setting: It is a setting of the statistic, not of the range estimate.
+        default: its type is the type of the option.
+        low: lowest value.
+        high: highest value.
+        setting: it is a setting of the statistic, not of the range estimate.
     """
 
     default: float

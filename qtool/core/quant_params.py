@@ -48,7 +48,7 @@ class QuantParams:
         scale: float32; positive, finite and normal. Rank 0 (per tensor), rank 1 (per channel), or,
             with `block`, of the tensor's rank.
         zero_point: int64, of the shape of `scale`.
-        axis: of the channels; None: per tensor.
+        axis: dimension of the channels; None: per tensor.
         block: number of values along `axis` that share a scale; the last block may be shorter.
     """
 

@@ -28,8 +28,8 @@ class Feeder:
     """The inputs of a file; converts batches to arrays for them.
 
     Attributes:
-        inputs: in order.
-        names: of the inputs.
+        inputs: inputs in order.
+        names: names of the inputs.
         batch_size: the number of samples that the file takes; None if it is not fixed.
     """
 
@@ -136,8 +136,8 @@ def measure_outputs(
         runtime: see `open_model`.
         reference: the first file, with outputs of earlier passes.
         first: receives the first batches.
-        store: for intermediate results, from which an interrupted run resumes if the data is the
-            same.
+        store: where intermediate results are, from which an interrupted run resumes if the data is
+            the same.
         progress: wraps the iterable of batches.
         contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
 

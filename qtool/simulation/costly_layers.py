@@ -33,7 +33,7 @@ def costliest_layers(
     graph already, and their error is of no point.
 
     Args:
-        graph: with its quantization points, and those of what kernels round inside.
+        graph: graph with its quantization points, and those of what kernels round inside.
         plan: says which points belong to a layer.
         batch: bound to the inputs of the graph; a few of its samples are used.
         reference: the float model, which the whole error is measured against.
@@ -48,8 +48,8 @@ def costliest_layers(
     run, samples = Executor(graph), min(_SAMPLES, max(1, _RUNS // max(1, len(layers))))
     few = graph.smaller(batch, samples)
     real = run.run(few, frozenset())
-    coded = run.run(few, run.points)
-    limits = _highest_sqnr(reference, few, [coded[i] for i in run.outputs])
+    quantized = run.run(few, run.points)
+    limits = _highest_sqnr(reference, few, [quantized[i] for i in run.outputs])
     ratios = []
     for layer, points in layers.items():
         new = run.rerun_changed(real, points & run.points, points)
@@ -83,7 +83,7 @@ def narrow_inputs(
     """Return the inputs of integer concats that use few codes of the result.
 
     Args:
-        graph: with its quantization points.
+        graph: graph with its quantization points.
         plan: says which concats are integer.
         params: quantization parameters of the points.
         batch: bound to the inputs of the graph; a few of its samples are used.

@@ -28,8 +28,8 @@ class FakeQuantized:
         graph: the float graph that was planned.
         module: `graph` with quant points.
         reference: the captured float graph, which errors are measured against.
-        plan: of `graph`.
-        parameters: of each quant point, by name.
+        plan: plan of `graph`.
+        parameters: quantization point -> parameters.
     """
 
     graph: G.FloatGraph

@@ -48,7 +48,7 @@ def heavy_tails(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     """Return the quantized tensors and outputs after exponential growth that have heavy tails.
 
     Args:
-        graph: with its quantization points.
+        graph: graph with its quantization points.
         batch: bound to the inputs of the graph.
     """
     degrees, names = _degrees(graph.module), dict[str, str]()

@@ -37,7 +37,7 @@ def near_zero_divisions(graph: FloatGraph, batch: Batch) -> tuple[str, ...]:
     That is, it has values of both signs, or values no larger than their noise.
 
     Args:
-        graph: with its quantization points.
+        graph: graph with its quantization points.
         batch: bound to the inputs of the graph; a few of its samples are used.
     """
     nodes = G.calls(graph.module.graph)

@@ -35,12 +35,12 @@ class LayerError:
     """Errors of one layer, as SQNR in dB; None if there is no error.
 
     Attributes:
-        alone_db: of the layer's output, on float inputs.
-        accumulated_db: of the same tensor in the quantized network.
-        only_db: of the outputs when only this layer is quantized.
+        alone_db: SQNR of the layer's output, on float inputs.
+        accumulated_db: SQNR of the same tensor in the quantized network.
+        only_db: SQNR of the outputs when only this layer is quantized.
         only_share: that error divided by the error of the whole quantized network: geometric mean
             over samples, so that an outlier does not dominate.
-        left_db: of the outputs when only this layer is in float.
+        left_db: SQNR of the outputs when only this layer is in float.
         gain_db: left_db minus the SQNR of the whole quantized network.
         samples: number of samples that this layer was measured on.
         activation, weight: histograms with the quantized range.

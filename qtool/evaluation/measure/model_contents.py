@@ -21,7 +21,7 @@ class ModelContents(JsonRecord):
     Attributes:
         file: its path.
         coverage: the kernel that the runtime has for every operator.
-        parameters: of the quantized tensors.
+        parameters: parameters of the quantized tensors.
         self_test: the self-test in an ONNX file, in a sentence; origin, interface and memory of a
             TFLite file.
     """
