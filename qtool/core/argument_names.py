@@ -38,7 +38,7 @@ def argument(option: str, value: object = None) -> str:
 
     Args:
         option: its name on the command line, such as "--batch-size".
-        value: to show with it; None for the name alone.
+        value: value to show with it; None for the name alone.
 
     Returns:
         "--batch-size 8" in a command; "batch_size=8" in Python, "'batch_size'" without value.

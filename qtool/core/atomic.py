@@ -37,7 +37,8 @@ def check_writable(
     Args:
         path: file to write.
         read: inputs of the command, which must be other files.
-        suffixes: of which the file must have one, such as ".onnx"; any without them.
+        suffixes: file name extensions of which the file must have one, such as ".onnx"; any without
+            them.
 
     Raises:
         FileError: it cannot be written, or is one of the inputs.
@@ -65,7 +66,7 @@ def check_folders(path: str | Path, folder: Path) -> None:
     """Check that a file can be written to `folder`, which need not exist.
 
     Args:
-        path: of the file, for the message.
+        path: path of the file, for the message.
         folder: resolved.
 
     Raises:

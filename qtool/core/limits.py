@@ -37,7 +37,7 @@ class Range:
         """Refuse a value outside of the range.
 
         Args:
-            name: of the option, for the message.
+            name: name of the option, for the message.
             value: any object.
             optional: accepts None.
 

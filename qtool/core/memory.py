@@ -16,7 +16,7 @@ def available_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
     Page cache that can be dropped counts as free.
 
     Args:
-        proc: of the kernel, with meminfo and self/cgroup.
+        proc: the kernel's folder with meminfo and self/cgroup.
         groups: where control groups of version 1 or 2 are mounted.
     """
     sizes = _numbers(proc / "meminfo")
@@ -43,7 +43,8 @@ def _free_in_path(root: Path, path: str, files: tuple[str, str, str]) -> Iterato
     In a container the path may be that of the host; the root is the container's group then.
 
     Args:
-        files: of the limit and the use of a group; name of its droppable page cache in memory.stat.
+        files: names of the files with the limit and the use of a group; name of its droppable page
+            cache in memory.stat.
     """
     limit_file, used_file, cache = files
     group = root / path.strip("/")

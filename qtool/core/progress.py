@@ -56,7 +56,7 @@ def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[
 
     Args:
         title: name of the stage.
-        items: of any kind.
+        items: values of any kind.
         total: number of items; None: the length of the iterable, if it has one.
     """
     display = _DISPLAY.get()

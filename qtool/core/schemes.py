@@ -139,7 +139,7 @@ def channel_block(features: int, bits: int) -> int:
 
     Args:
         features: inputs of the layer.
-        bits: of its weights.
+        bits: bit width of its weights.
     """
     fitting = (b for b in KERNEL_BLOCKS[bits] if features <= b <= _LONGEST_CHANNEL_BLOCK)
     return next(fitting, _LONGEST_CHANNEL_BLOCK)

@@ -13,7 +13,7 @@ def exact_share_interval(hits: float, size: float, confidence: float = 0.95) -> 
     Args:
         hits: number of hits, at most `size`; it need be no integer.
         size: number of independent values.
-        confidence: between 0 and 1.
+        confidence: probability that the interval holds, between 0 and 1.
     """
     tail, missed = (1 - confidence) / 2, size - hits
     low = _beta_quantile(tail, hits, missed + 1) if hits > 0 else 0.0

@@ -15,9 +15,9 @@ class SourceMetadata:
         properties: `metadata_props`: class names, tokens, strides ...
         model_version: number of the model, 0 without one.
         domain: namespace of the model.
-        doc_string: of the model.
-        graph_name: of the graph.
-        graph_doc_string: of the graph.
+        doc_string: description of the model.
+        graph_name: name of the graph.
+        graph_doc_string: description of the graph.
         value_doc_strings: input or output -> its documentation.
     """
 

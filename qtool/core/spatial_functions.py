@@ -33,7 +33,8 @@ def divided_pool(
 
     Args:
         counted: padding counts in the mean.
-        divisor: of the sum of a window, in place of the number of its elements.
+        divisor: number that the sum of a window is divided by, in place of the number of its
+            elements.
     """
     rank = len(kernel)
     if rank == 1:  # ATen's avg_pool1d has no divisor

@@ -25,7 +25,7 @@ class Store:
     Attributes:
         folder: where results are stored, made with the first one; None: nowhere, and nothing is
             ever loaded.
-        key: of models, data and options. Results stored with another key are ignored.
+        key: digest of models, data and options. Results stored with another key are ignored.
     """
 
     def __init__(self, folder: Path | None = None, key: str = "") -> None:

@@ -67,7 +67,7 @@ class ObserverSpec:
     """The observer of a tensor.
 
     Attributes:
-        name: in the registry.
+        name: name in the registry.
         options: (name, JSON value).
     """
 
@@ -85,7 +85,7 @@ class Observed:
     Attributes:
         qtype: type of the codes.
         observer: collects the statistics.
-        axis: of the channels; None: per tensor.
+        axis: dimension of the channels; None: per tensor.
         symmetric: zero point 0.
         block: see QuantParams.
     """
@@ -103,7 +103,7 @@ class Dynamic:
 
     Attributes:
         qtype: type of the codes.
-        per_row: from the range of each row along the last axis.
+        per_row: whether each row along the last axis has parameters of its own range.
     """
 
     qtype: QType

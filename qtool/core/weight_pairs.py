@@ -34,8 +34,9 @@ def consecutive_pairs(shape: Sequence[int], groups: int = 1) -> Tensor:
     """Return the pairs that MLAS forms in one output channel.
 
     Args:
-        shape: of the weight: [out, in / groups, *kernel] of a convolution, [out, in] of a product.
-        groups: of a convolution.
+        shape: shape of the weight: [out, in / groups, *kernel] of a convolution, [out, in] of a
+            product.
+        groups: groups of a convolution.
 
     Returns:
         int64 [pairs, 2], indices into `weight[o].flatten()`; none for depthwise convolutions.

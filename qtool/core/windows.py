@@ -19,9 +19,9 @@ def window_count(size: Any, span: int, stride: int, pads: int = 0) -> Any:
     """Return how many windows lie in the image with its padding; <= 0 if it is too small.
 
     Args:
-        size: of the image; may be a symbol.
-        span: of a window, see `spans`.
-        stride: between windows.
+        size: length of the image; may be a symbol.
+        span: length of a window, see `spans`.
+        stride: cells from a window to the next.
         pads: padding at both ends together.
     """
     return (size + pads - span) // stride + 1

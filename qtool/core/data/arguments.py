@@ -37,8 +37,8 @@ class Arguments:
     Attributes:
         positional: number of positional arguments; None: any number, or unknown.
         required: names of arguments without a default.
-        names: of all arguments; None: any, or unknown. The inputs of an ONNX file have two names,
-            the file's and a Python identifier.
+        names: names of all arguments; None: any, or unknown. The inputs of an ONNX file have two
+            names, the file's and a Python identifier.
     """
 
     positional: int | None = None

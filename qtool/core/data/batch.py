@@ -109,7 +109,7 @@ class Batch:
         """Raise DataError if a tensor holds NaN or Inf, has no samples, or is not dense.
 
         Args:
-            index: of the batch, for the message.
+            index: number of the batch, for the message.
         """
         for where, t in self.tensors():
             if (layout := _unsupported_layout(t)) is not None:

@@ -30,7 +30,7 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
     position.
 
     Args:
-        item: from the user's data.
+        item: item of the user's data.
         accepts: number of positional arguments that the model takes. Later entries of a tuple are
             dropped, so that (images, labels) of a DataLoader work. None: all are used.
 
@@ -64,7 +64,7 @@ def batches(
     Args:
         data: items as `to_batch` takes them.
         model: whose forward says how many entries of a tuple are arguments.
-        inputs: without a model: names of inputs, which are no labels.
+        inputs: names of inputs, which are no labels, where there is no model.
         size: number of samples of each batch; None: as the model, or else the data, has it.
 
     Entries of dicts that are labels are left out, unless forward requires them; so are the last

@@ -38,8 +38,8 @@ class Sample:
     """One sample.
 
     Attributes:
-        content_hash: of the tensors, hex.
-        tensors: on the CPU, in the order of the model's inputs.
+        content_hash: digest of the tensors, hex.
+        tensors: tensors on the CPU, in the order of the model's inputs.
         origin: its place in the data, as "batch 3, row 5"; "" where it is not known. In no file.
     """
 
@@ -145,9 +145,9 @@ class CalibrationSamples:
         """Add one batch; return the hashes of its samples, none without a limit.
 
         Args:
-            tensors: in the order of the model's inputs.
+            tensors: tensors in the order of the model's inputs.
             split: samples lie along the first dimension of all; otherwise the batch is one sample.
-            origin: of the batch, as "batch 3".
+            origin: origin of the batch, as "batch 3".
             first: row of the batch that the first sample is; None where rows are not in order.
         """
         if not self.limit:

@@ -13,7 +13,7 @@ class LazySequence(Sequence[T]):
 
     Args:
         item: number -> item; called at each access.
-        numbers: of the items, in order.
+        numbers: numbers of the items, in order.
     """
 
     def __init__(self, item: Callable[[int], T], numbers: Sequence[int]) -> None:

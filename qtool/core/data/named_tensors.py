@@ -37,7 +37,7 @@ def named_leaves(batch: Batch, names: Sequence[str]) -> dict[str, Any]:
     Args:
         batch: the leaves of its positional arguments have the first of `names`, in order; further
             ones are left out. Those of its keyword arguments are named by their paths.
-        names: of the model's inputs. A name that differs from one of them in separators only
+        names: names of the model's inputs. A name that differs from one of them in separators only
             (`past_key_values_0_key`) is taken for it.
     """
     positional = [x for x in pytree.tree_leaves(batch.args) if x is not None]

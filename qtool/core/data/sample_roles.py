@@ -57,7 +57,7 @@ def roles_of(hashes: Iterable[str], total: int) -> dict[str, Role]:
     """Return the role of each sample.
 
     Args:
-        hashes: of all samples.
+        hashes: content hashes of all samples.
         total: number of samples, with equal ones.
     """
     names = set(hashes)
@@ -74,7 +74,7 @@ def judges(hashes: Iterable[str]) -> set[str]:
     """Return which of the samples for steps judge them; the others fit.
 
     Args:
-        hashes: of all samples that are not held out.
+        hashes: content hashes of all samples that are not held out.
     """
     ordered = sorted(hashes, key=position)
     held_out = bool(ordered) and position(ordered[0]) >= ESTIMATE_SHARE

@@ -146,7 +146,7 @@ def cut(whole: FloatGraph, max_bytes: int, alone: Container[fx.Node] = ()) -> li
 
     Args:
         whole: the graph.
-        max_bytes: of the weights of a block; a block of one call may have more.
+        max_bytes: bytes of the weights of a block; a block of one call may have more.
         alone: calls that are a block each.
 
     Raises:

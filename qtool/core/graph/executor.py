@@ -175,8 +175,8 @@ class Executor:
         """Compute some nodes in place, in order.
 
         Args:
-            values: with all values that they read.
-            indices: of the nodes.
+            values: list of values, with all that the nodes read.
+            indices: positions of the nodes.
             points: those that are on.
             kept: indices of values needed afterwards; others are dropped after their last use.
         """
@@ -246,7 +246,7 @@ class Executor:
         """Return the values that differ from an earlier run, by index.
 
         Args:
-            values: of the earlier run.
+            values: results of the earlier run.
             changed: points that are switched since.
             points: those that are on now.
         """

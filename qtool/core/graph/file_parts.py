@@ -24,8 +24,8 @@ class FilePart:
 
     Attributes:
         kind: its operators: "TopK", "SplitToSequence+ConcatFromSequence".
-        operands: for each input of its first operator, the position of the tensor that the part
-            reads for it; None for a constant.
+        operands: position of the tensor that the part reads, for each input of its first operator;
+            None for a constant.
         macs: (types and sizes of the inputs, values of those that depend on sizes alone) ->
             multiply-accumulates; None: not known.
     """

@@ -56,7 +56,7 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
         graph: the float graph.
         batch: its bound arguments, for which it is run again if an output is not finite.
         outputs: tensors, or leaves of another kind.
-        index: of the batch, for the message.
+        index: number of the batch, for the message.
 
     Raises:
         DataError: an output is NaN or Inf; names the first module whose output is.

@@ -28,14 +28,14 @@ class FloatGraph:
 
     Attributes:
         module: the graph, with the arguments and the output structure of the user's model.
-        inputs: in order, with their names in the ONNX file.
+        inputs: inputs in order, with their names in the ONNX file.
         outputs: names in the ONNX file, in order.
         example: positional and keyword arguments of the capture.
         constraints: symbol -> range of a dynamic dimension, from torch.export.
         dims: symbol -> name that the user gave the dimension ("batch").
         size_conditions: sentences on further conditions that sizes must meet, because the model
             branches on them.
-        metadata: of the file that it was captured from.
+        metadata: metadata of the file that it was captured from.
     """
 
     module: fx.GraphModule
@@ -189,7 +189,7 @@ class FloatGraph:
         Args:
             batch: arguments by position or name, nested as for the model or flat with the names of
                 the inputs.
-            index: of the batch, for messages.
+            index: number of the batch, for messages.
 
         Raises:
             DataError: an input is missing or unknown, or has a wrong dtype, rank or fixed size.

@@ -33,8 +33,8 @@ class Call:
         point: name of the quantization point; None for other nodes.
         users: indices of the nodes that read the result.
         reads: indices of the nodes that it reads.
-        cost: of one sample, in MACs.
-        elements: of the result for one sample.
+        cost: MACs of one sample.
+        elements: elements of the result for one sample.
     """
 
     index: int

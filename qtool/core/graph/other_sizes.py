@@ -70,7 +70,7 @@ def at_other_sizes(
         graph: whose inputs they are.
         batch: bound to it; its values are repeated.
         run: the float model.
-        names: of the dimensions to change.
+        names: names of the dimensions to change.
     """
     few = graph.smaller(batch, ROWS)
     sizes, accepted = _sizes(graph, few), []

@@ -115,7 +115,7 @@ def within_tolerance(expected: torch.Tensor, actual: torch.Tensor, spread: torch
 
     Args:
         expected: float or integer tensor.
-        actual: of the same shape.
+        actual: tensor of the same shape.
         spread: change of each value under perturbation; of integers (positions) that under a
             perturbation of floats by their whole tolerance.
     """

@@ -17,7 +17,8 @@ def execution_order(reads: Reads, stops: Set[int]) -> list[int]:
     """Return the nodes in a topological order in which stops come last of those that are ready.
 
     Args:
-        reads: of each node to compute; other nodes in it are known from the beginning.
+        reads: node to compute -> the nodes that it reads; those that are no keys are known from the
+            beginning.
         stops: nodes to stop at.
     """
     waiting = {i: len({r for r in read if r in reads}) for i, read in reads.items()}

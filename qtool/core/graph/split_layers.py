@@ -46,7 +46,7 @@ def split(
 
     Args:
         graph: edited in place.
-        max_bytes: of a weight in float32 that is not split.
+        max_bytes: size of a weight in float32 that is not split.
 
     Returns:
         (new attribute -> its range, name of a new node -> name of its layer, nodes that concatenate

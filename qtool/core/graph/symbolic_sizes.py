@@ -31,7 +31,7 @@ def symbolic_sizes(infer: InferSizes, shapes: Sequence[Sequence[Any]]) -> list[t
 
     Args:
         infer: raises CaptureError for input sizes that contradict each other.
-        shapes: of the inputs; sizes are numbers or SymInts.
+        shapes: sizes of the inputs: numbers or SymInts.
     """
     symbolic = [s for shape in shapes for s in shape if isinstance(s, torch.SymInt)]
     symbolic = [s for s in symbolic if s.node.maybe_as_int() is None]

@@ -35,7 +35,7 @@ def operator(
     """Decorate the kernel of an operator `qtool::...`, whose schema is that of the function.
 
     Args:
-        name: of the operator, by default that of the function.
+        name: name of the operator, by default that of the function.
         fake: infers the result of an opaque operator; None: the operator is composite.
         sizes: type of whole numbers in the schema, "SymInt" if they may be dynamic sizes.
     """
@@ -174,7 +174,7 @@ def adaptive_average_pool(x: Tensor, sizes: list[int]) -> Tensor:
     """Means over windows that depend on the sizes of x [N, C, ...], as torch's adaptive pools.
 
     Args:
-        x: of 1, 2 or 3 spatial dimensions.
+        x: input with 1, 2 or 3 spatial dimensions.
         sizes: number of windows along each of them; 0 leaves a dimension as it is.
     """
     return ADAPTIVE_AVERAGE_POOL[len(sizes)](x, _windows(x, sizes))
