@@ -72,8 +72,8 @@ def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Round what the kernels round inside, in place; the input of several layers once.
 
     Args:
-        module: with the points of the plan.
-        plan: of the module.
+        module: graph with the points of the plan.
+        plan: plan of the module.
     """
     executions = {d.node: d.execution for d in plan.nodes}
     rounded: dict[tuple[fx.Node, int], fx.Node] = {}

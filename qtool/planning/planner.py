@@ -49,11 +49,12 @@ def make_plan(
     Args:
         graph: a canonical float graph.
         target: the target.
-        observer: of the tensors that no rule of the recipe names one for.
+        observer: observer of the tensors that no rule of the recipe names one for.
         recipe: static quantization by default.
         known_observers: tensor -> the observer of an existing calibration, which the tensor keeps
             unless a rule names another.
-        layers: for a part of a model, which may stay in float as a whole: see `Recipe.choices`.
+        layers: layers of a part of a model, which may stay in float as a whole: see
+            `Recipe.choices`.
         allow_float: the whole model may stay in float.
 
     Raises:

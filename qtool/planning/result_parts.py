@@ -51,8 +51,8 @@ def refine_results(module: fx.GraphModule, plan: QuantPlan) -> None:
     """Give the points of results in parts their finer codes, in place.
 
     Args:
-        module: with the points of the plan.
-        plan: of the module.
+        module: graph with the points of the plan.
+        plan: plan of the module.
     """
     if not target(plan.target).results_in_parts:
         return

@@ -112,7 +112,7 @@ def place_points(
         row: its operator.
         scheme: its scheme.
         target: the target.
-        observer: of its weights.
+        observer: observer of its weights.
         tables: lookups that read its codes.
     """
     assert row.weight is not None

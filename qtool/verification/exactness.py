@@ -35,8 +35,8 @@ class CodeCounts:
         """Count the values of an output; return whether all are identical.
 
         Args:
-            expected, actual: of the runtime and of the engine; NaN equals NaN, and nothing is equal
-                in arrays of different shapes.
+            expected, actual: values of the runtime and of the engine; NaN equals NaN, and nothing
+                is equal in arrays of different shapes.
             difference: the largest one, in codes.
         """
         same = 0

@@ -32,7 +32,7 @@ class Yardstick(NamedTuple):
     """How a kind of output is judged.
 
     Attributes:
-        text: for a summary, with the value formatted.
+        text: sentence for a summary, with the value formatted.
         good: agreement from which a low SQNR costs the task nothing.
         poor: agreement below which the output is hardly of use.
     """
@@ -73,7 +73,7 @@ class OutputAgreement(NamedTuple):
         kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE or ORDER.
         value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
         compared: number of samples, tokens, pixels, values or vectors.
-        threshold: of THRESHOLD: 0.5, or 0 for logits.
+        threshold: limit of THRESHOLD: 0.5, or 0 for logits.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         is_guess: whether only the shape says that these are scores of classes.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
@@ -141,7 +141,7 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
     """Return the agreement of one output; None where no yardstick fits or nothing can differ.
 
     Args:
-        name: of the output.
+        name: name of the output.
         real: output of the float model, [samples, ...].
         quantized: output of the quantized model, of the same shape.
     """
@@ -171,7 +171,7 @@ def output_agreements(
     """Return the agreement of each output that has a yardstick.
 
     Args:
-        names: of the outputs.
+        names: names of the outputs.
         real: outputs of the float model.
         quantized: outputs of the quantized model.
     """

@@ -106,7 +106,7 @@ class OutputEstimate(NamedTuple):
         low_db: lower end of the interval of the median.
         high_db: its upper end.
         pooled_db: power over all samples.
-        worst_db: of the worst sample.
+        worst_db: error of the worst sample.
     """
 
     output: str
@@ -143,7 +143,7 @@ class InBatches(NamedTuple):
 
     Attributes:
         size: samples of a batch.
-        median_db: of the output with the lowest; None without noise.
+        median_db: median of the output with the lowest; None without noise.
     """
 
     size: int
@@ -157,7 +157,7 @@ class Estimate(JsonRecord):
     Attributes:
         samples: number of samples.
         kind: `ESTIMATE` or `CALIBRATION`.
-        outputs: in the model's order.
+        outputs: estimates in the order of the model's outputs.
         place: what ran the file, if it is not the runtime of its target; "" otherwise.
         batch: samples that ran at once, where the activations of a batch share their scales; 0
             otherwise.
@@ -274,8 +274,8 @@ def estimate_outputs(
     """Return what errors say of new data.
 
     Args:
-        errors: of all samples.
-        kind: of the samples.
+        errors: errors of all samples.
+        kind: role of the samples, as in `Estimate`.
         samples: where each sample is.
         reasons: what is extreme in each sample.
     """

@@ -130,7 +130,7 @@ def difference(expected: Arrays, actual: Arrays, steps: Sequence[float | None]) 
     Args:
         expected: the outputs to compare with.
         actual: the other outputs.
-        steps: for each output the size of a code, or None for 1/255 of its range.
+        steps: size of a code of each output, None for 1/255 of its range.
     """
     differences = [np.zeros(1)]
     for a, b, step in zip(expected, actual, steps, strict=True):

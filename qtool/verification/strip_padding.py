@@ -25,7 +25,7 @@ class Padding:
 
     Attributes:
         mask: index of the attention mask among the inputs; None if there is none.
-        axes: for each output the axes along which it has a value for each token.
+        axes: axes along which each output has a value for each token.
     """
 
     mask: int | None

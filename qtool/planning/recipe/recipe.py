@@ -56,7 +56,7 @@ class Recipe:
     """A mode for the whole model, and rules for the exceptions. The empty recipe is static.
 
     Attributes:
-        rules: In order; later rules win.
+        rules: Exceptions in order; later ones win.
         mode: One of MODES.
         accuracy: One of ACCURACIES.
         recover: Names of the conversion steps to run; None for those of `accuracy`.
@@ -157,8 +157,8 @@ class Recipe:
 
         Args:
             nodes: name -> operator key, as the plan prints them.
-            layers: for a part of a model, in which a rule may select nothing: names of nodes that
-                a layer was split into -> the layer's name, which rules match.
+            layers: node that a layer was split into -> the layer's name, which rules match; of a
+                part of a model, in which a rule may select nothing.
 
         Raises:
             PlanError: a rule selects no node; names it, and similar names.

@@ -31,8 +31,8 @@ def pair_partners(shape: Sequence[int], groups: int = 1) -> torch.Tensor:
     """Return the weights that each weight of an output channel can meet in a pair.
 
     Args:
-        shape: of the weight, [out, in / groups, *kernel] or [out, in].
-        groups: of the convolution.
+        shape: shape of the weight, [out, in / groups, *kernel] or [out, in].
+        groups: groups of the convolution.
 
     Returns:
         int64 [weights of a channel, 2], indices into the flattened channel; -1 for none.
@@ -56,8 +56,8 @@ def largest_pair_sums(codes: torch.Tensor, axis: int | None, groups: int = 1) ->
         codes: [out, in / groups, *kernel] with axis 0 (or None: one result for all channels);
             with axis 1 a matrix [in, out], or the weights [directions, out, in] of a recurrent
             layer, whose directions are separate products.
-        axis: of the output channels.
-        groups: of the convolution.
+        axis: dimension of the output channels.
+        groups: groups of the convolution.
 
     Returns:
         int64 [channels], or a scalar for `axis` None.
@@ -111,7 +111,7 @@ def shrink_pairs(
 
     Args:
         codes, axis, groups: as for `largest_pair_sums`.
-        limit: of the absolute sum of two weights of one sign.
+        limit: largest absolute sum of two weights of one sign.
     """
     rows = codes.movedim(axis or 0, 0).to(torch.int64, copy=True)
     parts = [rows[:, d] for d in range(rows.shape[1])] if axis == 1 and codes.dim() == 3 else [rows]
