@@ -22,7 +22,7 @@ class ExportOptions:
     Attributes:
         format: name of the format.
         external_data: write weights to a second file.
-        layout: of images at the interface.
+        layout: layout of images at the interface.
         interface: type of inputs and outputs; None: the usual one of the target.
     """
 
@@ -41,7 +41,7 @@ class Checked:
         exactness: compared with the integer engine; None where the runtime does not run here or is
             not known to the last bit.
         coverage: what runs in integers.
-        outputs: on the batch, in the layout of the network; None without `exactness`.
+        outputs: results on the batch, in the layout of the network; None without `exactness`.
         portability: results on other CPUs, where they are known.
         missing: a sentence if installing the runtime, or another CPU, helps.
         remarks: sentences on the file.
@@ -101,7 +101,7 @@ class Export(Protocol):
 
         Args:
             path: the final one.
-            options: of the format.
+            options: options of the format.
             sample: a batch for a self-test in the file.
             verify: the file will be checked, with what is in memory for that.
 

@@ -60,7 +60,7 @@ class FileFormat:
 
     Attributes:
         names: values of `format` in `Quantized.export`.
-        suffix: of its files.
+        suffix: file name extension, such as ".onnx".
         fits: whether a file has this format.
         open: reads one.
         session: opens one in its runtime, with a number of threads (0 lets the runtime choose).

@@ -20,7 +20,7 @@ class PortInfo:
     """An input or output as a session describes it.
 
     Attributes:
-        name: in the model.
+        name: name in the model.
         type: "tensor(float)", ..., as in ONNX.
         shape: numbers, names for dynamic sizes, None for those without a name.
     """
@@ -58,7 +58,8 @@ class Session(Protocol):
         Args:
             arrays: as for `run`.
             times: number of runs.
-            clock: for runs in this process; a runtime in another one measures its CPU time itself.
+            clock: clock for runs in this process; a runtime in another one measures its CPU time
+                itself.
 
         Raises:
             VerificationError: as for `run`.

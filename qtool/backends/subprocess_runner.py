@@ -43,7 +43,7 @@ class SubprocessRunner(PipeProcess):
 
     Args:
         module: its `serve` handles the calls in the subprocess.
-        title: of the runtime.
+        title: name of the runtime for messages.
     """
 
     def __init__(self, module: str, title: str) -> None:
@@ -55,7 +55,7 @@ class SubprocessRunner(PipeProcess):
         """Run one handler of the subprocess on a file and return its response.
 
         Args:
-            name: of the handler, a key of `serve`'s table.
+            name: name of the handler, a key of `serve`'s table.
             path: the file.
             arrays: its inputs, or what else the handler takes.
 

@@ -22,13 +22,9 @@ PREPOSITION = re.compile(
 )
 NOUNS_TO_DO = frozenset(
     """
-    cli qtool/api qtool/backends qtool/backends/kernels qtool/backends/onnx
-    qtool/backends/onnx/export qtool/backends/onnx/operators qtool/backends/onnxruntime
-    qtool/backends/onnxruntime/integer_engine qtool/backends/onnxruntime/kernels
-    qtool/backends/onnxruntime/self_test qtool/backends/onnxruntime/verification
-    qtool/backends/onnxruntime_web qtool/blockwise qtool/calibration qtool/conversion
-    qtool/distributed qtool/evaluation qtool/evaluation/latency qtool/evaluation/measure
-    qtool/evaluation/report qtool/evaluation/report/page qtool/frontends qtool/frontends/data
+    cli qtool/api qtool/blockwise qtool/calibration qtool/conversion qtool/distributed
+    qtool/evaluation qtool/evaluation/latency qtool/evaluation/measure qtool/evaluation/report
+    qtool/evaluation/report/page qtool/frontends qtool/frontends/data
     qtool/frontends/huggingface qtool/frontends/onnx qtool/frontends/torch
     """.split()  # noqa: SIM905  # a list of lines of one word would be longer
 )

@@ -160,7 +160,7 @@ class _Weight:
     quarter of the memory. Weights of 2-d convolutions are channels-last, the faster layout.
 
     Attributes:
-        codes: of the weight.
+        codes: codes of the weight.
         zero: zero point, broadcast over the codes; None for 0.
     """
 

@@ -41,7 +41,7 @@ def layer(sums_of: SumsOf, scale: Scale, axis: int = 0) -> Callable[..., Kernel]
     Args:
         sums_of: how products are added.
         scale: how sums are scaled.
-        axis: of the weight that has the output channels.
+        axis: dimension of the weight that has the output channels.
     """
 
     def bind(

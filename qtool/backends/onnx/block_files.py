@@ -28,10 +28,10 @@ def publish_blocks(
     """Join the files of blocks to one model and write it under its final name.
 
     Args:
-        blocks: in order; their weights are in the data file.
+        blocks: files of the blocks, in order; their weights are in the data file.
         ports: names of the inputs and of the outputs of the model.
         metadata: keys and values for the file.
-        path: of the model.
+        path: path of the model.
         weights: the data file, and its digest.
         source: metadata of the float model.
 

@@ -29,8 +29,8 @@ class CrossCache:
     """The cache of cross-attention.
 
     Attributes:
-        names: of each key and value, in order of the layers, such as "0.encoder.key".
-        heads, width: of keys and values [batch, heads, length, width].
+        names: name of each key and value, in order of the layers, such as "0.encoder.key".
+        heads, width: sizes of keys and values [batch, heads, length, width].
     """
 
     names: tuple[str, ...]

@@ -82,7 +82,7 @@ def _find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
     """Return the name of each duplicate -> that of the first node like it; a runtime computes one.
 
     Args:
-        nodes: in topological order.
+        nodes: nodes in topological order.
     """
     source: dict[str, Any] = {}  # tensor -> what it is computed from
     first: dict[Any, str] = {}

@@ -51,11 +51,11 @@ class FileInfo:
     """What a file was made from.
 
     Attributes:
-        version: of the qtool that wrote it.
+        version: version of the qtool that wrote it.
         target: name of the target.
         plan: digest of the plan.
-        observer: of the calibration.
-        recipe: of the plan.
+        observer: observer of the calibration.
+        recipe: recipe of the plan.
         nodes: the decision for each node.
         changes: what the steps of the conversion did.
         origin: model, weights, data and versions; None in files of before.

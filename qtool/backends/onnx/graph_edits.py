@@ -29,7 +29,7 @@ def append_node(
     Args:
         model: changed in place.
         node: has one output; becomes a helper of the new node, its shape unknown.
-        op_type: of the new node.
+        op_type: operator type of the new node.
         constants: inputs of the new node after the output of `node`.
     """
     output = node.outputs[0]

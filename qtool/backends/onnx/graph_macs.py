@@ -32,7 +32,7 @@ def model_macs(
     Args:
         model: its subgraphs included.
         inputs: (ONNX element type, sizes) of each input.
-        values: of the inputs whose values are known.
+        values: value of each input; None where it is not known.
     """
     names = [i.name for i in model.graph.input]
     types = {
@@ -48,8 +48,8 @@ class GraphMacs:
 
     Args:
         graph: the graph.
-        opsets: of its model.
-        types: of tensors that it reads from outside, its inputs included.
+        opsets: operator sets of its model.
+        types: types of tensors that it reads from outside, its inputs included.
         constants: values of tensors from outside.
     """
 

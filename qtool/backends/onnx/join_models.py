@@ -19,7 +19,7 @@ def join_models(
     Operator sets, functions and the IR version are those of the parts, which agree in them.
 
     Args:
-        parts: in topological order.
+        parts: models in topological order.
         inputs, outputs: names of the joined model's, in order; each is one of a part.
     """
     ends = [v for p in parts for v in (*p.graph.input, *p.graph.output)]

@@ -33,7 +33,7 @@ def endless_loop(graph: onnx.GraphProto, outer: Mapping[str, Array] | None = Non
     MAX_RUNS times on any data; None if there is none.
 
     Args:
-        graph: of a file, or of a node in it.
+        graph: graph of a file, or of a node in it.
         outer: constants of the graphs around it.
     """
     known = {**(outer or {}), **_constants(graph)}
@@ -106,7 +106,7 @@ def run_within(
     """Run a session; one of a graph with a loop until the deadline.
 
     Args:
-        session: of the graph.
+        session: session of the graph.
         feed: input -> array.
         graph: what runs.
         names: outputs; by default all.

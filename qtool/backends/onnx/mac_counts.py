@@ -28,8 +28,8 @@ def onnx_macs(
         kind: operator type.
         inputs: sizes of its inputs; None: unknown or omitted.
         result: sizes of its first output.
-        attributes: by name.
-        domain: of the operator.
+        attributes: name -> value.
+        domain: domain of the operator.
     """
     if domain not in DOMAINS or kind in _UNKNOWN or (domain == CONTRIB and not _counted(kind)):
         return None

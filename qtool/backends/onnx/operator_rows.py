@@ -15,7 +15,7 @@ class OnnxOperator:
     """One operator type of ONNX.
 
     Attributes:
-        key: of its row in `qtool.core.ops`; "": none.
+        key: key of its row in `qtool.core.ops`; "": none.
         unary: torch's operator of that row takes its input, then its attributes.
         attributes: name -> default, in the order of torch's arguments; kernels on codes take them,
             too.

@@ -26,7 +26,7 @@ class Origin:
         weights: digest of the parameters and constants alone; empty if unknown.
         data: digest of the calibration samples, whatever their order; empty if unknown.
         samples: number of calibration samples.
-        versions: of the packages that wrote the file.
+        versions: package that took part in writing the file -> version.
     """
 
     model: str

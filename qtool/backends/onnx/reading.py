@@ -28,8 +28,8 @@ class OnnxModel:
     """A model that was read.
 
     Attributes:
-        model: in onnx_ir; constants are read-only arrays. Nodes without names are named after their
-            first output.
+        model: model in onnx_ir; constants are read-only arrays. Nodes without names are named after
+            their first output.
         outline: the model as a message without its weights, for checks and shape inference.
         is_single_file: whether all weights are in the model file.
         has_unnamed_nodes: whether the source has nodes without names.

@@ -40,7 +40,7 @@ def runtime_types(node: onnx.NodeProto, types: Types) -> Types:
 
     Args:
         node: the node.
-        types: of its inputs.
+        types: types of its inputs.
     """
     first = types.get(node.input[0]) if node.input else None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -80,8 +80,8 @@ def inferred_types(
     """Return the types of a node's results that onnx infers; empty where it cannot.
 
     Args:
-        node: of the domain of ONNX.
-        types: of its inputs.
+        node: node of the domain of ONNX.
+        types: types of its inputs.
         constants: values of those that are known.
         opset: version of the domain.
         element: type of the elements of all inputs, in place of their own.
@@ -148,7 +148,7 @@ def constant_results(
     Args:
         node: the node.
         constants: known values of tensors.
-        sizes: of its first input; None: not known.
+        sizes: shape of its first input; None: not known.
         opset: version of the domain.
         most: elements of a result.
     """

@@ -62,15 +62,15 @@ class SelfTest:
 
     Attributes:
         content: digest of the file (see content_digest.py); "" before it is in a file.
-        inputs: in the order of the file's inputs.
+        inputs: specifications of the file's inputs, in order.
         runs: the number of runs, each with other inputs.
         kinds: a letter for each tensor of the test, in graph order: "e" exact, "a" approximate, "-"
             not compared.
         digests: numerics profile -> digests of groups of consecutive exact tensors.
-        sketches: of approximate tensors.
+        sketches: sketches of approximate tensors.
         limit_db: the lowest signal-to-noise ratio of approximate tensors.
         missing: why there is no test; then only `content` is set.
-        format: of the JSON; a digest of the first one is of graph and weights alone.
+        format: version of the JSON; a digest of the first one is of graph and weights alone.
     """
 
     content: str

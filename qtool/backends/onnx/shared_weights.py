@@ -26,7 +26,7 @@ class Place:
 
     Attributes:
         location: path of the file, relative to that of the reading model.
-        offset, length: in bytes.
+        offset, length: first byte, and number of bytes.
     """
 
     location: str
@@ -61,7 +61,8 @@ def refer(model: onnx.ModelProto, places: Mapping[str, Place], folder: str) -> N
     Args:
         model: its constants without a place stay, but for references to files of their own.
         places: name of a constant -> where its bytes are.
-        folder: of the files that the constants refer to so far, relative to that of the model.
+        folder: folder of the files that the constants refer to so far, relative to that of the
+            model.
     """
     for tensor in model.graph.initializer:
         place = places.get(tensor.name)

@@ -201,8 +201,8 @@ def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest
     Args:
         model: its tensors name the data.
         path: the model file.
-        data: on the same file system; it may have its final name already.
-        digest: of the data.
+        data: data file on the same file system; it may have its final name already.
+        digest: digest of the data.
 
     Raises:
         FileError: the files cannot be moved.

@@ -38,7 +38,7 @@ class CachedDecoder:
         Args:
             path: the file.
             capacity: the most tokens that a text has.
-            threads: of the runtime; 0 lets it choose.
+            threads: number of threads of the runtime; 0 lets it choose.
 
         Raises:
             DataError: the file has no KV cache.

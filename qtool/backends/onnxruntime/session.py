@@ -43,7 +43,8 @@ def session(
         optimise: False runs the graph as written, node by node.
         threads: intra-op threads; 0 lets the runtime choose.
         save_to: where the runtime writes the graph that it executes, for `read_graph`.
-        once: for one or two runs: memory is freed after each run instead of held in an arena.
+        once: whether the session has only one or two runs: memory is freed after each run instead
+            of held in an arena.
         outputs: names of tensors to return after the outputs of the file.
 
     Raises:

@@ -32,7 +32,7 @@ class NodeProcess(PipeProcess):
         """Run one call of serve.mjs, and return its response.
 
         Args:
-            name: of the call.
+            name: name of the call.
             arrays: tensors, in the order of a model's inputs.
             fields: the rest of the message.
 

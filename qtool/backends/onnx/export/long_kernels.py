@@ -26,7 +26,7 @@ def pad_long_kernels_apart(model: onnx.ModelProto, module: fx.GraphModule) -> No
     The Pad names its axes, since ONNX Runtime would fuse it into the convolution otherwise.
 
     Args:
-        model: of the graph, changed in place.
+        model: ONNX model of the graph, changed in place.
         module: the graph.
     """
     if next(o.version for o in model.opset_import if not o.domain) < AXES_OPSET:

@@ -34,8 +34,8 @@ class _Lowering:
 
     Attributes:
         module: the graph.
-        plan: of the graph.
-        target: of the plan.
+        plan: plan of the graph.
+        target: target of the plan.
         scales: (root point, scale) -> nodes of scale and zero point.
         stored: (attribute, scales) -> node of its codes.
     """

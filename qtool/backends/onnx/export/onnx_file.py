@@ -50,11 +50,11 @@ def to_onnx(
     Args:
         module: the graph to write.
         graph: the float graph that it was lowered from.
-        opset: of the file, at least.
-        ir_version: of the file.
+        opset: lowest operator set of the file.
+        ir_version: IR version of the file.
         metadata: keys and values for the file.
         contrib: allow operators of ONNX Runtime's own domain.
-        workarounds: of the target's runtime.
+        workarounds: workarounds for the target's runtime.
 
     Raises:
         ExportError: an operator cannot be written; names it.

@@ -23,8 +23,8 @@ def write_all_dimensions(graph: onnx.GraphProto, ranks: Mapping[str, int]) -> No
     from it by a Reshape to the same shape, and from a cubic one that may shrink.
 
     Args:
-        graph: of a kept part.
-        ranks: of its inputs.
+        graph: graph of a kept part.
+        ranks: input of the graph -> rank.
     """
     nodes: list[onnx.NodeProto] = []
     stored = {t.name: numpy_helper.to_array(t) for t in graph.initializer}

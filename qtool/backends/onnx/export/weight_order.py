@@ -20,7 +20,7 @@ def store_as_read(model: onnx.ModelProto) -> None:
     A weight that several nodes read stays as it is.
 
     Args:
-        model: in QDQ form, with Gemm layers whose weights are [out, in] (transB).
+        model: QDQ model with Gemm layers whose weights are [out, in] (transB).
     """
     graph = model.graph
     makers = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}

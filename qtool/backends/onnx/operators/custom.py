@@ -34,7 +34,7 @@ class CustomForm:
     """How an operator registered by the user is written.
 
     Attributes:
-        domain: of its node in the file; "" if it is written as several nodes.
+        domain: domain of its node in the file; "" if it is written as several nodes.
         name: operator type of that node.
         functions: ONNX functions that define the node in the file.
         kernel: implementation on float tensors for the integer engine; None: ONNX Runtime runs it.

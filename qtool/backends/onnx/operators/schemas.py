@@ -48,7 +48,7 @@ def onnx_operator(
         inputs: names; each is optional, and of any type.
         attributes: name and kind, such as "INT".
         outputs: number of outputs.
-        domain: of the operator.
+        domain: domain of the operator.
     """
     import onnxscript
 

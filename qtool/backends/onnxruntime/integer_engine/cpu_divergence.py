@@ -25,9 +25,9 @@ class _Call:
     """A kernel with its parameters, bound when it is run.
 
     Attributes:
-        key: of the kernel.
-        binder: of the profile of this CPU.
-        arguments, options: of the binder.
+        key: key of the kernel.
+        binder: what makes the kernel in the profile of this CPU.
+        arguments, options: positional and keyword arguments of the binder.
     """
 
     key: str

@@ -32,7 +32,7 @@ class _Kind:
 
     Attributes:
         direction: as in the file.
-        types, per_channel: of W and R.
+        types, per_channel: element types of W and R, and whether their scales are per channel.
         bias: whether it has one.
         states: whether initial states are inputs.
     """

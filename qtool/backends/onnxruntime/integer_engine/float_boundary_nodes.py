@@ -44,7 +44,7 @@ def bind_node(
     """Return the kernel of a node, None without one that returns the bits of the runtime here.
 
     Args:
-        node: of the model.
+        node: node of the model.
         file: the model.
         profile: whose kernels are bound.
         as_written: no kernels for what the runtime fuses from several nodes.

@@ -22,7 +22,7 @@ def join_islands(
     """Join the float instructions of each level to one.
 
     Args:
-        instructions: of a program.
+        instructions: instructions of a program.
         nodes: first output of an instruction -> its node, for those that the runtime could run:
             float operators, and moves of float tensors. A level of moves only stays as it is.
         file: the model.

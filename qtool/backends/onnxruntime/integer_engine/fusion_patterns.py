@@ -40,7 +40,7 @@ class IntegerOperator:
         inputs: its data inputs.
         quantizer: the QuantizeLinear behind it, None where the result is float.
         out: parameters of the result.
-        bounds: of a clamp between.
+        bounds: limits of a clamp between operator and quantizer.
         absorbed: the nodes behind the operator that the kernel replaces.
         duplicates: further QuantizeLinear nodes of equal codes; the runtime merges them.
     """

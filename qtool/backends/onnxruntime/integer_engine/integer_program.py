@@ -17,7 +17,7 @@ class Instruction:
     """One kernel call of a program.
 
     Attributes:
-        name: of the node.
+        name: name of the node.
         kind: "integer", "move", "quantize", "dequantize", "sum" (of floats: the same on every
             processor) or "float".
         kernel: takes the inputs, returns a tensor, or a tuple for several outputs.
@@ -49,7 +49,7 @@ class Program:
     Attributes:
         profile: name of the numerics profile.
         inputs, outputs: names of tensors, in the order of the model.
-        instructions: in an order in which they can run.
+        instructions: instructions in an order in which they can run.
         constants: tensor name -> value.
         params: tensor name -> quantization parameters.
         labels: tensor name -> the user's name.
@@ -100,7 +100,7 @@ class Program:
         """Return every tensor of a run by its name in the file: codes where it is quantized.
 
         Args:
-            inputs: of the program.
+            inputs: arrays for the inputs of the program.
             float_results: results of its float instructions, which do not run then.
         """
         return self._run(inputs, keep=True, float_results=float_results)

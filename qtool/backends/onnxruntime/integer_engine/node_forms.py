@@ -69,7 +69,7 @@ class BoundKernel:
     Attributes:
         kernel: takes `inputs`.
         inputs: the inputs of the node that it reads.
-        form: of the node.
+        form: form of the node.
     """
 
     kernel: Callable[..., Any]

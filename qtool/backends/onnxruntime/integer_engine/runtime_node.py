@@ -34,7 +34,7 @@ def runtime_graph(
     The function raises KernelError if the runtime refuses the nodes.
 
     Args:
-        nodes: in an order in which they can run.
+        nodes: nodes in an order in which they can run.
         file: the model.
         outputs: what the function returns: a tensor, or a tuple if there are several.
         known: types and shapes of the model's tensors, as far as they are known; the runtime does

@@ -134,8 +134,8 @@ def all_pairs(
     """Return the codes of all pairs of codes: [codes of a, codes of b].
 
     Args:
-        a: of the operands, which have one type.
-        out: of the result.
+        a: parameters of both operands.
+        out: parameters of the result.
         combine: takes codes of both as float32, and returns what is rounded to codes.
     """
     codes = all_codes(a).to(torch.float32)

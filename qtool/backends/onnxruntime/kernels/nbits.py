@@ -37,7 +37,7 @@ def matmul_nbits(
         codes: uint8 [out, blocks, block], not packed.
         scale, zero_point: [out, blocks].
         inputs: the number of input features; the last block may be padded.
-        bits: of the weights, a key of KERNEL_BLOCKS.
+        bits: bit width of the weights, a key of KERNEL_BLOCKS.
         bias: float32 [out].
 
     Raises:

@@ -28,7 +28,7 @@ def softmax(x: QuantParams, out: QuantParams, *, axis: int = -1) -> Kernel:
         x: per-tensor parameters of the input, uint8 or int8.
         out: per-tensor parameters of the output; use the scale 1/256, as the floor biases results
             for others, in the runtime, too.
-        axis: of the softmax.
+        axis: dimension that sums to 1.
     """
     check_byte(x, "input")
     check_byte(out, "output")

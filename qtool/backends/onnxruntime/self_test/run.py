@@ -66,9 +66,9 @@ def compare_results(
     """Return a check with the comparison of tensors with those of the test.
 
     Args:
-        check: without results.
+        check: a check without results.
         test: the expected results.
-        names: of the tensors.
+        names: names of the tensors.
         runs: the tensors of each run.
         own: the numerics profile of the runtime.
     """

@@ -120,7 +120,7 @@ def check_parity(
         file: the file.
         inputs: arrays in the order of the file's inputs.
         expected: outputs of the fake-quantized model.
-        steps: for each output the size of a code (its scale), or None for a float output.
+        steps: size of a code of each output (its scale), None for a float output.
         runtime: the target's runtime; None runs the file as written only.
         written: expected outputs and outputs as written of another batch, if they are known.
     """

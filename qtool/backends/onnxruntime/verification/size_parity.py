@@ -38,7 +38,7 @@ def compare_sizes(
     Args:
         model: the model that the file was written from.
         file: the file.
-        batch: of the sample's sizes.
+        batch: inputs of the sample's sizes.
         runtime: that of the target; None: ONNX Runtime, without optimisation.
     """
     names = varying_dimensions(model.graph)
