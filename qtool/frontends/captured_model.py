@@ -61,10 +61,11 @@ class Captured(InProcess):
     Attributes:
         graph: the float graph after the canonical passes.
         unfolded: the graph before them, with its BatchNorms; None without any.
-        fingerprint: of the captured graph.
+        fingerprint: fingerprint of the captured graph.
         notes: what was converted before the capture, in sentences.
         file: the ONNX file that it was read from; None for a model of torch.
-        file_bytes: of the ONNX file that was captured, with its external data; 0 for other models.
+        file_bytes: size of the ONNX file that was captured, with its external data; 0 for other
+            models.
     """
 
     instead = "send the model, and capture it there"
@@ -83,7 +84,7 @@ class Captured(InProcess):
         Args:
             graph: as the attribute.
             fingerprint: as the attribute.
-            outputs: of the graph on its example, if known.
+            outputs: outputs of the graph on its example, if known.
             unfolded: as the attribute.
             notes: as the attribute.
             file: as the attribute.
@@ -148,7 +149,7 @@ class Captured(InProcess):
         Args:
             target, observer, recipe, mode: as for `quantize`.
             seen: observers of tensors that have statistics already; see `make_plan`.
-            layers: for a part of a model; see `make_plan`.
+            layers: nodes of a part of a model; see `make_plan`.
         """
         if not isinstance(observer, str | ObserverSpec):
             raise CalibrationError(f"observer is {observer!r}; give one by name")
@@ -164,7 +165,7 @@ class Captured(InProcess):
         """Write the float model, and return the path.
 
         Args:
-            path: of an ONNX file, in a target's operator set; or of a .tflite file.
+            path: path of an ONNX file, in a target's operator set; or of a .tflite file.
             target: its name.
 
         Raises:
@@ -315,7 +316,7 @@ def apply_passes(
 
     Args:
         graph: changed in place.
-        passes: to run.
+        passes: passes to run.
         before: outputs of the graph before the passes.
 
     Returns:

@@ -40,7 +40,7 @@ def fix_dimensions(graph: G.FloatGraph, run: Run, capture: Capture) -> G.FloatGr
     Args:
         graph: captured from a model.
         run: the model: outputs on a batch bound to the graph, as tensors.
-        capture: of the model.
+        capture: function that captures the model, with the dynamic dimensions that remain.
     """
     names = varying_dimensions(graph)
     reason = _difference(graph, run, names) if names else None

@@ -41,9 +41,9 @@ def load_model(
             safetensors).
         weights: file with a state dict for a factory's model.
         task: head of a transformers folder; by default the one that its weights were saved with.
-        attention: of a decoder with its KV cache: "fused", one operator per layer where the model
-            allows it, for padding behind the tokens and for several texts only without a cache or
-            with one new token each; "masked", any padding and any batch.
+        attention: attention of a decoder with its KV cache: "fused", one operator per layer where
+            the model allows it, for padding behind the tokens and for several texts only without a
+            cache or with one new token each; "masked", any padding and any batch.
         fixed: input of an ONNX file -> its value: the input becomes a constant, what depends on it
             alone is folded, and an If on it becomes one of its branches.
 

@@ -31,7 +31,7 @@ class TransformCollator:
     Attributes:
         function: takes an RGB image (PIL), or a mono waveform (float32 [samples]) and its rate in
             Hz; returns a tensor of one shape for all.
-        name: of the function, for messages.
+        name: name of the function, for messages.
     """
 
     function: Callable[..., Any]
@@ -75,10 +75,10 @@ class ProcessorCollator:
     """Applies the tokenizer, image processor and feature extractor of a model's folder.
 
     Attributes:
-        tokenizer: for texts, or None.
+        tokenizer: what reads texts, or None.
         images: image processor, or None.
         sounds: feature extractor, or None.
-        max_length: of texts, in tokens.
+        max_length: most tokens of a text.
         padded: pad every text to `max_length`.
         decoder_start: first token of the decoder's text; None without a decoder.
         forward: parameters of the model's forward; other outputs of processors are dropped. None

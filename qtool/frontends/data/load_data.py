@@ -151,7 +151,7 @@ def load_data(
         folder: a local folder with a tokenizer, image processor or feature extractor.
         transform: preprocessing of images or sounds: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
-        max_length: of a text, in tokens.
+        max_length: most tokens of a text.
         padded: pad every text to `max_length`.
         unreadable: share of images or sounds that may be unreadable and are skipped.
         without: names of arrays that are not inputs.

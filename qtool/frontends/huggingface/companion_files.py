@@ -61,7 +61,7 @@ def write_companions(
         model: the model; a `DecoderWithCache` also gets the configuration of onnxruntime-genai.
         source: the model's folder.
         path: the exported file.
-        layout: of the folder that is written; None for a file with the others next to it.
+        layout: layout of the folder that is written; None for a file with the others next to it.
         folder: that is written; by default that of the exported file.
         mode: quantization scheme of the exported file.
 

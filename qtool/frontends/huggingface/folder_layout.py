@@ -22,7 +22,7 @@ class FolderLayout:
 
     Attributes:
         consumers: libraries that load it.
-        subfolder: of the ONNX files; "" for the folder itself.
+        subfolder: folder of the ONNX files; "" for the folder itself.
         with_precision: whether names end in the precision of the weights, as "model_q4.onnx".
     """
 
@@ -34,7 +34,7 @@ class FolderLayout:
         """Return the path of an ONNX file.
 
         Args:
-            folder: of the model.
+            folder: folder of the model.
             part: "encoder" or "decoder"; "" for a model of one part.
             mode: quantization scheme.
         """

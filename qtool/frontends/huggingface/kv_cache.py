@@ -81,7 +81,7 @@ class GroupedKVCache(KVCache):
             the tokens.
         scales: per layer the scales of an int8 cache for keys and values, float [heads x width];
             None for a float cache.
-        windows: of each call of `attend`: number of last tokens, -1 for all.
+        windows: number of last tokens that each call of `attend` reads, -1 for all.
     """
 
     def __init__(

@@ -196,7 +196,7 @@ def stored_names(model: nn.Module, files: WeightFiles, every: bool = True) -> di
     without the prefix that it has in the whole model.
 
     Args:
-        model: without weights.
+        model: module without weights.
         files: its weights.
         every: the files are to hold nothing that the model does not use, as one that was built
             from their config.json; a module of the user's may be a part of it.

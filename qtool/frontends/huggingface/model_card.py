@@ -22,7 +22,7 @@ def model_card(
     """Return the card of a folder.
 
     Args:
-        name: of the model.
+        name: name of the model.
         model: as it was loaded.
         files: path of each ONNX file in the folder -> what was measured.
         consumers: libraries that load the folder.

@@ -26,7 +26,7 @@ class StoredTensor:
 
     Attributes:
         file: the safetensors file.
-        shape: of the tensor.
+        shape: shape of the tensor.
     """
 
     file: Path

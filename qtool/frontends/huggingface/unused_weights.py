@@ -26,7 +26,7 @@ def check_unused_weights(model: nn.Module, unused: Iterable[str], folder: Path) 
     Args:
         model: the model.
         unused: names of tensors in the folder that it has no parameter or buffer for.
-        folder: of the model.
+        folder: folder of the model.
 
     Raises:
         CaptureError: layers of the model, or parameters of one of its layers, are not used.

@@ -58,7 +58,7 @@ def map_external_weights(
 
     Args:
         model: changed in place.
-        folder: of the model.
+        folder: folder of the model.
         converted: element types of which temporary files in float32 are mapped.
 
     Raises:

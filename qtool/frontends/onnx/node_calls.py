@@ -25,10 +25,10 @@ class NodeCall:
     """One node.
 
     Attributes:
-        name: of the node, for messages.
+        name: name of the node, for messages.
         attributes: name -> value.
         outputs: number of outputs.
-        opset: of the file.
+        opset: operator set of the file.
         constants: position -> constant input.
     """
 

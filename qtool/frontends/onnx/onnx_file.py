@@ -59,7 +59,7 @@ def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxM
     All operators of ONNX Runtime are supported; ONNX Runtime runs those that have no torch form.
 
     Args:
-        path: of the file.
+        path: path of the file.
         fixed: input -> value: these inputs become constants, and an If on one of them the nodes of
             one branch.
 

@@ -58,24 +58,24 @@ class OnnxModule(nn.Module):
         outputs: names.
         dynamic: input -> {dimension: name}.
         arguments: Python identifier -> input.
-        qtool_input_names: of the file; batches are dicts of them, labels excepted.
+        qtool_input_names: names of the file's inputs; batches are dicts of them, labels excepted.
         qtool_fixed_inputs: inputs that became constants; data may still give them.
         qtool_fixed_batch: first size of all inputs, None where it is not fixed.
-        nodes: in execution order.
+        nodes: nodes in execution order.
         branches: Ifs that depend on sizes, undecided.
         decisions: Ifs that depend on sizes, and the condition with which they were inlined.
-        conditions: on dynamic sizes for these branches, sympy expressions with the reason. A set,
-            which `preserve_attributes` does not restore.
-        shapes: of all values at the last `observe`.
+        conditions: conditions on dynamic sizes for these branches, sympy expressions with the
+            reason. A set, which `preserve_attributes` does not restore.
+        shapes: shapes of all values at the last `observe`.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
         reasons: position -> the form of a node that its rule does not support.
         attributes: constant -> attribute that has it as a tensor.
         cast: size tensor -> integer type that the file casts it to.
-        path: of the file, absolute; None for a model in memory.
-        file_bytes: of the file and of its external data; 0 for a message.
+        path: absolute path of the file; None for a model in memory.
+        file_bytes: size of the file and of its external data; 0 for a message.
         qtool_masks: a constant may be infinite: masks are initializers as weights are.
-        notes: on what was converted when the file was loaded.
+        notes: sentences on what was converted when the file was loaded.
     """
 
     file_bytes = 0
@@ -170,7 +170,7 @@ class OnnxModule(nn.Module):
         """Return all values on a batch by name, and record their types and ranks.
 
         Args:
-            inputs: in the order of the file's inputs.
+            inputs: tensors in the order of the file's inputs.
             whole: False drops a value after its last reader.
         """
         with torch.no_grad():

@@ -22,8 +22,8 @@ class FileContext:
     """Data of a file that all its nodes need.
 
     Attributes:
-        opsets: of the file.
-        ir_version: of the file.
+        opsets: operator sets of the file.
+        ir_version: IR version of the file.
         constants: name -> array.
         used: names that a node or an output of the file reads, folded nodes excepted.
         types: tensor -> element type and rank, recorded while running.

@@ -27,7 +27,7 @@ class SizeBranch:
     """The condition of an If.
 
     Attributes:
-        label: of the If.
+        label: name of the If, for messages.
         condition: name of the value.
         nodes: compute it from shapes, in order.
     """
@@ -55,8 +55,8 @@ class SizeBranch:
         """Return the condition: a bool, or one that depends on dynamic sizes.
 
         Args:
-            shapes: of the tensors whose shapes are read.
-            constants: of the file.
+            shapes: shapes of the tensors whose shapes are read.
+            constants: constants of the file.
 
         Raises:
             Exception: any, for a form of an operator that is not evaluated on sizes.

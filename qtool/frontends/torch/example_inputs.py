@@ -76,7 +76,7 @@ def sizes_of(name: str, dynamic: Mapping[str, Mapping[int, str]]) -> Mapping[int
     """Return the dynamic dimensions of an input tensor, {dimension: name}.
 
     Args:
-        name: of the tensor, "past_key_values.0.encoder.key" where it is nested.
+        name: name of the tensor, "past_key_values.0.encoder.key" where it is nested.
         dynamic: what is said of an input, "past_key_values", applies to all tensors in it, and of
             the entries of a list, "past_key_values.encoder", to those of each.
     """

@@ -77,7 +77,7 @@ class FixedSizeError(CaptureError):
     """A dimension that was to be dynamic, and that the model fixes.
 
     Attributes:
-        name: of the input.
+        name: name of the input.
         axis: the dimension.
         size: the only one that the model takes.
     """

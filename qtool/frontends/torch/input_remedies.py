@@ -22,7 +22,7 @@ class Step:
         code: Python expression; {} stands for the tensor.
         applies: whether a tensor may need it.
         change: applies it.
-        kind: of the steps of a kind only one is tried at a time.
+        kind: group of the step; only one of a group is tried at a time.
     """
 
     code: str
