@@ -91,7 +91,7 @@ def broadcast_first_batch(ranks: Ranks, own: Batch | None, purpose: str = "calib
 
     Args:
         own: first batch of this rank; None if its shard is empty.
-        purpose: of the data.
+        purpose: use of the data, a word for the message.
 
     Raises:
         DataError: no rank has a batch.

@@ -45,7 +45,7 @@ class Ranks:
         """Return the texts of all ranks in their order; also a barrier.
 
         Args:
-            text: of this rank.
+            text: text of this rank.
             timeout_message: raised as a RanksError if a rank does not send its text within the
                 group's `wait` seconds; "{}" is replaced by its number.
         """
@@ -63,7 +63,7 @@ class Ranks:
 
         Args:
             what: what the rank has if its text differs from rank 0's, "a different model".
-            text: of this rank.
+            text: text of this rank.
         """
         texts = self.all_gather(text)
         other = next((r for r, text in enumerate(texts) if text != texts[0]), None)

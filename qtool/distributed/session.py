@@ -88,7 +88,7 @@ def session(name: str, rank_zero_finishes: bool = False) -> Iterator[Ranks]:
     Whatever ends it on one rank ends it on all, in bounded time.
 
     Args:
-        name: of the call, equal on all ranks.
+        name: name of the call, equal on all ranks.
         rank_zero_finishes: see `Ranks.continue_on_rank_zero`.
 
     Raises:

@@ -23,9 +23,9 @@ class Baseline:
         """
         Args:
             captured: the float model.
-            folder: to write to.
-            target: of the quantized file.
-            suffix: of the quantized file.
+            folder: where to write.
+            target: target of the quantized file.
+            suffix: file name extension of the quantized file.
         """
         self._captured, self._folder, self._target, self._suffix = captured, folder, target, suffix
 

@@ -66,7 +66,7 @@ def build_report(
         subjects: files with the same inputs; the first is the reference.
         data: batches, in the order of the labels.
         quantized: the quantized model of the second file, or why its layers cannot be measured.
-        folder: for intermediate results; the same run started again resumes from there.
+        folder: folder for intermediate results; the same run started again resumes from there.
         bars: returns a progress bar for a title and a length.
 
     Raises:

@@ -67,7 +67,7 @@ def file_subjects(
         file: the int8 file.
         reference: the float model, as a file or captured; by default the graph of the file
             without QuantizeLinear and DequantizeLinear.
-        folder: to write float files to.
+        folder: where float files are written.
     """
     words = f"the file {file.path.name}, made by {file.maker}"
     return [_reference(folder, file, reference), Subject(_name(file), file.path, words)]

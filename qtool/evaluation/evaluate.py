@@ -47,7 +47,7 @@ class ModelFigures:
 
     Attributes:
         accuracy: top-1, 0 to 1; None without labels.
-        size_bytes: of the file and its external data.
+        size_bytes: size of the file and its external data.
         latency_ms: median per batch, in milliseconds; of a decoder with a KV cache of a step.
         integer_mac_share: share of MACs in integer kernels, 0 to 1.
         integer_weight_mac_share: share of MACs with integer weights and float activations, 0 to 1.
@@ -68,7 +68,7 @@ class Evaluation(Result):
 
     Attributes:
         samples: number of samples.
-        batch, threads: of the latency.
+        batch, threads: batch size and number of threads of the latency.
         float_, int8: figures of the two models.
         agreement: share of samples with the same top-1, or of tokens, see `scores`; None if the
             first output holds no scores.
@@ -78,8 +78,8 @@ class Evaluation(Result):
         metrics: the user's first; top-1 and top-5 with labels; perplexity of a language model.
         scores: what agreement compares, see `Accuracy`.
         tokens: number of compared tokens; 0 without scores per token.
-        timings: of a decoder with a KV cache one for the prompt and one for a step; the last one
-            is that of `latency_ms` and `speedup`.
+        timings: latency; of a decoder with a KV cache that of the prompt and that of a step. The
+            last one is that of `latency_ms` and `speedup`.
         warnings: sentences on results that are hardly meant.
         runtime: where the files ran, with its version; "" for that of their format.
         baseline: the float file of the latency, see `Baseline.name`.
@@ -169,8 +169,9 @@ def evaluate_files(
             i modulo the number of ranks.
         function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
         timed: a batch to time; by default the first.
-        baseline: with the float file to time; by default `float_file` is timed.
-        threads, seconds: of each latency, which rank 0 measures.
+        baseline: files of the float model, among them the one to time; by default `float_file` is
+            timed.
+        threads, seconds: conditions of each latency, which rank 0 measures.
         runtime: see `open_model`.
         contexts: see `measure_outputs`.
 

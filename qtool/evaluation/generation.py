@@ -30,7 +30,7 @@ class Sampling:
         temperature: divides the logits; 0 takes the most likely token.
         top_k: number of tokens to choose from; 0 for all.
         top_p: probability of the smallest set of tokens to choose from.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
     """
 
     temperature: float = 0.0
@@ -69,7 +69,7 @@ class Generation:
 
     Attributes:
         file: that wrote it.
-        text: of the new tokens.
+        text: text of the new tokens.
         prompt_tokens: number of tokens of the prompt.
         tokens: ids of the new tokens.
         prompt_seconds: time until the first new token.
@@ -134,12 +134,12 @@ def generate(
     Args:
         file: the file, with a KV cache.
         prompt: a text.
-        tokenizer: of transformers.
+        tokenizer: tokenizer of transformers.
         tokens: the most new tokens.
         sampling: how the next token is chosen.
         ends: tokens that end a text.
         context: the most tokens of prompt and text; None: not known.
-        threads: of the runtime; 0 lets it choose.
+        threads: number of threads of the runtime; 0 lets it choose.
         on_text: is called with each piece of the new text.
 
     Raises:

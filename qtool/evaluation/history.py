@@ -30,14 +30,14 @@ class Run:
         time: UTC, ISO 8601.
         command: the command.
         file: path of the quantized file.
-        sha256: of the file.
+        sha256: digest of the file.
         model: fingerprint of the float model; empty if the file does not state it.
         qtool: version.
         cpu: model name of the processor.
-        size_bytes: of the file and its external data.
-        verdict: in words; empty for commands without one.
+        size_bytes: size of the file and its external data.
+        verdict: verdict in words; empty for commands without one.
         speedup: float time / its time; null if it was not timed.
-        sqnr_db: of the outputs; null if there is no error.
+        sqnr_db: SQNR of the outputs; null if there is no error.
         metrics: name -> value of the quantized file.
     """
 
@@ -62,7 +62,7 @@ def make_run(command: str, file: Path, path: str, size_bytes: int, **results: An
         command: its name.
         file: the quantized file.
         path: the path of the file to record.
-        size_bytes: of the file and its external data.
+        size_bytes: size of the file and its external data.
         results: verdict, speedup, sqnr_db and metrics, see `Run`.
 
     Raises:

@@ -21,9 +21,9 @@ class Machine:
     Attributes:
         cpu: model name.
         cores: available to this process.
-        memory_gib: of the machine.
+        memory_gib: memory of the machine.
         features: instruction sets relevant to int8.
-        versions: of packages, by name.
+        versions: package -> version.
     """
 
     cpu: str

@@ -17,9 +17,9 @@ class Measurement:
     Attributes:
         files: the files.
         accuracy: errors of the outputs, agreement and metrics of each file.
-        timings: of all files, one for each batch size, number of threads and phase.
+        timings: latency of all files, one for each batch size, number of threads and phase.
         coverages: audit of each file; None where there is none.
-        exactness: of each file; None if it was not compared with the integer engine.
+        exactness: exactness of each file; None if it was not compared with the integer engine.
         float_bytes: size of the user's own float file; 0: that of the first file.
     """
 

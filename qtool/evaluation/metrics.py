@@ -40,9 +40,9 @@ class Metric:
         percent: True if the values are shares, shown in percent.
         source: "built in" or "user".
         values: one per model.
-        drops: by how much each model is worse than the reference (negative: better).
-        intervals: of the drops, see `paired_interval`; None if the metric is not a mean over
-            samples.
+        drops: difference by which each model is worse than the reference (negative: better).
+        intervals: intervals of the drops, see `paired_interval`; None if the metric is not a mean
+            over samples.
     """
 
     name: str
@@ -201,7 +201,7 @@ def bootstrap_sums(
 
     Args:
         sums: [k, samples] terms of the k sums.
-        statistic: of the k sums.
+        statistic: function of the k sums.
     """
     generator = np.random.default_rng(0)
     count = sums.shape[1]
@@ -221,7 +221,7 @@ def perplexity_metric(loss: Array, tokens: Array, confidence: float = CONFIDENCE
     Args:
         loss: [models, samples] sum of the cross-entropy over the tokens of a sample, in nats.
         tokens: [samples] number of these tokens.
-        confidence: of the intervals, which are over samples; None for a single sample.
+        confidence: probability of the intervals, which are over samples; None for a single sample.
     """
     with np.errstate(over="ignore"):
         values = [float(np.exp(row.sum() / tokens.sum())) for row in loss]

@@ -52,7 +52,7 @@ class ReportOptions:
     """What a report measures, and how precisely.
 
     Attributes:
-        title: of the report; by default the name of its folder.
+        title: heading of the report; by default the name of its folder.
         labels: [samples] class numbers.
         function: the user's metrics, see `qtool.evaluation.user_metrics.user_metrics`.
         where: name of the function in errors.
@@ -61,7 +61,7 @@ class ReportOptions:
         seconds: duration of each timing.
         samples: number of first samples to measure the layers on, rounded up to whole batches.
         budget: cost of measuring the layers, in runs of the float model.
-        goals: for the verdict.
+        goals: goals of the verdict.
         history: file of earlier runs, to which this one is appended; the report shows the trend.
 
     Raises:

@@ -84,7 +84,7 @@ def measure_sensitivity(
         data: batches as the model takes them.
         budget: cost of the sweep in runs of the float model over the same data; the float and the
             quantized run take 2 of them, or slightly more.
-        store: for the sums, from which an interrupted sweep resumes.
+        store: where the sums are, from which an interrupted sweep resumes.
 
     Raises:
         DataError: no data.

@@ -19,7 +19,7 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
     Batch i belongs to rank i modulo the number of ranks.
 
     Args:
-        own: of this rank; None if it had no data.
+        own: statistics of this rank; None if it had no data.
 
     Raises:
         DataError: no rank had data.

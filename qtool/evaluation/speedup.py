@@ -46,7 +46,7 @@ class Speedup(JsonRecord):
         costly: if the quantized model is slower: its layers with the largest loss, largest first.
         differs: a sentence if the nodes of a model do not sum to the time of a run, see
             `sums_that_differ`.
-        mode: of the recipe, a key of `MODE_NAMES`.
+        mode: mode of the recipe, a key of `MODE_NAMES`.
         runtime: where the files ran, with its version; "" for ONNX Runtime.
         baseline: the float file, see `Baseline.name`.
         float_bytes: size of the float file that was timed.
@@ -126,7 +126,7 @@ def untimed_reason(target_name: str, suffix: str = MODEL_SUFFIXES[0]) -> str:
 
     Args:
         target_name: name of the target.
-        suffix: of the files.
+        suffix: file name extension of the files.
     """
     chosen, used = target(target_name), by_suffix(suffix)
     if used.suffix != MODEL_SUFFIXES[0] or suffix in C_SUFFIXES:

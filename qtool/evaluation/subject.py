@@ -13,12 +13,12 @@ class Subject:
     """A model to report on.
 
     Attributes:
-        name: in the report.
+        name: name in the report.
         file: whose outputs, size and operators are reported.
         origin: where it comes from, in words.
-        baseline: of the float model: the files to time.
-        timed_name: of the reference: the file that was timed, in words; "" for its name.
-        size_bytes: of the user's file, which `file` was written from; 0: that of `file`.
+        baseline: files to time, where this is the float model; None for another one.
+        timed_name: the file that was timed, where this is the reference, in words; "" for its name.
+        size_bytes: size of the user's file, which `file` was written from; 0: that of `file`.
     """
 
     name: str

@@ -19,9 +19,9 @@ def size_row(size: int, reference: int, name: str = FLOAT) -> Row:
     """Return the size of a file, next to that of the reference.
 
     Args:
-        size: in bytes.
+        size: size of the file in bytes.
         reference: size of the reference in bytes.
-        name: of the reference.
+        name: name of the reference.
     """
     part = f"{formats.share(size / reference)} of"
     if size > reference:
@@ -43,9 +43,9 @@ def sqnr_row(sqnr_db: float | None, samples: int, outputs: Sequence[OutputSqnr] 
     """Return the SQNR of the outputs.
 
     Args:
-        sqnr_db: of all outputs together.
+        sqnr_db: SQNR of all outputs together.
         samples: number of samples.
-        outputs: of each of several outputs, which are shown then.
+        outputs: SQNR of each of several outputs, which are shown then.
     """
     text = "no error" if sqnr_db is None else f"{formats.db(sqnr_db)} dB"
     if outputs:
@@ -68,7 +68,7 @@ def agreement_row(
     """Return on how many samples or tokens a model predicts the reference's class; None without.
 
     Args:
-        share: of the samples or tokens, 0 to 1.
+        share: share of the samples or tokens, 0 to 1.
         scores, tokens: see `Accuracy`.
         samples: number of samples.
         kl: see `ModelAccuracy`.
@@ -102,10 +102,10 @@ def integer_row(
     """Return the share of the MACs in integer kernels, or with integer weights if that is all.
 
     Args:
-        share: in integer kernels, 0 to 1.
-        weight_share: with integer weights only, 0 to 1.
+        share: part of the MACs in integer kernels, 0 to 1.
+        weight_share: part of the MACs with integer weights only, 0 to 1.
         unknown: number of operators whose work is not known.
-        macs: of one sample.
+        macs: MACs of one sample.
         operators: those in integer kernels, and all.
     """
     weights = f"{formats.share(weight_share)} of the MACs"

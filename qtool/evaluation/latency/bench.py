@@ -42,7 +42,7 @@ class Bench(JsonRecord):
     """Latency of several files.
 
     Attributes:
-        files: in the order of every timing; ratios are first file / each.
+        files: paths in the order of every timing; ratios are first file / each.
         timings: one for each batch size and number of threads.
         precision: requested half-width of the ratios' intervals, relative to the median.
         runtime: where the files ran, with its version; "" for that of their format.

@@ -45,9 +45,9 @@ class Phase:
         """Return the times of the nodes of files, compared with a timing of the same calls.
 
         Args:
-            files: in the order of the timing.
-            names: of the files.
-            timing: of this phase.
+            files: paths in the order of the timing.
+            names: names of the files.
+            timing: latency in this phase.
             runs: number of runs.
         """
         nodes = profile_nodes(files, self.inputs, threads=timing.threads, runs=runs)
@@ -63,7 +63,7 @@ def phases(file: str | Path, arrays: Sequence[Array]) -> tuple[Phase, ...]:
     the prompt alone. Any other model, and a file that takes only one size, has the batch as it is.
 
     Args:
-        file: of the float model.
+        file: path of the float model.
         arrays: a batch in the order of its inputs.
     """
     model = open_model(file)

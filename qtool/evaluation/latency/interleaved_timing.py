@@ -46,9 +46,9 @@ class Spread:
     """Milliseconds of one run.
 
     Attributes:
-        median: of all runs; of a model after the first, the first one's median divided by the
-            ratio, so that the two times have that ratio: with load of other processes, medians of
-            each model alone may be of runs under different load.
+        median: median of all runs; of a model after the first, the first one's median divided by
+            the ratio, so that the two times have that ratio: with load of other processes, medians
+            of each model alone may be of runs under different load.
         low, high: 10th and 90th percentile.
     """
 
@@ -62,7 +62,7 @@ class Ratio:
     """Time of the reference / time of this model; above 1 if this one is faster.
 
     Attributes:
-        median: of paired runs.
+        median: median of paired runs.
         low, high: 95 % confidence interval of the median.
         p10, p90: 10th and 90th percentile of paired runs.
     """
@@ -86,11 +86,11 @@ class Timing:
     Attributes:
         batch: number of samples.
         threads: number of threads.
-        rounds: in each round every model runs once.
+        rounds: number of rounds, in each of which every model runs once.
         seconds: duration of the measurement.
         models, ratios: per model; ratios relative to the first one.
-        phase: of a decoder, "prompt" (all tokens at once) or "step" (one token, the others in the
-            KV cache); "" for any other model.
+        phase: part of a decoder's work, "prompt" (all tokens at once) or "step" (one token, the
+            others in the KV cache); "" for any other model.
         tokens: new tokens of each text; 0 without a phase.
         cached: tokens of each text in the KV cache.
     """
@@ -141,7 +141,7 @@ def time_files(
         in_a_row: runs of each file in its turn, averaged: for models that run repeatedly with warm
             caches, such as the steps of a decoder. More if a turn is too short for the clock.
         tick: called every CHECK_EVERY rounds with the timing so far.
-        clock: for single runs; by default `clock_for` the threads.
+        clock: clock for single runs; by default `clock_for` the threads.
     """
     start = time.perf_counter()
     times: list[list[float]] = []

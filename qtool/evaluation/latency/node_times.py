@@ -39,8 +39,8 @@ class Profile:
     Attributes:
         batch: number of samples.
         threads: number of threads.
-        nodes: in the order of the first file.
-        phase: of a decoder, see `Timing`.
+        nodes: nodes in the order of the first file.
+        phase: part of a decoder's work, see `Timing`.
         differs: a sentence if the nodes of a model do not sum to the time of a run, else "".
     """
 
@@ -87,9 +87,9 @@ def sums_that_differ(
     """Return a sentence if the nodes of a model do not sum to the time of a run, else "".
 
     Args:
-        nodes: of all models.
+        nodes: nodes of all models.
         models: their names.
-        milliseconds: of a run of each model, measured without a profile.
+        milliseconds: time of a run of each model, measured without a profile.
     """
     sums = [sum(node.microseconds[i] for node in nodes) / 1000 for i in range(len(models))]
     texts = [

@@ -49,11 +49,11 @@ class WorstSample:
     """A sample with a large error relative to the reference.
 
     Attributes:
-        index: of the sample in the data.
-        sqnr_db: of its outputs; None if there is no error.
+        index: position of the sample in the data.
+        sqnr_db: SQNR of its outputs; None if there is no error.
         expected, predicted: top-1 class of the reference and of the model; None without scores.
         label: true class; None without labels.
-        name: of its file, or the begin of its text; "" if the data has no names.
+        name: name of its file, or the begin of its text; "" if the data has no names.
         thumbnail: a small image as a data URI; "" if the data has no images.
         expected_name, predicted_name, label_name: names of these classes; "" if unknown.
     """
@@ -77,7 +77,7 @@ class ModelAccuracy:
     Attributes:
         agreement: share of samples with the same top-1, or of tokens, see `Accuracy.scores`; None
             without scores.
-        sqnr_db: of all outputs, of the logits for a language model; None if there is no error,
+        sqnr_db: SQNR of all outputs, of the logits for a language model; None if there is no error,
             -200 if this model alone gives NaN or Inf.
         worst: the samples with the largest relative errors.
         outputs: SQNR of each output, in the order of the model; () for a single one.

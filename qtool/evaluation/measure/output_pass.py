@@ -70,7 +70,7 @@ class FirstBatches:
         """
         Args:
             samples: batches are kept until they have as many, at least one.
-            inputs: of the files.
+            inputs: inputs of the files.
         """
         self._wanted, self._samples, self._inputs = samples, 0, inputs
         self._batches: list[Arrays] = []

@@ -33,7 +33,7 @@ class Provenance(Result):
 
     Attributes:
         file: its path.
-        sha256: of the model file and of the files with its weights, by name.
+        sha256: file name -> digest, of the model file and of the files with its weights.
         producer: name and version of the tool that wrote the file, from its header.
         qtool: version of qtool; null in files of other tools.
         target, plan, observer: runtime, digest of the plan, range estimator.

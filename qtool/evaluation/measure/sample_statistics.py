@@ -34,7 +34,7 @@ class SampleStatistics:
             alone for a language model. 0 where the first file gives NaN or Inf.
         noises: [files, n, outputs] sum of squared differences from the first file; Inf where a
             later file alone gives NaN or Inf.
-        sizes: of the batches.
+        sizes: number of samples of each batch.
         not_finite: [files, n] number of outputs that are NaN or Inf.
         tokens: [n] number of compared tokens; 0 without scores per token.
         equal: [files, n] number of tokens with the best class of the first file.
@@ -134,9 +134,10 @@ class OutputReader:
     """Turns the outputs of one batch into statistics.
 
     Attributes:
-        padding: of the first file.
-        language_model: of the first file on the first batch.
-        names: of the outputs.
+        padding: padding of the first file.
+        language_model: where tokens and logits of the first file are, as its first batch shows;
+            None if it is no language model.
+        names: names of the outputs.
     """
 
     padding: Padding

@@ -48,13 +48,15 @@ class ModelFacts:
         exactness: None if the file was not compared with the integer engine.
         verdict: None for the reference.
         target: what the file was made for; None if qtool did not make it.
-        mode: of its recipe, one of `MODES`; of those that begin with "weight-only" weights alone
-            are quantized, for size and the time of a decoder's step; None if qtool did not make it.
+        mode: mode of its recipe, one of `MODES`; of those that begin with "weight-only" weights
+            alone are quantized, for size and the time of a decoder's step; None if qtool did not
+            make it.
         runs_here: False if the kernels that it was made for are not those of this machine, so that
             latencies measured here say nothing about the target.
         deployment: memory, and operators on accelerators, of a file for microcontrollers.
-        timed: of the reference, the file that speeds are relative to, in words, "" for itself; of
-            another model, where it was timed if that has to be said, see `runtime_of`.
+        timed: what was timed, in words: of the reference, the file that speeds are relative to, ""
+            for itself; of another model, where it was timed if that has to be said, see
+            `runtime_of`.
         unknown_operators: operators whose work is not known; `macs` and shares leave them out.
     """
 
@@ -88,8 +90,8 @@ class Report(Result):
         layers: None if the layers were not measured; `layers_note` has the reason.
         edges: inputs of operators that join several tensors.
         float_operators: operators that the runtime computes in float.
-        rewrites, notes, plan: of the conversion; empty without the quantized model.
-        best: of several models; None with one, or if none should be shipped.
+        rewrites, notes, plan: facts about the conversion; empty without the quantized model.
+        best: best one of several models; None with one, or if none should be shipped.
     """
 
     schema: int

@@ -87,9 +87,9 @@ class Purpose:
     """What a file is for: it is judged by what it promises.
 
     Attributes:
-        target, mode: of the conversion; None if qtool did not make the file.
+        target, mode: options of the conversion; None if qtool did not make the file.
         runs_here: False if the kernels of the target are not those of this machine.
-        size: of the file, as a share of the reference.
+        size: size of the file, as a share of the reference.
     """
 
     target: str | None = None

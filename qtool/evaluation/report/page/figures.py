@@ -250,7 +250,7 @@ def draw_svg(
 
     Args:
         draw: draws; an artist whose URL is that of `_link` leads to a target.
-        targets: by the numbers of `_link`.
+        targets: targets, which the numbers of `_link` point to.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")

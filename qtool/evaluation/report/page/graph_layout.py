@@ -29,7 +29,7 @@ class Layout:
     """Positions in pixels, from (0, 0) at the top left.
 
     Attributes:
-        width, height: of the whole drawing.
+        width, height: size of the whole drawing.
         centers: (x, y) per box.
         lines: (x, y) of the corners of each edge, from source to reader.
     """

@@ -36,7 +36,7 @@ class Box:
         name: full name of the node or module.
         kinds: class of every node in it.
         cost: time or MACs.
-        share: of the output error; of a module, the sum.
+        share: share of the output error; of a module, the sum.
         facts: what is known about it, a line each.
         link: id of the element of the page that has more.
     """

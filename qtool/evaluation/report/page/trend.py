@@ -18,7 +18,7 @@ class TrendLine:
     """One quantity over the runs.
 
     Attributes:
-        name: of the quantity.
+        name: name of the quantity.
         values: formatted, one per run; empty where it was not measured.
         points: corners of the line in an SVG of `WIDTH` by `HEIGHT`.
     """

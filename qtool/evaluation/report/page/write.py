@@ -82,7 +82,7 @@ class ReportFolder:
         """Replace the folder by a report, remove intermediate results, and return the report.
 
         Args:
-            report: of files that still exist.
+            report: report on files that still exist.
             model: a model file to copy into the report with its external data.
 
         Raises:
