@@ -99,7 +99,7 @@ class ModelFile:
         speed: comparison with the float model; null if it was not timed.
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
-        metrics: of `quantize` with --labels or --eval-data, float model first.
+        metrics: results of `quantize` with --labels or --eval-data, float model first.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
     """
 

@@ -279,7 +279,7 @@ def report_options(values: dict[str, Any], labels: Any) -> ReportOptions:
     An option that the command does not have keeps its default.
 
     Args:
-        values: by name.
+        values: option name -> value.
         labels: [samples] class numbers; None if there are none.
     """
     same = ("batch_sizes", "threads", "seconds", "budget", "history")

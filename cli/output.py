@@ -79,7 +79,7 @@ def show(result: Any, as_json: bool, title: object = None) -> None:
     Args:
         result: has `summary()`; `table()`, which is always printed, or `details()`, for -v.
         as_json: print JSON.
-        title: of the summary, such as the file; by default that of the result.
+        title: heading of the summary, such as the file; by default that of the result.
     """
     if as_json:
         show_json(result)

@@ -189,7 +189,7 @@ def quantize(
         dynamic: see `capture_model`.
         samples: use the first ones of the data only, this many; by default all.
         progress: wraps the iterable of batches, for a progress bar.
-        format: of the file that the model is for, as for `QuantizedModel.export` or "tflite":
+        format: file format that the model is for, as for `QuantizedModel.export` or "tflite":
             operators that it cannot hold are refused before the calibration.
 
     Returns:

@@ -51,7 +51,7 @@ def verify(
         file: a QDQ model of any tool, a QOperator model written by qtool, or a TFLite file.
         data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
-        samples, batch_size: of the random inputs.
+        samples, batch_size: number of random samples, and of the samples of a batch.
         progress: wraps the iterable of batches, for a progress bar.
 
     Returns:
@@ -104,7 +104,7 @@ def evaluate(
         labels: [samples] class numbers, an array or a list; the first output then holds [samples,
             classes] scores.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
-        threads, seconds: of the latency measurement, on the first batch.
+        threads, seconds: conditions of the latency measurement, on the first batch.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread.
         dynamic: see `capture_model`.

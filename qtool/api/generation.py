@@ -54,8 +54,8 @@ def generate(
         temperature: divides the logits; 0 takes the most likely token.
         top_k: number of tokens to choose from; 0 for all.
         top_p: probability of the smallest set of tokens to choose from.
-        seed: of the random numbers.
-        threads: of ONNX Runtime; 0 lets it choose.
+        seed: seed of the random numbers.
+        threads: number of threads of ONNX Runtime; 0 lets it choose.
         on_text: is called with each piece of the new text.
 
     Raises:

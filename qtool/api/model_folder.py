@@ -64,7 +64,7 @@ def write_next_to(source: str | Path | None, model: Any, path: Path) -> tuple[Pa
     Args:
         source: see `folder_name`; nothing is written for others than such folders.
         model: as it was loaded.
-        path: of the file that was written.
+        path: the file that was written.
 
     Returns:
         Files that stayed as they were, since they differ from the model's.
@@ -118,7 +118,7 @@ class FolderWriter:
 
         Args:
             part: "encoder" or "decoder"; "" for a model of one part.
-            plan: of the quantized model.
+            plan: plan of the quantized model.
         """
         path = self.layout.path(self.folder, part, plan.recipe.mode)
         path.parent.mkdir(parents=True, exist_ok=True)

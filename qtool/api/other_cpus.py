@@ -44,8 +44,8 @@ def verify_on(
             or `all` for each that can be emulated here; a list, or one text with commas.
         data: batches by input name or in the order of the inputs; by default random inputs over
             the ranges that the file quantizes.
-        samples: of the random inputs, or how many of the data to use.
-        batch_size: of the random inputs.
+        samples: number of random samples, or of samples of the data to use.
+        batch_size: number of samples of a random batch.
         timeout: seconds for one processor.
         progress: wraps the iterable of processors, for a progress bar.
 

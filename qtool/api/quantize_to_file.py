@@ -47,8 +47,8 @@ class PartInputs:
 
     Attributes:
         model: the module, or what `capture_model` made of it.
-        batches: to calibrate it with; None: inputs are distilled, as for `qtool.quantize`.
-        evaluation: to measure its file on; None skips that.
+        batches: calibration data; None: inputs are distilled, as for `qtool.quantize`.
+        evaluation: data to measure its file on; None skips that.
     """
 
     model: Any
@@ -61,7 +61,7 @@ class FileTarget:
     """Where files go.
 
     Attributes:
-        path: of the file or folder.
+        path: path of the file or folder.
         source: see `folder_name`.
         options: how files are written.
         layout: name of the layout of a folder; None for one file.
@@ -196,7 +196,7 @@ def quantize_parts(
         inputs_of: loads the data of a module.
         options: how parts are quantized.
         target: where files go.
-        writer: of the folder; None where one file is written.
+        writer: what writes the folder; None where one file is written.
 
     Raises:
         QtoolError: as for `quantize_to_file`.

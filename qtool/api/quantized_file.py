@@ -69,7 +69,7 @@ class QuantizedFile:
     """A file that was written, and what was measured on it.
 
     Attributes:
-        path: of the file.
+        path: path of the file.
         model: the quantized model that it was written from.
         verification: its checks, coverage and SQNR.
         size_bytes: size of the file with its external data.

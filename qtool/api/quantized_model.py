@@ -97,7 +97,7 @@ class QuantizedModel(Quantized):
 
         Args:
             data: batches, in the order of the labels in `options`.
-            folder: to write report.html, report.md, report.json and the model to.
+            folder: where report.html, report.md, report.json and the model are written.
             options: labels, metrics, goals, timing.
             origin: a sentence on how this model was made.
             bars: makes a progress bar from a title and a length.

@@ -116,13 +116,15 @@ def report(
         folder: receives report.html, report.md and report.json, and the int8 model unless `source`
             is a file.
         options: labels, metrics, goals, timing.
-        model: for a file: its float model, or the path of that as ONNX or TFLite. By default the
-            graph of the file without quantization; the report then has no layer analysis.
-        calibration: for a float model: the result of `calibrate`, or its file.
-        calibration_data: for a float model: the data to calibrate on; by default `data`.
-        target, observer, recipe, mode, accuracy: for a float model, as for `quantize`.
+        model: float model of a file, or the path of that as ONNX or TFLite. By default the graph of
+            the file without quantization; the report then has no layer analysis.
+        calibration: ranges of a float model: the result of `calibrate`, or its file.
+        calibration_data: data to calibrate a float model on; by default `data`.
+        target, observer, recipe, mode, accuracy: options of the conversion of a float model, as for
+            `quantize`.
         dynamic: see `capture_model`.
-        other_model: for a file: accept a float model with other weights than it was made from.
+        other_model: whether a file may be compared with a float model of other weights than it was
+            made from.
         bars: makes a progress bar from a title and a length.
 
     Raises:

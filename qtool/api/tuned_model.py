@@ -21,7 +21,7 @@ class TunedModel(TuneResult):
     Attributes:
         convert: makes the quantized model of a recipe.
         write_float: writes the float model to a file.
-        suffix: of the files of the search.
+        suffix: end of the names of the files of the search.
     """
 
     convert: Callable[[Recipe], QuantizedModel]
@@ -32,7 +32,7 @@ class TunedModel(TuneResult):
         """Return the best model, or the model of an evaluation.
 
         Args:
-            key: of the evaluation; None: the best one.
+            key: key of the evaluation; None: the best one.
 
         Raises:
             PlanError: it is the float model, which `export` writes.
@@ -43,8 +43,8 @@ class TunedModel(TuneResult):
         """Verify and write the best model, or the model of an evaluation.
 
         Args:
-            path: of the file; for the float model, a float file.
-            key: of the evaluation; None: the best one.
+            path: path of the file; for the float model, a float file.
+            key: key of the evaluation; None: the best one.
 
         Raises:
             FileError: the file cannot be written.
@@ -60,7 +60,7 @@ class TunedModel(TuneResult):
 
         Args:
             suffix: ".toml" or ".json".
-            key: of the evaluation; None: the best one.
+            key: key of the evaluation; None: the best one.
         """
         recipe = self.recipes[key or self.best.key]
         if suffix == ".json":

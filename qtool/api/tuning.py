@@ -89,7 +89,7 @@ def tune(
     Args:
         model: as for `quantize`.
         data: batches to calibrate on; read several times.
-        eval_data, labels: to measure the accuracy on, as for `evaluate`; read several times.
+        eval_data, labels: what the accuracy is measured on, as for `evaluate`; read several times.
             Without labels a causal language model is judged by its perplexity, any other by the
             agreement with the float model.
         goals: what the model has to meet; by default a loss of at most one point of a share, of 1 %
@@ -104,7 +104,8 @@ def tune(
         dynamic: see `capture_model`.
         archive: folder that stores all measurements, so that the same search resumes from it.
             Measurements of another model or other data are refused.
-        format: of the files that are tried, as "qdq" or "tflite"; by default that of the target.
+        format: format of the files that are tried, as "qdq" or "tflite"; by default that of the
+            target.
         progress: wraps the batches of the calibration, for a progress bar.
 
     Raises:

@@ -22,7 +22,7 @@ PREPOSITION = re.compile(
 )
 NOUNS_TO_DO = frozenset(
     """
-    cli qtool/api qtool/blockwise qtool/calibration qtool/conversion
+    qtool/blockwise qtool/calibration qtool/conversion
     """.split()  # noqa: SIM905  # a list of lines of one word would be longer
 )
 """Folders whose docstrings still have entries without their noun; the list only gets shorter."""
