@@ -26,8 +26,8 @@ class MinMax(Extremes):
     """Lowest and highest element; independent of batches, their order and merging.
 
     Attributes:
-        axis, low, high: See `Extremes`; float32.
-        rows: Number of elements per channel.
+        axis, low, high: see `Extremes`; float32.
+        rows: number of elements per channel.
     """
 
     def __init__(self, axis: int | None) -> None:

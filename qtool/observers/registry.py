@@ -43,11 +43,11 @@ class Observer:
     """One observer.
 
     Attributes:
-        name: Its name in recipes and options.
-        statistic: The statistic.
-        estimate: Returns the range of the statistic.
-        options: Options by name; the first is the main one: `name:value` sets it.
-        range_of_values: Returns the ranges of rows [C, n] from the values themselves, where that is
+        name: its name in recipes and options.
+        statistic: the statistic.
+        estimate: returns the range of the statistic.
+        options: options by name; the first is the main one: `name:value` sets it.
+        range_of_values: returns the ranges of rows [C, n] from the values themselves, where that is
             better than the statistic.
     """
 

@@ -24,7 +24,7 @@ class Statistic(Protocol):
     """A summary of all batches of one tensor. Small, mergeable, serializable.
 
     Attributes:
-        axis: One channel per index along this axis (may be negative); None: one for the tensor.
+        axis: one channel per index along this axis (may be negative); None: one for the tensor.
     """
 
     axis: int | None
@@ -90,9 +90,9 @@ class Extremes:
     """The part of a range statistic that follows from the ends of its channels.
 
     Attributes:
-        axis: Axis of the channels; None per tensor.
-        low: Lowest values [C].
-        high: Highest values [C].
+        axis: axis of the channels; None per tensor.
+        low: lowest values [C].
+        high: highest values [C].
     """
 
     axis: int | None

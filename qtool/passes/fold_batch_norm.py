@@ -31,8 +31,8 @@ class _Layer:
     """The layout of a layer's weight.
 
     Attributes:
-        transposed: The input channels come first.
-        groups: Position of the argument `groups`; None without one.
+        transposed: the input channels come first.
+        groups: position of the argument `groups`; None without one.
     """
 
     transposed: bool = False

@@ -23,11 +23,11 @@ class GraphPass:
     """A rewrite that keeps the function of the graph.
 
     Attributes:
-        name: Name in plans and in the tables of targets.
-        rewrite: Edits the module in place and returns the number of rewrites.
-        leftover: Returns the first node that the pass should have removed, or None.
-        reason: Why a target wants it; the plan shows it.
-        needs_whole_graph: The pattern may span blocks, so that a part of the graph is not enough.
+        name: name in plans and in the tables of targets.
+        rewrite: edits the module in place and returns the number of rewrites.
+        leftover: returns the first node that the pass should have removed, or None.
+        reason: why a target wants it; the plan shows it.
+        needs_whole_graph: the pattern may span blocks, so that a part of the graph is not enough.
     """
 
     name: str

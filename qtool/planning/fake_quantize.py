@@ -42,13 +42,13 @@ class QuantPoint(nn.Module):
     """One quantized tensor of the plan.
 
     Attributes:
-        point: Name of the point in the plan.
-        qtype: Integer type; None until `set_params` is called.
-        axis: Axis of the channels; None per tensor.
-        block: Number of elements per scale along `axis`; None per channel.
-        scale: Buffer, float32, as in QuantParams; empty until `set_params` is called, so that a
+        point: name of the point in the plan.
+        qtype: integer type; None until `set_params` is called.
+        axis: axis of the channels; None per tensor.
+        block: number of elements per scale along `axis`; None per channel.
+        scale: buffer, float32, as in QuantParams; empty until `set_params` is called, so that a
             state_dict distinguishes a calibrated point from a new one.
-        zero_point: Buffer, int64, as `scale`.
+        zero_point: buffer, int64, as `scale`.
     """
 
     scale: torch.Tensor

@@ -21,21 +21,21 @@ class NodeDecisions:
     """The state of the planner.
 
     Attributes:
-        graph: The canonical float graph.
-        target: The target.
-        observer: Observer of tensors that no rule of the recipe names one for.
-        choices: Node name -> what the recipe decides.
-        known_observers: Tensor -> the observer of an existing calibration.
-        integer: Nodes that compute in integers -> their scheme.
-        passthrough: Nodes that can pass codes through.
-        codes_only: Nodes whose result exists in codes only.
-        needs_codes: Nodes whose result is read in codes.
-        fused_into: Clamp -> the node it is fused into.
-        weight_only: Nodes with integer weights and a float result -> their scheme; see
+        graph: the canonical float graph.
+        target: the target.
+        observer: observer of tensors that no rule of the recipe names one for.
+        choices: node name -> what the recipe decides.
+        known_observers: tensor -> the observer of an existing calibration.
+        integer: nodes that compute in integers -> their scheme.
+        passthrough: nodes that can pass codes through.
+        codes_only: nodes whose result exists in codes only.
+        needs_codes: nodes whose result is read in codes.
+        fused_into: clamp -> the node it is fused into.
+        weight_only: nodes with integer weights and a float result -> their scheme; see
             weight_only.py.
-        tied_tables: Table lookup -> the layer with the same weight, whose codes it reads.
-        reasons: Node -> why it stays in float.
-        points: The points so far.
+        tied_tables: table lookup -> the layer with the same weight, whose codes it reads.
+        reasons: node -> why it stays in float.
+        points: the points so far.
     """
 
     graph: fx.Graph

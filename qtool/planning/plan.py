@@ -53,8 +53,8 @@ class Edge:
     """A read of a tensor.
 
     Attributes:
-        source: Name of the tensor.
-        user: Name of the node that reads it (`OUTPUT`: the graph itself).
+        source: name of the tensor.
+        user: name of the node that reads it (`OUTPUT`: the graph itself).
     """
 
     source: str
@@ -66,10 +66,10 @@ class Point:
     """One quantized tensor.
 
     Attributes:
-        name: Unique; the name of the tensor (of the layer, for weights and biases).
-        kind: What the tensor is.
-        spec: How it gets its parameters.
-        edges: The reads of the quantized tensor; other reads take the float one.
+        name: unique; the name of the tensor (of the layer, for weights and biases).
+        kind: what the tensor is.
+        spec: how it gets its parameters.
+        edges: the reads of the quantized tensor; other reads take the float one.
     """
 
     name: str
@@ -88,10 +88,10 @@ class Probe:
     """A statistic of the float network that a step of the conversion needs.
 
     Attributes:
-        name: Its key in the calibration, "tensor.statistic".
-        tensor: The node whose value is observed.
-        statistic: The statistic, by the name of its observer.
-        axis: One statistic for each index along this axis; None: one for the tensor.
+        name: its key in the calibration, "tensor.statistic".
+        tensor: the node whose value is observed.
+        statistic: the statistic, by the name of its observer.
+        axis: one statistic for each index along this axis; None: one for the tensor.
     """
 
     name: str
@@ -105,15 +105,15 @@ class Decision:
     """How one node runs, and why.
 
     Attributes:
-        node: Its name.
-        op: The operator's key, or its ATen name where it has no row.
-        execution: How it runs.
-        reason: Why, for people.
-        macs: Multiply-accumulates for one sample; 0 if they are not known.
-        inputs: Points that it reads.
-        output: The point of its result; None: the result is float.
-        codes_only: The result exists in codes only, since the kernel rounds it.
-        macs_known: Whether its multiply-accumulates are known.
+        node: its name.
+        op: the operator's key, or its ATen name where it has no row.
+        execution: how it runs.
+        reason: why, for people.
+        macs: multiply-accumulates for one sample; 0 if they are not known.
+        inputs: points that it reads.
+        output: the point of its result; None: the result is float.
+        codes_only: the result exists in codes only, since the kernel rounds it.
+        macs_known: whether its multiply-accumulates are known.
     """
 
     node: str
@@ -136,9 +136,9 @@ class Rewrite:
     """A pass that brought the graph to forms its target runs fast, or a conversion step.
 
     Attributes:
-        name: Name of the pass or step.
-        count: How often it applied.
-        reason: Why it pays.
+        name: name of the pass or step.
+        count: how often it applied.
+        reason: why it pays.
     """
 
     name: str
@@ -151,12 +151,12 @@ class QuantPlan:
     """Every decision about a model for a target. Prints as a table.
 
     Attributes:
-        target: Name of the target.
-        observer: The default observer that it was planned with.
-        recipe: The recipe that it was planned with.
-        points: The quantized tensors.
-        nodes: How each node runs.
-        rewrites: Passes for the target and steps of the conversion that changed the graph.
+        target: name of the target.
+        observer: the default observer that it was planned with.
+        recipe: the recipe that it was planned with.
+        points: the quantized tensors.
+        nodes: how each node runs.
+        rewrites: passes for the target and steps of the conversion that changed the graph.
     """
 
     target: str

@@ -56,10 +56,10 @@ class Recipe:
     """A mode for the whole model, and rules for the exceptions. The empty recipe is static.
 
     Attributes:
-        rules: Exceptions in order; later ones win.
-        mode: One of MODES.
-        accuracy: One of ACCURACIES.
-        recover: Names of the conversion steps to run; None for those of `accuracy`.
+        rules: exceptions in order; later ones win.
+        mode: one of MODES.
+        accuracy: one of ACCURACIES.
+        recover: names of the conversion steps to run; None for those of `accuracy`.
     """
 
     JSON_FORM: ClassVar = "a recipe, as in a .json recipe file"

@@ -41,15 +41,15 @@ class Rule:
     """Selects nodes and changes how they are quantized. Needs at least one field of each kind.
 
     Attributes:
-        select: Glob over node names (`*` crosses dots), or "re:" and a regex for the whole name.
-        op: Operator key as the plan prints it; "input" for the model's inputs.
-        scheme: One of SCHEMES; `as` in files.
-        weights: One of WEIGHTS: replaces the weight type of the scheme so far.
-        activations: One of ACTIVATIONS: replaces the activation type of the scheme so far.
-        block: Number of weights per scale, one of BLOCK_SIZES, or "channel": one scale per output.
-        observer: Observer of the tensors that the nodes compute, as for `calibrate`; for instance
+        select: glob over node names (`*` crosses dots), or "re:" and a regex for the whole name.
+        op: operator key as the plan prints it; "input" for the model's inputs.
+        scheme: one of SCHEMES; `as` in files.
+        weights: one of WEIGHTS: replaces the weight type of the scheme so far.
+        activations: one of ACTIVATIONS: replaces the activation type of the scheme so far.
+        block: number of weights per scale, one of BLOCK_SIZES, or "channel": one scale per output.
+        observer: observer of the tensors that the nodes compute, as for `calibrate`; for instance
             "percentile:99.99".
-        weight_observer: Observer of their weights; "minmax" by default.
+        weight_observer: observer of their weights; "minmax" by default.
 
     Raises:
         PlanError: an unknown value, an invalid regex, no selector, or nothing to change.
@@ -156,13 +156,13 @@ class Choice:
     """What a recipe decides about one node.
 
     Attributes:
-        scheme: The scheme of the node.
-        decided_by: The mode or the last rule that set the scheme, in words.
-        observer: Observer of the node's result; None where no rule sets one.
-        weight_observer: Observer of its weights; None where no rule sets one.
-        observer_rule: Number of the rule that set the observer. Where several nodes produce one
+        scheme: the scheme of the node.
+        decided_by: the mode or the last rule that set the scheme, in words.
+        observer: observer of the node's result; None where no rule sets one.
+        weight_observer: observer of its weights; None where no rule sets one.
+        observer_rule: number of the rule that set the observer. Where several nodes produce one
             tensor (a fused clamp), the later rule wins.
-        is_default: No rule changes the scheme.
+        is_default: no rule changes the scheme.
     """
 
     scheme: Scheme

@@ -34,17 +34,17 @@ class KernelRule:
     """How a target runs one operator in integers.
 
     Attributes:
-        refuse: Takes a call of the operator and returns why it stays in float, or None.
-        opportunistic: Quantize the operator only where an input already comes in codes (an add
+        refuse: takes a call of the operator and returns why it stays in float, or None.
+        opportunistic: quantize the operator only where an input already comes in codes (an add
             behind a convolution). Otherwise its inputs are quantized for its sake.
-        float_output: The kernel can return floats, without an output quantization.
-        single_dtype_output: The kernel returns codes or floats, not both: if one reader takes
+        float_output: the kernel can return floats, without an output quantization.
+        single_dtype_output: the kernel returns codes or floats, not both: if one reader takes
             codes, all readers do.
-        float_between_qdq: There is no integer kernel, but the operator is cheap enough to run in
+        float_between_qdq: there is no integer kernel, but the operator is cheap enough to run in
             float between two integer kernels; its result is quantized again at once.
-        float_operand: Returns the operand that the kernel takes in float: that of an add which is
+        float_operand: returns the operand that the kernel takes in float: that of an add which is
             fused into the layer computing the operand.
-        schemes: The supported schemes; the first that fits is taken. A type that a scheme leaves
+        schemes: the supported schemes; the first that fits is taken. A type that a scheme leaves
             open is the target's, and weights have one scale per channel.
     """
 
@@ -62,10 +62,10 @@ class Types:
     """The integer types that a target computes with where a recipe names none.
 
     Attributes:
-        activation: Type of activations.
-        weight: Type of weights.
-        bias: Type of biases; None where they stay in float.
-        symmetric: Types of activations whose zero point is 0.
+        activation: type of activations.
+        weight: type of weights.
+        bias: type of biases; None where they stay in float.
+        symmetric: types of activations whose zero point is 0.
     """
 
     activation: QType
@@ -81,15 +81,15 @@ class FileForm:
     Attributes:
         opset: ONNX opset.
         ir_version: ONNX IR version.
-        formats: Supported formats: "qdq", "qoperator", "tflite", "c-array".
-        contrib: The file may hold operators of ONNX Runtime's own domain.
-        passthrough_on_codes: Keys of pass-through operators that must be written on codes, between
+        formats: supported formats: "qdq", "qoperator", "tflite", "c-array".
+        contrib: the file may hold operators of ONNX Runtime's own domain.
+        passthrough_on_codes: keys of pass-through operators that must be written on codes, between
             QuantizeLinear and DequantizeLinear.
-        implicit_fusions: Keys of operators that the runtime fuses whatever the plan says: into
+        implicit_fusions: keys of operators that the runtime fuses whatever the plan says: into
             integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
             The exporter blocks a fusion that the plan does not want with an identity behind them.
-        transposed_weights: Linear layers read their weight transposed, as [out, in].
-        fusions: Names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
+        transposed_weights: linear layers read their weight transposed, as [out, in].
+        fusions: names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
     """
 
@@ -108,37 +108,37 @@ class Target:
     """A runtime on one kind of hardware.
 
     Attributes:
-        name: The name in recipes, files and on the command line.
-        description: One line for users.
-        types: Integer types where a recipe names none.
-        kernels: Integer kernels by operator key.
-        no_kernel: Operator key -> why it has no integer kernel, where more can be said than that.
-        file: The form of its files.
-        rewrites: Names of the passes that bring a graph to forms this target runs fast.
-        weight_only: Operator key -> why only its weights are stored as codes; for operators
+        name: the name in recipes, files and on the command line.
+        description: one line for users.
+        types: integer types where a recipe names none.
+        kernels: integer kernels by operator key.
+        no_kernel: operator key -> why it has no integer kernel, where more can be said than that.
+        file: the form of its files.
+        rewrites: names of the passes that bring a graph to forms this target runs fast.
+        weight_only: operator key -> why only its weights are stored as codes; for operators
             without an integer kernel in this target's formats.
-        dynamic: Keys of those that also have a kernel which quantizes its inputs in each run,
+        dynamic: keys of those that also have a kernel which quantizes its inputs in each run,
             taken where a recipe wants it.
-        dynamic_rows: Kernels that quantize their input in each run give each row its own range.
-        input_block: Takes a layer with integer weights alone and the type of its weight, and
+        dynamic_rows: kernels that quantize their input in each run give each row its own range.
+        input_block: takes a layer with integer weights alone and the type of its weight, and
             returns the length of the blocks in which its kernel rounds the input to int8, or None
             (see planning/input_rounding.py).
-        results_in_parts: Files have finer codes for the results of small layers
+        results_in_parts: files have finer codes for the results of small layers
             (see planning/result_parts.py).
-        fixed_outputs: Operator key -> the parameters that its kernel gives its output, whatever
+        fixed_outputs: operator key -> the parameters that its kernel gives its output, whatever
             the data; one for each type that the kernel computes with.
-        same_parameters: Keys of operators whose kernel averages or compares codes, so that output
+        same_parameters: keys of operators whose kernel averages or compares codes, so that output
             and input have equal parameters.
-        saturation_limit: The largest |w0 + w1| of two weights that meet in a pair with which no
+        saturation_limit: the largest |w0 + w1| of two weights that meet in a pair with which no
             kernel saturates (see saturation.py); None where sums have 32 bits from the start.
-        agreement: Numerics profiles of all CPUs that the file runs on. Scales are chosen so that
+        agreement: numerics profiles of all CPUs that the file runs on. Scales are chosen so that
             operators whose formulas differ between them give equal codes
             (calibration/portable_scales.py).
-        machines: Profiles of the CPUs on which a file can be verified; empty: all.
-        profile: The numerics profile whose codes the target computes; None where there is none.
-        runtime: The name of the runtime (see backends/table.py) that verification runs on
+        machines: profiles of the CPUs on which a file can be verified; empty: all.
+        profile: the numerics profile whose codes the target computes; None where there is none.
+        runtime: the name of the runtime (see backends/table.py) that verification runs on
             this machine; None where it runs elsewhere and the file is run as written.
-        timed_in: Name of the other runtime (backends/table.py) whose speed counts; "" for
+        timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
             that of the file's format.
     """
 
