@@ -65,7 +65,7 @@ def convert_by_blocks(
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
-    model = sources.empty_model(folder)
+    model = sources.load_model_without_weights(folder)
     batches = sources.load_data(data.source, data.batch_size)
     chosen = {
         **how,

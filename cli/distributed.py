@@ -51,7 +51,7 @@ def run_on_all_ranks(work: Callable[[], Any]) -> Any:
 
 
 def check_same_command(command: str) -> None:
-    """Check that all ranks run the same command; one that is not shared goes on in rank 0 alone."""
+    """Check that all ranks run the same command; unless it is shared, only rank 0 continues."""
     if _has_ranks():
         from qtool.distributed import current
 

@@ -52,7 +52,7 @@ def load_model(
             param_hint="--task",
         )
     _apply_decoder_options(model)
-    _read_data_for(source, model)
+    _remember_model(source, model)
     return model
 
 
@@ -73,8 +73,8 @@ def _fixed_inputs() -> dict[str, Any]:
     return fixed
 
 
-def _read_data_for(source: str, model: Any) -> None:
-    """Let `load_data` read data for a model."""
+def _remember_model(source: str, model: Any) -> None:
+    """Store the model for `load_data`, which reads data for it."""
     click.get_current_context().meta[_MODEL] = (source, model)
 
 
@@ -107,7 +107,7 @@ def report_kept(files: Iterable[Path], source: str) -> None:
         click.echo(f"{kept} differs from {own} and stays as it is", err=True)
 
 
-def empty_model(source: Path) -> Any:
+def load_model_without_weights(source: Path) -> Any:
     """Load a model folder without its weights, with --task, --cache, --attention and --logits.
 
     None for an ONNX file, which is mapped; `load_data` reads data for this model.
@@ -123,7 +123,7 @@ def empty_model(source: Path) -> Any:
     else:
         model = load_without_weights(source, task, attention or "fused", cache or "float")
     _apply_decoder_options(model)
-    _read_data_for(str(source), model)
+    _remember_model(str(source), model)
     return None if is_onnx else model
 
 
@@ -203,7 +203,7 @@ def load_inputs(
     Raises:
         DataError: there is no such data.
     """
-    _read_data_for(source, model)
+    _remember_model(source, model)
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:

@@ -50,7 +50,7 @@ class Scheme:
         when: when activations are quantized.
         activations: type of inputs and result.
         weights: type of the weights.
-        scales: which weights share a scale; a number: that many consecutive inputs of an output.
+        scales: per tensor, per channel, or the length of blocks along the input axis.
     """
 
     when: When = When.STATIC

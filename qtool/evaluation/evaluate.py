@@ -80,7 +80,7 @@ class Evaluation(Result):
         tokens: number of compared tokens; 0 without scores per token.
         timings: latency; of a decoder with a KV cache that of the prompt and that of a step. The
             last one is that of `latency_ms` and `speedup`.
-        warnings: sentences on results that are hardly meant.
+        warnings: sentences on implausible results.
         runtime: where the files ran, with its version; "" for that of their format.
         baseline: the float file of the latency, see `Baseline.name`.
         timed_in: where the latency was measured, if it has to be said, see `runtime_of`.

@@ -131,8 +131,8 @@ def make_metric(
 def share_interval(hits: Array, confidence: float = CONFIDENCE) -> Interval:
     """Return the share of True in [samples] with its exact interval.
 
-    A bootstrap of hits alone draws nothing else: it would take 450 of 450 for certainty, where a
-    miss in 122 samples is possible.
+    A bootstrap of 450 hits in 450 samples gives an interval of zero width, where a miss in 122
+    samples is possible.
     """
     count = int(np.count_nonzero(hits))
     return Interval(count / len(hits), *exact_share_interval(count, len(hits), confidence))

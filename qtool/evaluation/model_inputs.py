@@ -33,8 +33,7 @@ DTYPES = {
     "tensor(bool)": "bool",
 }
 
-_CACHE = "past_key_values"
-"""Begin of the names of inputs for a KV cache."""
+_KV_CACHE_PREFIX = "past_key_values"  # of inputs
 
 
 def describe_input(tensor: Any) -> Input:
@@ -65,7 +64,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
                 f"{file.name} takes the inputs of {files[0].name} in another order "
                 f"({', '.join(own)}); export it with the order {', '.join(names)}"
             )
-        cached = [any(name.startswith(_CACHE) for name in each) for each in (names, own)]
+        cached = [any(name.startswith(_KV_CACHE_PREFIX) for name in each) for each in (names, own)]
         if cached[0] != cached[1]:
             with_cache, without = (files[0], file) if cached[0] else (file, files[0])
             raise DataError(

@@ -203,22 +203,25 @@ def _measure(
     chunk: Batch,
     turns: Sequence[int],
 ) -> None:
-    real = replay.run(chunk, frozenset())
-    coded = replay.run(chunk, every)
-    whole = _output_error(replay, real, coded)
+    float_run = replay.run(chunk, frozenset())
+    quantized_run = replay.run(chunk, every)
+    whole = _output_error(replay, float_run, quantized_run)
     sums.output += whole
     least = NOISE_FLOOR * (whole[0] or 1.0) / chunk.size  # so that the logarithm is finite
     for i in turns:
         layer = sums.layers[i]
-        only = replay.rerun_changed(real, layer.points, layer.points)
-        left = replay.rerun_changed(coded, layer.points, every - layer.points)
-        before, after = _tensor(replay, layer, real), _tensor(replay, layer, coded)
+        only = replay.rerun_changed(float_run, layer.points, layer.points)
+        left = replay.rerun_changed(quantized_run, layer.points, every - layer.points)
+        before, after = (
+            _tensor(replay, layer, float_run),
+            _tensor(replay, layer, quantized_run),
+        )
         sums.pairs["accumulated"][i] += signal_and_noise(before, after)
-        sums.pairs["alone"][i] += signal_and_noise(before, _tensor(replay, layer, real, only))
-        sums.pairs["only"][i] += _output_error(replay, real, real, only)
-        sums.pairs["left"][i] += _output_error(replay, real, coded, left)
-        shares = (_noises(replay, real, real, only) + least) / (
-            _noises(replay, real, coded) + least
+        sums.pairs["alone"][i] += signal_and_noise(before, _tensor(replay, layer, float_run, only))
+        sums.pairs["only"][i] += _output_error(replay, float_run, float_run, only)
+        sums.pairs["left"][i] += _output_error(replay, float_run, quantized_run, left)
+        shares = (_noises(replay, float_run, float_run, only) + least) / (
+            _noises(replay, float_run, quantized_run) + least
         )
         sums.logs[i] += chunk.size * float(np.log(shares).mean())
         sums.pairs["left_all"][i] += whole

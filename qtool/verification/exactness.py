@@ -110,9 +110,8 @@ class Exactness(JsonRecord):
         """How float nodes differ, after "verified"; empty where all values are identical."""
         if self.exact:
             return ""
-        return (
-            f"integer kernels bit for bit; float nodes round otherwise, by {self.worst:.2g} codes"
-        )
+        difference = f"float nodes differ in the last bits, by {self.worst:.2g} codes"
+        return f"integer kernels bit for bit; {difference}"
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (label, text) for a summary."""

@@ -29,7 +29,7 @@ _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask)
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
 _CLIPPED = 0.001  # share of values beyond their ranges to print a note above
-_CACHE = "present"  # how the outputs of a KV cache begin
+_KV_CACHE_PREFIX = "present"  # of outputs
 _CLEAR_DB = 30.0  # SQNR from which other classes are the float model's own close calls
 _SHOWN, _NAMED = 4, 3  # outputs and layers in a sentence
 
@@ -116,7 +116,7 @@ class Fidelity(JsonRecord):
         """
         good = {each.output for each in self._agreed if each.is_good}
         poor = self._poor()
-        figures = [(n, db) for n, db in self._figures() if not n.startswith(_CACHE)]
+        figures = [(n, db) for n, db in self._figures() if not n.startswith(_KV_CACHE_PREFIX)]
         low = [n for n, db in figures if db is not None and db < MIN_SQNR_DB and n not in good]
         other = [name for name, share in self._equal if share < _MIN_EQUAL]
         if not low and not other and not poor:
@@ -174,7 +174,7 @@ class Fidelity(JsonRecord):
             return "SQNR", self._estimated(self.estimate)
         outputs = self.outputs
         where = formats.quantity(self.samples, "calibration sample")
-        main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
+        main = [o for o in outputs if not o.output.startswith(_KV_CACHE_PREFIX)] or list(outputs)
         shown = decibels_text(main[0].sqnr_db) if len(main) == 1 else outputs_text(main)
         if caches := [o.sqnr_db for o in outputs if o not in main and o.sqnr_db is not None]:
             shown = f"{main[0].output if len(main) == 1 else ''} {shown}".strip()
@@ -188,7 +188,7 @@ class Fidelity(JsonRecord):
 
     def _estimated(self, estimate: Estimate) -> str:
         outputs = estimate.outputs
-        main = [o for o in outputs if not o.output.startswith(_CACHE)] or list(outputs)
+        main = [o for o in outputs if not o.output.startswith(_KV_CACHE_PREFIX)] or list(outputs)
         shown = estimate.text(main) if main else ""
         caches = [o.median_db for o in outputs if o not in main and o.median_db is not None]
         if caches:
@@ -286,7 +286,7 @@ def without_caches(
     names: Sequence[str], real: Arrays, quantized: Arrays
 ) -> tuple[Sequence[str], Arrays, Arrays]:
     """Return names and values of the outputs that are no KV cache."""
-    kept = [i for i, name in enumerate(names) if not name.startswith(_CACHE)]
+    kept = [i for i, name in enumerate(names) if not name.startswith(_KV_CACHE_PREFIX)]
     return [names[i] for i in kept], [real[i] for i in kept], [quantized[i] for i in kept]
 
 

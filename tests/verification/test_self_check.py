@@ -12,7 +12,10 @@ CASES = {
     "identical": (FileCheck(1, 1000, 1000, 0.0, None, 0), "verified"),
     "float nodes round": (
         CLOSE,
-        "verified: integer kernels bit for bit; float nodes round otherwise, by 8.8e-06 codes",
+        (
+            "verified: integer kernels bit for bit; float nodes differ in the last bits, by "
+            "8.8e-06 codes"
+        ),
     ),
     "a wrong kernel": (FileCheck(1, 10, 9, 1.0, "layer", 3, ("layer",)), "not verified"),
     "no float node": (FileCheck(1, 10, 9, 1.0, "layer", 0), "not verified"),

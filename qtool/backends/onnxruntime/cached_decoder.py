@@ -15,7 +15,7 @@ from qtool.core.errors import DataError
 from qtool.core.types import Array
 from qtool.core.value_names import MASK
 
-_CACHE, _PRESENT, _LOGITS, _POSITIONS = "past", "present", "logits", "position_ids"
+_PAST, _PRESENT, _LOGITS, _POSITIONS = "past", "present", "logits", "position_ids"
 
 
 _BIAS = 10  # position of the mask among the inputs of GroupQueryAttention
@@ -46,7 +46,7 @@ class CachedDecoder:
         """
         self._session = session(path, threads=threads)
         self._inputs = {i.name for i in self._session.get_inputs()}
-        past = [i for i in self._session.get_inputs() if i.name.startswith(_CACHE)]
+        past = [i for i in self._session.get_inputs() if i.name.startswith(_PAST)]
         present = [o.name for o in self._session.get_outputs() if o.name.startswith(_PRESENT)]
         if not past or len(past) != len(present):
             raise DataError(

@@ -27,8 +27,7 @@ class Batch:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
-        exact: the same samples in the float network, where its values are others: at the inputs of
-            a block. None: these.
+        exact: block-wise only: the inputs of the same samples in the float network; None if equal.
     """
 
     args: tuple[Any, ...] = ()

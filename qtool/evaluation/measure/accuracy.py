@@ -104,7 +104,7 @@ class Accuracy:
         scores: what agreement compares: "classes" of samples, "tokens" (a class for each token),
             "next tokens" of a language model; "" if the outputs are no scores.
         tokens: number of compared tokens; 0 without scores per token.
-        warnings: sentences on results that are hardly meant, for the top of every output.
+        warnings: sentences on implausible results, for the top of every output.
     """
 
     samples: int
@@ -221,7 +221,7 @@ def agreement_with_reference(
         return share_interval(same, confidence)
     if not measured.tokens.sum():
         return None
-    if (measured.equal[model] == measured.tokens).all():  # of which a bootstrap draws nothing else
+    if (measured.equal[model] == measured.tokens).all():  # a bootstrap has zero width
         return share_interval(measured.tokens > 0, confidence)
     sums = np.stack([measured.equal[model], measured.tokens])
     return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
@@ -239,7 +239,7 @@ def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> Mo
 
 
 def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:
-    """Yield a sentence for each result that is hardly meant."""
+    """Yield a sentence for each implausible result."""
     broken = (measured.not_finite > 0).sum(1)
     if broken[0]:
         yield (

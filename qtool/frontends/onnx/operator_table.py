@@ -17,14 +17,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.onnx import moves as m
+from qtool.backends.onnx import moves
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
 from qtool.core.ops import row_named
-from qtool.frontends.onnx import activations as a
-from qtool.frontends.onnx import layers as f
+from qtool.frontends.onnx import activations, layers, recurrent, resize
 from qtool.frontends.onnx import moves as float_moves
-from qtool.frontends.onnx import recurrent
-from qtool.frontends.onnx import resize as r
 from qtool.frontends.onnx.node_calls import NodeCall
 
 ANY_NUMBER = 2**31
@@ -84,7 +81,7 @@ def _activation(function: Callable[..., Any], **attributes: float) -> OperatorRu
 
 def _reduce(function: Callable[..., Any], noop: bool = True) -> OperatorRule:
     names = "axes keepdims noop_with_empty_axes"
-    return _rule(f.reduction(function, noop), names, 2, static_inputs=(1,))
+    return _rule(layers.reduction(function, noop), names, 2, static_inputs=(1,))
 
 
 def _global(name: str) -> OperatorRule:
@@ -99,34 +96,36 @@ def _recurrent(kind: str) -> OperatorRule:
 _WINDOWS = "auto_pad dilations kernel_shape pads strides"
 
 OPERATORS: Mapping[str, OperatorRule] = {
-    "Conv": _rule(f.conv, f"{_WINDOWS} group", 3),
-    "ConvTranspose": _rule(f.conv_transpose, f"{_WINDOWS} group output_padding output_shape", 3),
-    "Gemm": _rule(f.gemm, "alpha beta transA transB", 3),
+    "Conv": _rule(layers.conv, f"{_WINDOWS} group", 3),
+    "ConvTranspose": _rule(
+        layers.conv_transpose, f"{_WINDOWS} group output_padding output_shape", 3
+    ),
+    "Gemm": _rule(layers.gemm, "alpha beta transA transB", 3),
     "MatMul": _positional(torch.matmul, 2),
-    "qtool.Linear": _rule(f.linear, "alpha beta transA transB", 3),
+    "qtool.Linear": _rule(layers.linear, "alpha beta transA transB", 3),
     "LSTM": _recurrent("lstm"),
     "GRU": _recurrent("gru"),
     "RNN": _recurrent("rnn"),
-    "MaxPool": _rule(f.max_pool, f"{_WINDOWS} ceil_mode storage_order"),
-    "AveragePool": _rule(f.average_pool, f"{_WINDOWS} ceil_mode count_include_pad"),
+    "MaxPool": _rule(layers.max_pool, f"{_WINDOWS} ceil_mode storage_order"),
+    "AveragePool": _rule(layers.average_pool, f"{_WINDOWS} ceil_mode count_include_pad"),
     "GlobalAveragePool": _global("mean"),
     "GlobalMaxPool": _global("amax"),
     "BatchNormalization": _rule(
-        f.batch_norm,
+        layers.batch_norm,
         "consumed_inputs epsilon is_test momentum training_mode spatial",
         5,
         buffers=(3, 4),
     ),
-    "LayerNormalization": _rule(f.layer_norm, "axis epsilon stash_type", 3),
-    "InstanceNormalization": _rule(f.instance_norm, "epsilon", 3),
-    "GroupNormalization": _rule(f.group_norm, "epsilon num_groups stash_type", 3),
-    "Dropout": _rule(f.dropout, "consumed_inputs is_test ratio seed", 2),
-    "Identity": _rule(m.identity),
+    "LayerNormalization": _rule(layers.layer_norm, "axis epsilon stash_type", 3),
+    "InstanceNormalization": _rule(layers.instance_norm, "epsilon", 3),
+    "GroupNormalization": _rule(layers.group_norm, "epsilon num_groups stash_type", 3),
+    "Dropout": _rule(layers.dropout, "consumed_inputs is_test ratio seed", 2),
+    "Identity": _rule(moves.identity),
     "Add": _positional(operator.add, 2),
     "Sub": _positional(operator.sub, 2),
     "Mul": _positional(operator.mul, 2),
-    "Div": _rule(f.divide, inputs=2),
-    "Pow": _rule(f.power, inputs=2),
+    "Div": _rule(layers.divide, inputs=2),
+    "Pow": _rule(layers.power, inputs=2),
     "Sum": _reduced_over_inputs(operator.add),
     "Min": _reduced_over_inputs(torch.minimum),
     "Max": _reduced_over_inputs(torch.maximum),
@@ -144,15 +143,15 @@ OPERATORS: Mapping[str, OperatorRule] = {
         for kind, row in ONNX_OPERATORS.items()
         if row.unary
     },
-    "Clip": _rule(a.clip, "min max", 3, static_inputs=(1, 2)),
-    "PRelu": _rule(a.prelu, inputs=2),
-    "HardSigmoid": _rule(a.hard_sigmoid, "alpha beta"),
+    "Clip": _rule(activations.clip, "min max", 3, static_inputs=(1, 2)),
+    "PRelu": _rule(activations.prelu, inputs=2),
+    "HardSigmoid": _rule(activations.hard_sigmoid, "alpha beta"),
     "Mish": _positional(F.mish),
-    "Swish": _rule(a.swish, "alpha"),
-    "Gelu": _rule(a.gelu, "approximate"),
+    "Swish": _rule(activations.swish, "alpha"),
+    "Gelu": _rule(activations.gelu, "approximate"),
     "com.microsoft.Gelu": _positional(F.gelu),
     "com.microsoft.FastGelu": _positional(lambda x: F.gelu(x, approximate="tanh")),
-    "com.microsoft.QuickGelu": _rule(a.quick_gelu, "alpha"),
+    "com.microsoft.QuickGelu": _rule(activations.quick_gelu, "alpha"),
     "Softplus": _positional(F.softplus),
     "Erf": _positional(torch.erf),
     "Exp": _positional(torch.exp),
@@ -166,40 +165,40 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Sin": _positional(torch.sin),
     "Cos": _positional(torch.cos),
     "Reciprocal": _positional(torch.reciprocal),
-    "Softmax": _rule(a.softmax(torch.softmax), "axis"),
-    "LogSoftmax": _rule(a.softmax(torch.log_softmax), "axis"),
+    "Softmax": _rule(activations.softmax(torch.softmax), "axis"),
+    "LogSoftmax": _rule(activations.softmax(torch.log_softmax), "axis"),
     "Cast": _rule(float_moves.cast, "to"),
-    "Reshape": _rule(m.reshape, "allowzero", 2, static_inputs=(1,)),
-    "Flatten": _rule(m.flatten, "axis"),
-    "Transpose": _rule(m.transpose, "perm"),
-    "Squeeze": _rule(m.squeeze, "axes", 2, static_inputs=(1,)),
-    "Unsqueeze": _rule(m.unsqueeze, "axes", 2, static_inputs=(1,)),
+    "Reshape": _rule(moves.reshape, "allowzero", 2, static_inputs=(1,)),
+    "Flatten": _rule(moves.flatten, "axis"),
+    "Transpose": _rule(moves.transpose, "perm"),
+    "Squeeze": _rule(moves.squeeze, "axes", 2, static_inputs=(1,)),
+    "Unsqueeze": _rule(moves.unsqueeze, "axes", 2, static_inputs=(1,)),
     "Concat": _rule(float_moves.concat, "axis", ANY_NUMBER),
     "Split": _rule(
         float_moves.split, "axis split num_outputs", 2, static_inputs=(1,), outputs=ANY_NUMBER
     ),
-    "Slice": _rule(m.slice_elements, "axes ends starts", 5, static_inputs=(1, 2, 3, 4)),
-    "Gather": _rule(m.gather, "axis", 2),
+    "Slice": _rule(moves.slice_elements, "axes ends starts", 5, static_inputs=(1, 2, 3, 4)),
+    "Gather": _rule(moves.gather, "axis", 2),
     "GatherElements": _rule(float_moves.gather_elements, "axis", 2),
-    "Expand": _rule(m.expand, "", 2, static_inputs=(1,)),
-    "Tile": _rule(m.tile, "", 2, static_inputs=(1,)),
-    "Pad": _rule(r.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
+    "Expand": _rule(moves.expand, "", 2, static_inputs=(1,)),
+    "Tile": _rule(moves.tile, "", 2, static_inputs=(1,)),
+    "Pad": _rule(resize.pad, "mode pads value", 4, static_inputs=(1, 2, 3)),
     "Resize": _rule(
-        r.resize,
+        resize.resize,
         "antialias axes coordinate_transformation_mode cubic_coeff_a exclude_outside"
         " extrapolation_value keep_aspect_ratio_policy mode nearest_mode",
         4,
         static_inputs=(1, 2, 3),
     ),
-    "Upsample": _rule(r.upsample, "mode scales", 2, static_inputs=(1,)),
-    "DepthToSpace": _rule(m.depth_to_space, "blocksize mode"),
+    "Upsample": _rule(resize.upsample, "mode scales", 2, static_inputs=(1,)),
+    "DepthToSpace": _rule(moves.depth_to_space, "blocksize mode"),
     "SpaceToDepth": _rule(float_moves.space_to_depth, "blocksize"),
     "Einsum": _rule(
         lambda call, *parts: torch.einsum(call.get("equation"), *parts), "equation", ANY_NUMBER
     ),
-    "CumSum": _rule(f.cumulative_sum, "exclusive reverse", 2, static_inputs=(1,)),
+    "CumSum": _rule(layers.cumulative_sum, "exclusive reverse", 2, static_inputs=(1,)),
     "EyeLike": _rule(float_moves.eye_like, "dtype k"),
-    "ArgMax": _rule(f.arg_max, "axis keepdims select_last_index"),
+    "ArgMax": _rule(layers.arg_max, "axis keepdims select_last_index"),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),
     "ReduceMax": _reduce(torch.amax),
