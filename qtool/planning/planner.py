@@ -94,12 +94,12 @@ def _operators(graph: fx.Graph) -> dict[str, str]:
 
 def _choose_integer(state: NodeDecisions) -> None:
     for node in G.calls(state.graph):
-        row, choice, source = row_of(node), state.choice(node), node.args[0] if node.args else None
+        row, choice = row_of(node), state.choice(node)
         if choice.scheme.when is When.FLOAT:
             state.reasons[node] = f"{BY_RECIPE} ({choice.decided_by})"
         elif row is None:
             if operator_name(node) == RESULT:
-                state.reasons[node] = f"one of the results of {G.name_of(source)}"  # type: ignore[arg-type]  # a node
+                state.reasons[node] = f"one of the results of {G.name_of(G.source(node))}"
             elif part_kind(node) is not None:
                 form = node.meta.get(G.KEPT_FORM)
                 why = f": {form}" if form else ""
@@ -107,7 +107,8 @@ def _choose_integer(state: NodeDecisions) -> None:
             elif gives_floats(node):
                 state.reasons[node] = f"no integer kernel on {state.target.name}"
         elif row.role is Role.CLIP:
-            if source in state.codes_only and len(source.users) == 1:  # type: ignore[union-attr]  # a node
+            source = G.source(node)
+            if source in state.codes_only and len(source.users) == 1:
                 state.codes_only.add(node)
         elif state.weight_only_reason(row):  # in every mode, also with 4 bits
             _choose_weight_only(state, node, choice)
@@ -129,7 +130,9 @@ def _tie_tables(state: NodeDecisions) -> None:
             continue
         if state.choice(table).scheme.when is When.FLOAT:
             continue
-        for layer in table.args[row.weight].users:  # type: ignore[union-attr,index]  # nodes
+        assert row.weight is not None
+        users = G.source(table, row.weight).users
+        for layer in users:
             scheme = state.weight_only.get(layer)
             if layer is table or scheme is None:
                 continue
@@ -140,7 +143,6 @@ def _tie_tables(state: NodeDecisions) -> None:
                 state.tied_tables[table] = layer
                 state.reasons.pop(table, None)
                 break
-        users = table.args[row.weight].users  # type: ignore[union-attr,index]  # a node
         stored = any(layer in state.integer for layer in users)
         if stored and state.reasons.get(table) == rules.TOO_SMALL:
             del state.reasons[table]  # the layer's codes are stored in any case

@@ -57,7 +57,7 @@ def refine_results(module: fx.GraphModule, plan: QuantPlan) -> None:
     if not target(plan.target).results_in_parts:
         return
     for output in G.output_nodes(module.graph):
-        point = module.get_submodule(str(output.target)) if output.op == "call_module" else None
+        point = G.submodule(module, output)
         if not isinstance(point, QuantPoint) or len(output.users) > 1:
             continue
         params, layer = point.params, G.source(output)

@@ -126,7 +126,7 @@ def place_points(
     weight = Observed(scheme.weights, observer, row.channel_axis, symmetric=signed)
     for at in row.extra_weights:
         if at < len(node.args) and isinstance(node.args[at], fx.Node):
-            argument = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            argument = G.schema(node).arguments[at].name
             points.append(_point(node, at, argument, Kind.WEIGHT, weight))
     if isinstance(scheme.scales, int):
         axis = 1 - row.channel_axis

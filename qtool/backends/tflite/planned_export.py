@@ -216,7 +216,7 @@ def with_split_outputs(model: FakeQuantized, written: Written) -> FakeQuantized:
         return model
     module = G.clone(model.module)
     for node in list(module.graph.nodes):
-        point = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        point = G.submodule(module, node)
         parts = written.parts.get(value_names.quantize(getattr(point, "point", "")))
         if point is None or parts is None:
             continue

@@ -10,6 +10,7 @@ from qtool.core.graph.arguments import (
     schema,
     source,
     sources,
+    submodule,
 )
 from qtool.core.graph.edit import (
     add_call,
@@ -86,6 +87,7 @@ __all__ = [
     "shape",
     "source",
     "sources",
+    "submodule",
     "tensor",
     "value",
 ]

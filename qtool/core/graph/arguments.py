@@ -1,4 +1,4 @@
-"""Arguments of nodes by the type that their operator declares: fx types each as any of them."""
+"""Arguments and targets of nodes by the type that their operator declares: fx types each as any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:
@@ -52,6 +52,11 @@ def items(node: fx.Node, index: int) -> list[Any]:
     value = node.args[index]
     assert isinstance(value, Sequence), node.format_node()
     return list(value)
+
+
+def submodule(module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    """Return the module that a node calls; None if it calls an operator or is no call."""
+    return module.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 def run_operator(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

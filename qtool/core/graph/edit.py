@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 
+from qtool.core.graph.arguments import run_operator
 from qtool.core.graph.nodes import NAME, tensor, value
 
 
@@ -33,7 +34,7 @@ def infer(node: fx.Node) -> fx.Node:
     fresh = env.ignore_fresh_unbacked_symbols() if env is not None else nullcontext()
     # C++ compositions (pad) require plain sizes
     with enable_python_dispatcher(), mode, guards, fresh:
-        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]  # an OpOverload
+        node.meta["val"] = run_operator(node, args, kwargs)
     return node
 
 

@@ -72,7 +72,7 @@ def call_of(
     module: fx.GraphModule, node: fx.Node, index: dict[fx.Node, int], macs: Mapping[str, int]
 ) -> Call:
     args: Any = _refer(node.args, index)
-    submodule = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+    submodule = G.submodule(module, node)
     elements = _elements(node)
     point, cost = None, elements * ELEMENT_COST + macs.get(G.name_of(node), 0)
     if submodule is not None and hasattr(submodule, "point"):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
 
+from qtool.core.graph.arguments import integer
 from qtool.core.packed_codes import unpack
 from qtool.core.quant_params import affine_codes, storage_qtype
 from qtool.core.spatial_functions import (
@@ -292,4 +293,4 @@ def groups_of(layer: fx.Node) -> int:
     """Return the groups of a convolution; 1 for other layers."""
     if layer.target not in (conv, conv_transpose):
         return 1
-    return int(layer.args[6])  # type: ignore[arg-type]  # a number
+    return integer(layer, 6)

@@ -150,7 +150,7 @@ def _drop_effects(module: fx.GraphModule) -> None:
         if schema is not None and not schema.returns and not node.users:
             module.graph.erase_node(node)
         elif node.target is aten.copy_.default:
-            G.replace(node, node.args[1])  # type: ignore[arg-type]  # the node of the new value
+            G.replace(node, G.source(node, 1))
 
 
 def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:

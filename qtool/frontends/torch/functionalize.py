@@ -79,7 +79,7 @@ def _replacement(node: fx.Node, target: Any, *args: Any, **kwargs: Any) -> Edit:
 
 
 def _removal(node: fx.Node) -> Edit:
-    return lambda: G.replace(node, node.args[0])  # type: ignore[arg-type]  # a tensor's node
+    return lambda: G.replace(node, G.source(node))
 
 
 def _batch_norm(node: fx.Node) -> Edit | None:
@@ -112,14 +112,14 @@ def _dropout(node: fx.Node) -> Edit | None:
 def _contiguous(node: fx.Node) -> Edit | None:
     if len(node.args) > 1 or node.kwargs:
         return None
-    if G.value(node.args[0]).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
+    if G.value(G.source(node)).is_contiguous():
         return _removal(node)
     layout = {"memory_format": torch.contiguous_format}
     return _replacement(node, aten.clone.default, **layout)
 
 
 def _cast(node: fx.Node) -> Edit | None:
-    before, after = G.value(node.args[0]), G.value(node)  # type: ignore[arg-type]  # a tensor's node
+    before, after = G.value(G.source(node)), G.value(node)
     same_place = before.device == after.device and before.layout == after.layout
     if not same_place or node.kwargs.get("memory_format") is not None or True in node.args[2:]:
         return None
@@ -132,8 +132,8 @@ def _cast(node: fx.Node) -> Edit | None:
 
 
 def _reshape(node: fx.Node) -> Edit | None:
-    x, sizes = node.args
-    if not G.value(x).is_contiguous():  # type: ignore[arg-type]  # a tensor's node
+    _, sizes = node.args
+    if not G.value(G.source(node)).is_contiguous():
         return None
     return _replacement(node, aten.view.default, sizes)
 

@@ -55,7 +55,8 @@ def _is_point(node: fx.Node) -> bool:
 def _has_parameters(node: fx.Node) -> bool:
     """Return whether a node is a point with stored parameters, not one of its batch."""
     module = node.graph.owning_module
-    return _is_point(node) and hasattr(module.get_submodule(str(node.target)), "scale")  # type: ignore[union-attr]  # nodes have one
+    assert module is not None
+    return hasattr(G.submodule(module, node), "scale")
 
 
 def _is_next_to_codes(layer: fx.Node) -> bool:

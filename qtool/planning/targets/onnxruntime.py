@@ -53,10 +53,9 @@ def _conv(node: fx.Node) -> str | None:
     """
     if (reason := rules.constant_weights(node)) is not None or G.rank(node) != 5:
         return reason
-    _, weight, _, steps, _, _, groups = node.args
-    width, *kernel = (int(size) for size in G.shape(weight)[1:])  # type: ignore[arg-type]  # a node
-    patches = all(step >= size for step, size in zip(steps, kernel, strict=True))  # type: ignore[arg-type]  # numbers
-    few = width <= 3 if groups == 1 else 1 < width < 8
+    width, *kernel = map(int, G.shape(G.source(node, 1))[1:])
+    patches = all(s >= size for s, size in zip(G.integers(node, 3), kernel, strict=True))
+    few = width <= 3 if G.integer(node, 6) == 1 else 1 < width < 8
     slow = few and not patches
     return "the integer kernel is slower for 3-d convolutions with few channels" if slow else None
 

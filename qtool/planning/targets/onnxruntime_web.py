@@ -25,9 +25,8 @@ def _conv(node: fx.Node) -> str | None:
     """Require what the default target requires, many terms, and several channels in a group."""
     if (reason := ONNXRUNTIME.kernels["conv"].refuse(node)) is not None:
         return reason
-    weight, groups = G.source(node, 1), int(node.args[6])  # type: ignore[arg-type]  # a number
-    _, width, *kernel = map(int, G.shape(weight))
-    if width == 1 and groups > 1:
+    _, width, *kernel = map(int, G.shape(G.source(node, 1)))
+    if width == 1 and G.integer(node, 6) > 1:
         return "WebAssembly's integer kernel is slower for depthwise convolutions"
     if width * prod(kernel) < LEAST_TERMS:
         return f"WebAssembly's integer kernel is slower for fewer than {LEAST_TERMS} terms a result"

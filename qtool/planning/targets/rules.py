@@ -62,13 +62,13 @@ def stored_weights(node: fx.Node) -> str | None:
     row = row_of(node)
     assert row is not None
     for at in (row.weight, *row.extra_weights, row.bias):
-        weight = node.args[at] if at is not None and at < len(node.args) else None
-        if not isinstance(weight, fx.Node):
+        weight = None if at is None or at >= len(node.args) else node.args[at]
+        if at is None or not isinstance(weight, fx.Node):
             if at == row.weight:
                 return "it is called without a weight"
             continue
         if weight.op != "get_attr":
-            argument = node.target._schema.arguments[at].name  # type: ignore[union-attr]  # an OpOverload
+            argument = G.schema(node).arguments[at].name
             return f"its {argument} is computed at run time"
         if row.from_codes is not None and G.value(weight).numel() < MIN_TABLE_SIZE:
             return TOO_SMALL

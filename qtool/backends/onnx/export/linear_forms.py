@@ -49,18 +49,13 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
 
 
 def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool) -> None:
-    x, weight = node.args[0], node.args[1]
-    bias = G.argument(node, 2, "bias")
-    assert isinstance(x, fx.Node)
-    assert isinstance(weight, fx.Node)
-    called = module.get_submodule(str(x.target)) if x.op == "call_module" else None
+    x, weight, bias = G.source(node), G.source(node, 1), G.argument(node, 2, "bias")
+    called = G.submodule(module, x)
     dynamic = isinstance(called, DynamicPoint)
     data = x.args[0] if dynamic else x
-    point = module.get_submodule(str(weight.target))
-    source = weight.args[0]
+    point = G.submodule(module, weight)
     assert isinstance(point, QuantPoint)
-    assert isinstance(source, fx.Node)
-    params = point.params
+    source, params = G.source(weight), point.params
     assert params is not None, f"{point.point} has no parameters"
     narrow = contrib and not dynamic and params.qtype not in (INT8, INT8_NARROW)
     form = "dynamic" if dynamic else "blocks" if params.block or narrow else "codes"
@@ -86,16 +81,15 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
 
 def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
     """Lower a lookup in the codes of a layer; an embedding of its own is lowered elsewhere."""
-    ids, weight = node.args[0], node.args[1]
-    assert isinstance(weight, fx.Node)
-    point = module.get_submodule(str(weight.target)) if weight.op == "call_module" else None
+    ids, weight = node.args[0], G.source(node, 1)
+    point = G.submodule(module, weight)
     if not isinstance(point, QuantPoint) or point.block is None:
         return
-    row, source, bits = row_of(node), weight.args[0], point.params.qtype.bits  # type: ignore[union-attr]  # it is calibrated
+    row, params = row_of(node), point.params
     assert row is not None
-    assert isinstance(source, fx.Node)
-    tensors = _tensors(module, source, point, "blocks", stored)
-    args = (ids, *tensors, bits)
+    assert params is not None  # it is calibrated
+    tensors = _tensors(module, G.source(weight), point, "blocks", stored)
+    args = (ids, *tensors, params.qtype.bits)
     G.replace(node, G.add_call(node, row.from_blocks, args, G.name_of(node), node))
     if not weight.users:
         module.graph.erase_node(weight)
@@ -104,13 +98,12 @@ def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None
 def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
     """Lower a dynamic LSTM to codes as the kernel takes them: [directions, in, 4 x hidden]."""
     head, stored = next(iter(module.graph.nodes)), list[fx.Node]()
-    x, *weights, b = node.args[:4]
+    x, _, _, b = node.args[:4]
+    weights = [G.source(node, 1), G.source(node, 2)]
     for weight in weights:
-        assert isinstance(weight, fx.Node)
-        source, point = weight.args[0], module.get_submodule(str(weight.target))
-        assert isinstance(source, fx.Node)
+        point = G.submodule(module, weight)
         assert isinstance(point, QuantPoint)
-        params = point.params
+        source, params = G.source(weight), point.params
         assert params is not None, f"{point.point} has no parameters"
         codes = params.quantize(G.tensor(module, source).detach()).cpu().transpose(1, 2)
         scale, zero = (t.cpu().expand(len(codes), -1) for t in (params.scale, params.zero_point))
@@ -124,7 +117,7 @@ def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
     args = (x, *stored, b, *states)
     G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
     for weight in weights:
-        if isinstance(weight, fx.Node) and not weight.users:
+        if not weight.users:
             module.graph.erase_node(weight)
 
 

@@ -69,7 +69,7 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
     restore_rank(module)
     lowering = _Lowering(module, plan, target, {}, {})
     for node in list(module.graph.nodes):
-        called = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        called = G.submodule(module, node)
         if isinstance(called, QuantPoint):
             _lower_point(lowering, node, called)
     stored = {d.node for d in plan.nodes if d.execution is Execution.WEIGHTS}
