@@ -21,7 +21,6 @@ from qtool.planning.input_rounding import insert_input_rounding
 from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.graph_padding import padding_of
-from qtool.simulation.heavy_tails import heavy_tails
 from qtool.simulation.near_zero_divisions import near_zero_divisions
 from qtool.verification import Fidelity, compare_outputs
 from qtool.verification.fidelity import without_caches
@@ -73,7 +72,6 @@ def measure_fidelity(
         fidelity,
         narrow_inputs=narrow_inputs(graph, model.plan, model.parameters, batch),
         near_zero_divisions=divisions,
-        heavy_tails=heavy_tails(graph, batch),
     )
     if fidelity.warning is None:
         return fidelity

@@ -78,7 +78,6 @@ class Fidelity(JsonRecord):
             few others are so much larger that they alone decide the SQNR.
         equal_shares: share of equal values of the integer and boolean outputs; not of a KV cache,
             whose codes differ by one everywhere and mean the same.
-        heavy_tails: tensors after an exponential whose range a few samples decide.
         agreements: what changes for a user of the outputs, on the same samples as `outputs`.
     """
 
@@ -93,7 +92,6 @@ class Fidelity(JsonRecord):
     near_zero_divisions: tuple[str, ...] = ()
     collapsed: tuple[OutputShare, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
-    heavy_tails: tuple[str, ...] = ()
     agreements: tuple[OutputAgreement, ...] = ()
 
     @property
@@ -230,12 +228,6 @@ class Fidelity(JsonRecord):
                 f"{_listed(self.near_zero_divisions)} divides by values near zero, which amplifies "
                 "quantization noise without bound; a recipe can keep the layers of the divisor in "
                 "float"
-            )
-        if self.heavy_tails:
-            yield (
-                f"{_listed(self.heavy_tails)} grows so fast that a few samples decide its range "
-                "and its SQNR; new data may be far out of range; a recipe can keep the layers "
-                "before it in float"
             )
 
     def __str__(self) -> str:

@@ -28,6 +28,8 @@ from qtool.core.errors import QtoolError
 from qtool.core.graph import shape
 from qtool.planning.plan import Execution
 from qtool.verification import Verification
+from qtool.verification.fidelity import Fidelity
+from qtool.verification.output_errors import NEARER
 from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
 
 __all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]
@@ -145,7 +147,7 @@ def check_file(
             return Verdict("step", failed[0])
         local = found.exactness is not None  # qtool knows the runtime
         near = found.fidelity
-        said = near.warning or near.near_zero_divisions or near.collapsed or near.heavy_tails
+        said = near.warning or near.near_zero_divisions or near.collapsed or _unlike(near)
         unseen = any("on the calibration data it is zero" in note for note in quantized.notes)
         low = _lowest(quantized, path, local)
         if low < FAR and not said:
@@ -162,6 +164,14 @@ def check_file(
     if floats:
         return Verdict("coverage", f"in float: {', '.join(floats)}")
     return Verdict("noted" if found.fidelity.warning else "right")
+
+
+def _unlike(fidelity: Fidelity) -> bool:
+    """Whether samples of the estimate decide it, or differ from those of the calibration."""
+    estimate = fidelity.estimate
+    return estimate is not None and bool(
+        estimate.costly or estimate.beyond or estimate.reach > NEARER
+    )
 
 
 def _lowest(quantized: QuantizedModel, path: Path, optimise: bool) -> float:
