@@ -1,8 +1,11 @@
-"""What a file becomes with the sizes of an example: dimensions of 1, and branches on sizes."""
+"""What a file is traced with: sizes of an example, branches on sizes, and dynamic dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+
+import torch
 
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
@@ -11,6 +14,8 @@ from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.onnx.size_branches import SizeBranch
 
 Dynamic = Mapping[str, Mapping[int, str]]
+MAX_NAMES = 4
+"""Dynamic dimensions from which on only single ones are left out, or all: each set is a trace."""
 
 
 def without_ones(model: OnnxModule, batch: Batch, wanted: Dynamic) -> tuple[Batch, Dynamic]:
@@ -43,6 +48,44 @@ def _doubled(model: OnnxModule, batch: Batch, axes: Mapping[str, Sequence[int]])
     except CaptureError:
         return None
     return Batch(tuple(tensors))
+
+
+def fewer_dimensions(tensors: Sequence[torch.Tensor], wanted: Dynamic) -> Iterator[Dynamic]:
+    """Yield sets of dynamic dimensions, each smaller than `wanted`, the largest first.
+
+    First those of size 0 and 1 in the example are left out, which torch.export fixes (a single
+    sample is doubled); then as few others as possible, all inputs' dimensions of one name
+    together; first dimensions last.
+
+    Args:
+        tensors: the example, in the order of the inputs.
+        wanted: input -> {dimension: name}.
+    """
+    single = all(t.shape[0] == 1 for t in tensors if t.dim())
+    traceable = {
+        name: {
+            axis: dim
+            for axis, dim in wanted[name].items()
+            if tensor.shape[axis] > 1 or (axis == 0 and single)
+        }
+        for name, tensor in zip(wanted, tensors, strict=True)
+    }
+    first = {dim for axes in traceable.values() for axis, dim in axes.items() if axis == 0}
+    others = list(dict.fromkeys(d for axes in traceable.values() for d in axes.values()))
+    others = [dim for dim in others if dim not in first]
+    counts = range(len(others) + 1) if len(others) <= MAX_NAMES else (0, 1, len(others))
+    dropped = [set(names) for count in counts for names in combinations(others, count)]
+    for names in (*dropped, first, {*first, *others}):
+        sizes = _without(traceable, names)
+        if sizes != wanted:
+            yield sizes
+
+
+def _without(dynamic: Dynamic, names: Collection[str]) -> Dynamic:
+    return {
+        name: {axis: dim for axis, dim in axes.items() if dim not in names}
+        for name, axes in dynamic.items()
+    }
 
 
 def with_branches(model: OnnxModule, batch: Batch) -> OnnxModule:

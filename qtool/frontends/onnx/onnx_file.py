@@ -32,7 +32,7 @@ from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
-from qtool.frontends.onnx.example_sizes import with_branches, without_ones
+from qtool.frontends.onnx.example_sizes import fewer_dimensions, with_branches, without_ones
 from qtool.frontends.onnx.external_weights import map_external_weights
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
@@ -40,7 +40,6 @@ from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
 from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
 from qtool.frontends.onnx.runtime_values import run_file
-from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
 from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module

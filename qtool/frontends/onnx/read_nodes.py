@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,10 +24,13 @@ from qtool.frontends.onnx.runtime_parts import (
     outputs_of,
 )
 from qtool.frontends.onnx.runtime_values import non_tensor_values
-from qtool.frontends.onnx.shared_constants import SharedConstants
 from qtool.frontends.onnx.value_names import label_of
 
 LINEAR = "qtool.Linear"
+_FEWEST = 1 << 10
+"""Smallest number of elements. Vectors are not shared: biases of zeros and norms of ones are equal
+by chance, and recovery steps change them layer by layer."""
+_SAMPLED = 64  # elements that are compared before the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,7 @@ def read_nodes(
     non_tensors = non_tensor_values(model) if uncertain else frozenset[str]()
     readers = Counter(n for p in protos for n in read_names(p))
     readers.update(o.name for o in graph.output)
-    shared = SharedConstants(known, (i.name for i in graph.initializer))
+    shared = _SharedConstants(known, (i.name for i in graph.initializer))
     nodes: list[OnnxNode] = []
     for group in group_nodes(protos, non_tensors):
         node = _node(group, rules, known, opset, readers)
@@ -162,7 +165,42 @@ def _as_linear(node: OnnxNode, known: dict[str, Any]) -> OnnxNode:
     return replace(node, key=LINEAR, rule=OPERATORS[LINEAR], inputs=inputs)
 
 
-def _with_shared_weights(node: OnnxNode, shared: SharedConstants) -> OnnxNode:
+class _SharedConstants:
+    """One name for equal weights among a file's constants, so that they are stored once.
+
+    Exporters share a weight through Identity, Transpose, Reshape or Cast nodes of one initializer,
+    or write it several times. The table of a language model is also its head, transposed.
+    """
+
+    def __init__(self, known: dict[str, Any], stored: Iterable[str]) -> None:
+        """
+        Args:
+            known: constants by name; an equal one becomes the same array.
+            stored: names that come first.
+        """
+        self._known = known
+        self._names: dict[tuple[Any, ...], list[str]] = {}
+        for name in stored:
+            self.first(name)
+
+    def first(self, name: str) -> str:
+        """Return the first name of a constant's value; other names as they are."""
+        array = self._known.get(name)
+        if not isinstance(array, np.ndarray) or array.ndim < 2 or array.size < _FEWEST:
+            return name
+        if array.dtype.kind != "f":
+            return name
+        sample = array.flat[:: array.size // _SAMPLED].tobytes()
+        names = self._names.setdefault((array.dtype.str, array.shape, sample), [])
+        for other in names:
+            if other == name or np.array_equal(self._known[other], array):
+                self._known[name] = self._known[other]
+                return other
+        names.append(name)
+        return name
+
+
+def _with_shared_weights(node: OnnxNode, shared: _SharedConstants) -> OnnxNode:
     """Let a node read the first of equal constants; a part reads those of the file."""
     if node.rule is None:
         return node

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qtool
 from qtool.core.data import Batch
+from qtool.frontends.onnx.example_sizes import fewer_dimensions
 from qtool.frontends.onnx.onnx_file import capture_onnx
-from qtool.frontends.onnx.traceable_dimensions import fewer_dimensions
 from qtool.frontends.torch.example_inputs import AddedSizes
 from tests.frontends.onnx.files import behind_conv, images, loaded
 
