@@ -9,7 +9,8 @@ import pytest
 
 from qtool.core.data.array_files import find_labels
 from qtool.evaluation.measure.accuracy import _check_classes, check_labels
-from qtool.frontends.data.rows import Row, class_numbers
+from qtool.frontends.data.class_order import class_numbers
+from qtool.frontends.data.rows import Row
 from tests.mistakes.mistake import Cases, check_noted, check_refused
 
 NAMES = {"neg": 0, "pos": 1}

@@ -21,11 +21,11 @@ from qtool.core.data.subset import even_positions, first_samples
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_dir, is_file
-from qtool.frontends.data.class_order import check_names, chosen_classes
+from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
-from qtool.frontends.data.rows import Row, class_numbers, read_rows
+from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
@@ -194,11 +194,9 @@ def load_data(
     rows = [rows[at] for at in even_positions(len(rows), samples)]
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
-    part = model if isinstance(model, EncoderPart | DecoderPart) else None
-    whole = model if part is None else part.model
+    whole = model.model if isinstance(model, EncoderPart | DecoderPart) else model
     plain = make_collator(rows[0], folder_path, whole, transform, max_length, padded)
-    collate = CachedPrefixCollator(plain, model) if isinstance(model, DecoderWithCache) else plain
-    collate = collate if part is None else PartCollator(collate, part)
+    collate = _for_model(plain, model)
     errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
     if isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None:
         batch_size = 1  # its kernel takes several samples only for a prompt or a single token
@@ -211,6 +209,13 @@ def load_data(
     batches = _equal_length_batches(readable, lengths, batch_size)
     numbers = _classes(model) if order is None else order
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
+
+
+def _for_model(plain: Collator, model: Any) -> Collator:
+    """Return a collator with the inputs of a cache, or of the part of a model that is converted."""
+    if isinstance(model, DecoderWithCache):
+        return CachedPrefixCollator(plain, model)
+    return PartCollator(plain, model) if isinstance(model, EncoderPart | DecoderPart) else plain
 
 
 CHECKED_TEXTS = 64

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
-from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.optional_packages import require
 
@@ -32,12 +27,6 @@ _TEXT = (
     ("question1", "question2"),
 )
 _LABEL = ("label", "labels", "class")
-
-
-_PLACEHOLDER = re.compile(r"LABEL_\d+")  # of transformers, for classes without names
-_WORDNET = re.compile(r"n\d{8}")
-_SHOWN = 5  # names in a message
-_LISTED = 20  # classes in the note on their order
 
 
 @dataclass(frozen=True)
@@ -100,41 +89,6 @@ def read_rows(path: Path) -> list[Row]:
             f"one has {' and '.join(rows[0].kinds) or 'nothing'}; give samples of one kind"
         )
     return rows
-
-
-def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
-    """Return class numbers, int64 [samples]; None if a row has none.
-
-    The chosen or the model's numbers come first, then names that are numbers, then the alphabetical
-    order of the names, as in torchvision's ImageFolder: where the model's classes have no names,
-    and for the numbers of WordNet that ImageNet's folders are called by. This order is a guess, and
-    a note lists it. Other names are no labels of this model; there is a warning then.
-    """
-    names = [r.label for r in rows]
-    if any(n is None for n in names):
-        return None
-    texts = [str(n) for n in names]
-    if set(texts) <= numbers.keys():
-        return np.array([numbers[t] for t in texts], np.int64)
-    if all(t.lstrip("-").isdigit() for t in texts):
-        return np.array([int(t) for t in texts], np.int64)
-    own = [name for name in numbers if not _PLACEHOLDER.fullmatch(name)]
-    if own and not all(_WORDNET.fullmatch(t) for t in texts):
-        unknown = next(t for t in texts if t not in numbers)
-        more = ", ..." if len(own) > _SHOWN else ""
-        log_warning(
-            f"no accuracy: the label '{unknown}' is none of the model's classes "
-            f"({', '.join(own[:_SHOWN])}{more}); write those names, or class numbers from 0"
-        )
-        return None
-    order = {t: i for i, t in enumerate(sorted(set(texts)))}
-    listed = [f"{name}={number}" for name, number in order.items()]
-    shown = listed if len(listed) <= _LISTED else [*listed[: _LISTED - 1], "...", listed[-1]]
-    log_note(
-        f"labels are class names in alphabetical order: {', '.join(shown)}; if the model's order "
-        f"is another one, give it with {argument('--classes')} or in classes.txt in the folder"
-    )
-    return np.array([order[t] for t in texts], np.int64)
 
 
 def _folder(path: Path) -> list[Row]:

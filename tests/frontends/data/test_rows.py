@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.frontends.data.rows import Row, class_numbers, read_rows
+from qtool.frontends.data.class_order import class_numbers
+from qtool.frontends.data.rows import Row, read_rows
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 
 
