@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import Real
 
+if TYPE_CHECKING:
+    from qtool.evaluation.history import Run
+    from qtool.search.tune_result import TuneResult
+
 CHOICES = ("static", "dynamic", "int8-weights")
+_GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
 
 
 @click.command("tune", cls=Command)
@@ -154,7 +159,7 @@ def command(
     import qtool
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import file_format, suffixes_of
-    from qtool.evaluation.history import append_run, make_run, read_history
+    from qtool.evaluation.history import append_run, read_history
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT
 
@@ -166,13 +171,12 @@ def command(
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
     eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
-    goals = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confidence")
     result = qtool.tune(
         loaded,
         batches,
         eval_batches,
         sources.load_labels(labels, eval_data, eval_batches),
-        goals=qtool.TuneGoals(**{name: values[name] for name in goals}),
+        goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
         options=qtool.SearchOptions(
             choices=tuple(options.names(values["choices"]) or ()),
             groups=values["groups"],
@@ -196,18 +200,7 @@ def command(
     with output.status("exporting and verifying"):
         result.save(output_, front=front, page=page, recipe=save_recipe)
     if history is not None:
-        best = result.best
-        run = make_run(
-            "tune",
-            output_,
-            str(output_),
-            best.size,
-            verdict="goals met" if result.reached else "goal missed",
-            speedup=best.speedup,
-            sqnr_db=best.score.sqnr_db,
-            metrics={best.score.metric: best.score.value} if best.score.metric else {},
-        )
-        append_run(history, run)
+        append_run(history, _run_of(result, output_))
     if as_json:
         from qtool.cli.documents import TunedFile
 
@@ -218,3 +211,25 @@ def command(
         missed = "; ".join(result.missed)
         output.warn(f"goal missed: {missed}; the best file was written")
         raise SystemExit(1)
+
+
+def _run_of(result: TuneResult, path: Path) -> Run:
+    """Return the entry of the file of experiments for the best file of a search.
+
+    Args:
+        result: the search.
+        path: the file that was written.
+    """
+    from qtool.evaluation.history import make_run
+
+    best = result.best
+    return make_run(
+        "tune",
+        path,
+        str(path),
+        best.size,
+        verdict="goals met" if result.reached else "goal missed",
+        speedup=best.speedup,
+        sqnr_db=best.score.sqnr_db,
+        metrics={best.score.metric: best.score.value} if best.score.metric else {},
+    )
