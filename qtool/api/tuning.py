@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from qtool.search.explanation import Explanation
 from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.search_loop import Search
+from qtool.search.tune_result import TuneResult
 
 SAMPLES, CHUNK = 64, 16  # to measure the sensitivity of layers on
 
@@ -147,32 +148,14 @@ def tune(
     def converted(chosen: Recipe) -> QuantizedModel:
         return convert(captured, calibration, target=target, recipe=chosen, sample=first)
 
-    one = captured.graph.cut(captured.graph.bind(first), 1)
-    with scratch_folder() as folder:
-        suffix = suffixes_of(kind)[0]
-        baseline = Baseline(captured, folder, target, suffix)
-        named = _NamedBatches(captured.graph, whole_texts(eval_data))
-        judge = Judge(
-            baseline.timed, named, numbers, function, where, lower_is_better, goals.confidence
-        )
-        each = phases(baseline.timed, one.arrays())
-        tried = CandidateFiles(
-            folder,
-            baseline.timed,
-            each[-1].inputs,
-            options.timing,
-            converted,
-            baseline.profiled,
-            suffix,
-        )
-        samples = _sensitivity_samples(captured, data, target)
-        search = Search(tried, target, recipes, samples, judge, goals, options, store)
-        result = replace(search.run(), phase=each[-1].name)
-        if len(each) > 1 and not result.in_float:
-            files = (baseline.timed, tried.write(result.recipe))
-            others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
-            result = replace(result, timings=tuple(others))
-    result = replace(result, float_size=captured.file_bytes or result.float_size)
+    named = _NamedBatches(captured.graph, whole_texts(eval_data))
+
+    def judge_of(reference: Path) -> Judge:
+        return Judge(reference, named, numbers, function, where, lower_is_better, goals.confidence)
+
+    suffix = suffixes_of(kind)[0]
+    space = _Space(captured, first, data, target, suffix, recipes, converted, judge_of)
+    result = _search(space, goals, options, store)
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
@@ -219,6 +202,58 @@ def explain(
         layers = dict.fromkeys(name for flip in explanation.flips for name in flip.layers)
         explainer.restored_model(tuple(layers)).export(repaired_file)
     return explanation
+
+
+@dataclass(frozen=True, eq=False)
+class _Space:
+    """What a search chooses from, and what measures a choice.
+
+    Attributes:
+        captured: the float model.
+        first: the first batch of `data`.
+        data: calibration data.
+        target: name of the target.
+        suffix: file name extension of the files.
+        recipes: a recipe for each accuracy level, the lowest first.
+        convert: recipe -> its model.
+        judge: float file -> what compares files with it.
+    """
+
+    captured: Captured
+    first: Batch
+    data: Iterable[Any]
+    target: str
+    suffix: str
+    recipes: Sequence[Recipe]
+    convert: Callable[[Recipe], QuantizedModel]
+    judge: Callable[[Path], Judge]
+
+
+def _search(space: _Space, goals: TuneGoals, options: SearchOptions, store: Archive) -> TuneResult:
+    """Search, with files in a scratch folder; of a decoder time the prompt of the best one, too."""
+    captured, target = space.captured, space.target
+    one = captured.graph.cut(captured.graph.bind(space.first), 1)
+    with scratch_folder() as folder:
+        baseline = Baseline(captured, folder, target, space.suffix)
+        judge = space.judge(baseline.timed)
+        each = phases(baseline.timed, one.arrays())
+        tried = CandidateFiles(
+            folder,
+            baseline.timed,
+            each[-1].inputs,
+            options.timing,
+            space.convert,
+            baseline.profiled,
+            space.suffix,
+        )
+        samples = _sensitivity_samples(captured, space.data, target)
+        search = Search(tried, target, space.recipes, samples, judge, goals, options, store)
+        result = replace(search.run(), phase=each[-1].name)
+        if len(each) > 1 and not result.in_float:
+            files = (baseline.timed, tried.write(result.recipe))
+            others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
+            result = replace(result, timings=tuple(others))
+    return replace(result, float_size=captured.file_bytes or result.float_size)
 
 
 def _tried_format(target: str, wanted: str | None) -> str:

@@ -76,8 +76,8 @@ def measure_costs(
     ratios = measure_speedups(float_file, both[1:], inputs, seconds)
     whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])
     tables = repeat_sessions(lambda: profile_nodes(files, inputs, runs=RUNS), seconds * len(files))
-    spent = np.median([_shares(table) for table in tables], 0) * whole[: len(files)]
-    by_name = {row.name: spent[i] for i, row in enumerate(tables[0])}
+    microseconds = np.median([_shares(table) for table in tables], 0) * whole[: len(files)]
+    by_name = {row.name: microseconds[i] for i, row in enumerate(tables[0])}
     times = _form_times(items, pure, by_name)
     flat = CostModel(
         items=items,
@@ -96,19 +96,19 @@ def measure_costs(
 
 def _shares(table: Sequence[NodeTime]) -> Array:
     """Return [nodes, files] share of the time of each file."""
-    spent = np.array([row.microseconds for row in table])
-    shares: Array = spent / spent.sum(0)
+    microseconds = np.array([row.microseconds for row in table])
+    shares: Array = microseconds / microseconds.sum(0)
     return shares
 
 
-def _form_times(items: Items, pure: Sequence[Config], spent: dict[str, Array]) -> Array:
+def _form_times(items: Items, pure: Sequence[Config], microseconds: dict[str, Array]) -> Array:
     """Return the time of each form in the first file that has it, minus its time in float."""
     times = np.zeros(len(items.nodes))
     for number, config in reversed(list(enumerate(pure, 1))):
         spread = items.one_hot(np.array([config]))
         there = (spread @ items.choice_nodes + items.fixed_nodes)[0] > 0
         for i in np.flatnonzero(there):
-            took = spent.get(items.nodes[i][0])
+            took = microseconds.get(items.nodes[i][0])
             if took is not None:
                 times[i] = took[number] - took[0]
     return times

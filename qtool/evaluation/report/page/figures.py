@@ -130,18 +130,18 @@ def _nodes(report: Report) -> Drawing | None:
         for i in (0, last):
             offset = -0.2 if i == 0 else 0.2
             rows = [y + offset for y in range(len(nodes))]
-            spent = [n.microseconds[i] / 1000 for n in nodes]
-            bars = axes.barh(rows, spent, height=0.38, color=SERIES[i % len(SERIES)])
+            widths = [n.microseconds[i] / 1000 for n in nodes]
+            bars = axes.barh(rows, widths, height=0.38, color=SERIES[i % len(SERIES)])
             for number, bar in enumerate(bars, 0 if i == 0 else len(nodes)):
                 bar.set_url(_link(number))
             name = report.models[i].name
-            for y, time in zip(rows, spent, strict=True):
+            for y, time in zip(rows, widths, strict=True):
                 if time > limit:  # the bar leaves the drawing
                     text = f"{escape_math(name)}: {formats.milliseconds(time)} "
                     axes.text(limit, y, text, ha="right", va="center", color=INK, fontsize=8)
-            if 0 < spent[0] <= limit:
+            if 0 < widths[0] <= limit:
                 text = f" {escape_math(name)}"
-                axes.text(spent[0], rows[0], text, va="center", color=INK, fontsize=8)
+                axes.text(widths[0], rows[0], text, va="center", color=INK, fontsize=8)
         axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
         axes.set_ylim(len(nodes) - 0.4, -0.6)
         axes.set_xlim(0, limit)

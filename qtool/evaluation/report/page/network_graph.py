@@ -138,11 +138,11 @@ def _boxes(report: Report) -> tuple[dict[str, Box], str]:
     }
     for row in rows:
         layer, time = layers.get(row.node), times.get(row.node)
-        spent = time.microseconds if time else ()
+        microseconds = time.microseconds if time else ()
         facts = [f"{row.op}, {row.form}; output: {row.output}"]
         facts += [f"{count(row.macs)} MACs"] if row.macs else []
-        if any(spent):
-            facts += [f"{spent[0]:.0f} µs in float, {spent[-1]:.0f} µs quantized"]
+        if any(microseconds):
+            facts += [f"{microseconds[0]:.0f} µs in float, {microseconds[-1]:.0f} µs quantized"]
         if layer is not None:
             share = percent(layer.only_share, 1)
             facts += [f"own SQNR {db(layer.alone_db)} dB, {share} of the output error"]
@@ -150,7 +150,7 @@ def _boxes(report: Report) -> tuple[dict[str, Box], str]:
         boxes[row.node] = Box(
             row.node,
             (KINDS[row.form],),
-            float(spent[-1] if timed and spent else 0 if timed else row.macs),
+            float(microseconds[-1] if timed and microseconds else 0 if timed else row.macs),
             layer.only_share if layer else 0.0,
             tuple(facts),
             links[row.node],
