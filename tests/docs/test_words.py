@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,12 +41,13 @@ def named(source: str) -> Iterator[str]:
 
 
 def entries(source: str) -> Iterator[str]:
-    """The descriptions of arguments and attributes in the docstrings of a module."""
+    """The descriptions of arguments, attributes and results in the docstrings of a module."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
-        inside = False
-        for line in (ast.get_docstring(node) or "").split("\n"):
+        inside, lines = False, (ast.get_docstring(node) or "").split("\n")
+        yield from (text.strip() for title, text in pairwise(lines) if title == "Returns:")
+        for line in lines:
             indent = len(line) - len(line.lstrip())
             inside = line in ("Args:", "Attributes:") if line and not indent else inside
             entry = ENTRY.fullmatch(line)
@@ -64,7 +66,7 @@ def test_names_are_nouns_or_verbs() -> None:
     assert {str(f): n for f, n in names.items() if n - allowed.get(f.name, set())} == {}
 
 
-def test_descriptions_of_arguments_begin_with_their_noun() -> None:
+def test_descriptions_of_arguments_and_results_begin_with_their_noun() -> None:
     """`axis: axis of the channels`, not `axis: of the channels`."""
     bare = {f: list(filter(PREPOSITION.match, entries(f.read_text("utf-8")))) for f in SOURCES}
     folders = {f.parent.relative_to(ROOT).as_posix() for f, texts in bare.items() if texts}
@@ -75,6 +77,14 @@ def test_descriptions_of_arguments_begin_with_their_noun() -> None:
 def test_the_checks_see_what_they_look_for() -> None:
     assert WORDS.findall("So manieth runs, beside others") == ["So manieth", "beside"]
     assert NAMES.intersection(named("def said(told): found = 1")) == {"said", "told", "found"}
-    lines = ("def f(a, b):", ' """F.', "", " Args:", "     a, b: of x.", "         c: in", ' """')
-    assert list(entries("\n".join(lines))) == ["of x."]
+    lines = [
+        " Args:",
+        "     a, b: of x.",
+        "         c: in",
+        "",
+        " Returns:",
+        "     With x.",
+        ' """',
+    ]
+    assert list(entries("\n".join(["def f(a, b):", ' """F.', "", *lines]))) == ["With x.", "of x."]
     assert not PREPOSITION.match("by default")
