@@ -3,11 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row, read_rows
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
 
@@ -99,22 +97,6 @@ def test_what_is_not_json(tmp_path: Path) -> None:
     other.touch()
     with pytest.raises(DataError, match=r"data is a folder, a file of .npy, .npz, .txt, .jsonl"):
         read_rows(other)
-
-
-@pytest.mark.parametrize(
-    ("labels", "numbers", "expected"),
-    [
-        (["b", "a", "b"], {}, [1, 0, 1]),
-        (["b", "a", "b"], {"a": 7, "b": 9}, [9, 7, 9]),
-        (["10", "2"], {}, [10, 2]),
-        ([4, 0], {"0": 1, "4": 2}, [2, 1]),
-        (["a", None], {}, None),
-    ],
-)
-def test_labels(labels: list[Any], numbers: dict[str, int], expected: Any) -> None:
-    found = class_numbers([Row(text="x", label=label) for label in labels], numbers)
-    assert (None if found is None else found.tolist()) == expected
-    assert found is None or found.dtype == np.int64
 
 
 def test_there_are_as_many_rows_as_samples(captioned: Path, sounds: Path) -> None:
