@@ -134,8 +134,8 @@ def measure_arrays(
         runtime: see `open_model`.
         reference: the first file, with outputs of earlier passes.
         first: receives the first batches.
-        store: for intermediate results, from which an interrupted run resumes if the data is the
-            same.
+        store: where intermediate results are, from which an interrupted run resumes if the data is
+            the same.
         contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
 
     Raises:
