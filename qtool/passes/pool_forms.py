@@ -4,8 +4,9 @@ Pools of every rank become `qtool::max_pool` and `qtool::average_pool`, averages
 `qtool::global_average_pool`, an adaptive pool with equal windows a plain one, a max pool whose
 indices are unused a pool without them, an average with a divisor a multiple of the mean. An
 adaptive pool whose windows depend on dynamic sizes becomes `qtool::adaptive_average_pool` or
-`qtool::adaptive_max_pool`, which computes them when it runs. The mean
-of a window that hangs over the end counts the elements inside, as with uncounted padding; with
+`qtool::adaptive_max_pool`, which computes them when it runs. An extreme along an axis whose indices
+are unused, or over all positions of a dynamic size, becomes aten::amax or aten::amin. The mean of a
+window that hangs over the end counts the elements inside, as with uncounted padding; with
 counted padding the image is padded first. (Runtimes do not agree on `ceil_mode` with counted
 padding.)
 """
@@ -147,6 +148,8 @@ def _largest_of(node: fx.Node, x: fx.Node, kernel: list[int], part: str = "") ->
 
 
 def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | None:
+    if not _is_fixed(x) and all(type(size) is int and size == 1 for size in out):
+        return insert_before(node, aten.amax.default, (x, list(range(2, G.rank(x))), True))
     if not _is_fixed(x):
         return _dynamic_windows(node, x, out, torch_ops.adaptive_max_pool)
     if (kernel := _equal_windows(x, out)) is not None:
@@ -157,6 +160,20 @@ def _adaptive_max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node | 
         return _largest_of(node, part, window, f"max{name}")
 
     return _by_axis(node, x, out, largest, "rows")
+
+
+def _extreme(extreme: Any) -> Rule:
+    """Return the rule of an extreme along one axis whose indices are unused."""
+
+    def rule(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+        values, keep = _values_only(node), bool(G.argument(node, 2, "keepdim", False))
+        if values is None or not G.rank(G.source(node)):
+            return None
+        new = insert_before(node, extreme, (node.args[0], [G.argument(node, 1, "dim")], keep))
+        G.replace(values, new)
+        return new
+
+    return rule
 
 
 def _max(node: fx.Node, x: fx.Node, out: tuple[Any, ...]) -> fx.Node:
@@ -285,5 +302,7 @@ POOL_RULES: Mapping[Any, Rule] = {
     aten.avg_pool1d.default: _pool(1, _average),
     aten.avg_pool2d.default: _pool(2, _average),
     aten.avg_pool3d.default: _pool(3, _average),
+    aten.max.dim: _extreme(aten.amax.default),
+    aten.min.dim: _extreme(aten.amin.default),
     aten.mean.dim: _mean,
 }

@@ -42,6 +42,7 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
     "unequal": lambda m, _, d: m.head(F.adaptive_avg_pool2d(d, (3, 5))),
     "rows": lambda m, _, d: m.head(F.adaptive_avg_pool2d(d, (1, None))),
     "max": lambda m, _, d: m.head(F.adaptive_max_pool2d(d, (2, 3))),
+    "largest": lambda m, _, d: m.head(d * F.adaptive_max_pool2d(d, 1)),
     "fpn": lambda m, h, d: m.head(F.interpolate(d, size=h.shape[2:]) + h),
     "unet": lambda m, h, d: m.head(F.interpolate(d, size=h.shape[2:], mode="bilinear") + h),
     "pad": lambda m, _, d: m.head(F.pad(d, (0, -d.shape[3] % 4, 0, -d.shape[2] % 4))),

@@ -73,9 +73,10 @@ ARITHMETIC: Mapping[str, Case] = {
         {"minimum.default": NONE},
         other=conv(),
     ),
-    "max_dim": image(
-        lambda m, x: x.max(1, keepdim=True)[0] * x, "ReduceMax QLinearMul", {"max.dim": NONE}
-    ),
+    "max_dim": image(lambda m, x: x.max(1, keepdim=True)[0] * x, "ReduceMax QLinearMul"),
+    "min_dim": image(lambda m, x: x.min(3, keepdim=True).values + x, "ReduceMin QLinearAdd"),
+    "amax": image(lambda m, x: x.amax((2, 3), keepdim=True), "ReduceMax"),
+    "amin": image(lambda m, x: x.amin(2).unsqueeze(2), "ReduceMin"),
     "clamp": image(lambda m, x: x.clamp(-0.5, 0.5), "Clip", {"clip": CLAMP}),
     "clamp_from_zero": image(lambda m, x: x.clamp(min=0)),
     "mean_over_channels": image(

@@ -7,7 +7,7 @@ An input besides the first is an array if it is known without data, with symbols
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, Protocol
 
@@ -80,6 +80,25 @@ def unsqueeze(call: Call, x: Any, axes: Array | None = None) -> Any:
     for axis in sorted(a % (x.ndim + len(where)) for a in where):
         x = np.expand_dims(x, axis) if isinstance(x, np.ndarray) else x.unsqueeze(axis)
     return x
+
+
+def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
+    """Return a reduction over axes.
+
+    Args:
+        function: torch's reduction.
+        noop: the reduction of a single element is the element.
+    """
+
+    def apply(call: Call, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
+        where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
+        if not where and call.get("noop_with_empty_axes", 0):
+            if not noop:
+                raise call.unsupported("no axes")
+            return x
+        return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
+
+    return apply
 
 
 def _slices(call: Call, rank: int, rest: tuple[Any, ...]) -> tuple[slice, ...]:

@@ -112,6 +112,7 @@ def _padded_codes(node: fx.Node, codes: fx.Node, zero: int) -> tuple[Any, tuple[
 _recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=mac_counts.recurrent)
 _flat = partial(Op, flat=True)
 _pool = partial(Op, spatial=True, homogeneous=True)
+_extreme = partial(Op, role=Role.PASS)  # a scale is positive: codes are in the order of values
 
 ROWS = (
     # layers: convolutions, linear layers, and the forms of linear layers with integer weights
@@ -217,6 +218,9 @@ ROWS = (
     _pool(key="global_average_pool", targets=(torch_ops.global_average_pool,)),
     _pool(key="average_pool", targets=(torch_ops.average_pool,)),
     _pool(key="max_pool", targets=(torch_ops.max_pool,), role=Role.PASS),
+    # extremes along axes
+    _extreme(key="reduce_max", targets=(aten.amax.default,)),
+    _extreme(key="reduce_min", targets=(aten.amin.default,)),
     # data movement, and resizes, most of which compute
     Op(key="concat", targets=(aten.cat.default,), role=Role.JOIN),
     Op(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.onnx.moves import axes_of
 from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
 from qtool.core.windows import last_pad, same_padding, spans
 from qtool.frontends.onnx.node_calls import Array, NodeCall
@@ -221,25 +220,6 @@ def group_norm(call: NodeCall, x: torch.Tensor, weight: Any, bias: Any) -> torch
         shifts: torch.Tensor = (x - x) + bias.reshape(-1, *[1] * (x.dim() - 2))
         return shifts  # each value is its own mean, which torch refuses
     return F.group_norm(x, groups, weight, bias, epsilon)
-
-
-def reduction(function: Callable[..., torch.Tensor], noop: bool = True) -> Callable[..., Any]:
-    """Return a reduction over axes.
-
-    Args:
-        function: torch's reduction.
-        noop: the reduction of a single element is the element.
-    """
-
-    def apply(call: NodeCall, x: torch.Tensor, axes: Array | None = None) -> torch.Tensor:
-        where, keep = axes_of(call, axes), bool(call.get("keepdims", 1))
-        if not where and call.get("noop_with_empty_axes", 0):
-            if not noop:
-                raise call.unsupported("no axes")
-            return x
-        return function(x, dim=tuple(where or range(x.dim())), keepdim=keep)
-
-    return apply
 
 
 def cumulative_sum(call: NodeCall, x: torch.Tensor, axis: Array) -> torch.Tensor:

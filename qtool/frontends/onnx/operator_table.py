@@ -81,7 +81,7 @@ def _activation(function: Callable[..., Any], **attributes: float) -> OperatorRu
 
 def _reduce(function: Callable[..., Any], noop: bool = True) -> OperatorRule:
     names = "axes keepdims noop_with_empty_axes"
-    return _rule(layers.reduction(function, noop), names, 2, static_inputs=(1,))
+    return _rule(moves.reduction(function, noop), names, 2, static_inputs=(1,))
 
 
 def _global(name: str) -> OperatorRule:

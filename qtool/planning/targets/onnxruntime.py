@@ -86,6 +86,7 @@ ONNXRUNTIME = Target(
         "max_pool": KernelRule(rules.float32),
         "pad": KernelRule(rules.zero_fill),
         "rescale": KernelRule(rules.float32),
+        **dict.fromkeys(rules.EXTREMES, KernelRule(rules.float32)),
         "pass": KernelRule(rules.float32_data),
     },
     no_kernel={

@@ -12,6 +12,8 @@ from qtool.core.ops import row_of
 aten = torch.ops.aten
 PRODUCTS = ("attention", "einsum", "matmul")
 """Products of two activations."""
+EXTREMES = ("reduce_max", "reduce_min")
+"""Extremes along axes, which are codes of their input."""
 TOO_SMALL = "its table is too small to gain from codes"
 MIN_TABLE_SIZE = 1 << 16
 """Elements; a smaller embedding (256 KiB in float) is not worth four more operators."""

@@ -113,6 +113,7 @@ _KERNELS = {
     "average_pool": KernelRule(_average_pool, opportunistic=True, schemes=_TYPES),
     "max_pool": KernelRule(_max_pool),
     "pad": KernelRule(rules.zero_fill),
+    **dict.fromkeys(rules.EXTREMES, KernelRule(rules.float32)),
     "pass": KernelRule(rules.float32_data),
 }
 

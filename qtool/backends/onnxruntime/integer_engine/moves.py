@@ -87,6 +87,8 @@ MOVES: Mapping[str, Callable[..., Tensor]] = {
     "Flatten": moves.flatten,
     "Gather": moves.gather,
     "Identity": moves.identity,
+    "ReduceMax": moves.reduction(torch.amax),
+    "ReduceMin": moves.reduction(torch.amin),
     "Reshape": moves.reshape,
     "Resize": _resize,
     "Slice": moves.slice_elements,

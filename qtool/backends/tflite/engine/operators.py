@@ -242,6 +242,17 @@ def _extreme(choose: Callable[..., torch.Tensor]) -> Bind:
     return bind
 
 
+def _extreme_along(choose: Callable[..., torch.Tensor]) -> Bind:
+    """Bind REDUCE_MAX or REDUCE_MIN, whose result is codes of the input."""
+
+    def bind(call: Call) -> Kernel:
+        _require_same(call, call.params())
+        axes, keep = call.numbers(1), bool(call.option("keep_dims", False))
+        return lambda codes: choose(codes, axes, keep)
+
+    return bind
+
+
 def _require_same(call: Call, params: QuantParams) -> None:
     out = call.out
     same = params.scale.equal(out.scale) and params.zero_point.equal(out.zero_point)
@@ -279,6 +290,8 @@ OPERATORS: Mapping[str, Bind] = {
     "MUL": _binary("mul"),
     "PRELU": _prelu,
     "QUANTIZE": _unary("requantize"),
+    "REDUCE_MAX": _extreme_along(torch.amax),
+    "REDUCE_MIN": _extreme_along(torch.amin),
     "SOFTMAX": _softmax,
     "SUB": _binary("sub"),
     "TANH": _unary("tanh"),

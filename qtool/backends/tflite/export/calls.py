@@ -43,7 +43,7 @@ INTEGER: Mapping[str, Write] = {
 """Operator key -> writer of its kernel on codes."""
 
 
-_INT8_MOVES = frozenset({aten.pixel_shuffle.default})
+_INT8_MOVES = frozenset({aten.pixel_shuffle.default, aten.amax.default, aten.amin.default})
 """Operators that move codes of 8 bits; of 16 bits in float, which holds them."""
 
 

@@ -86,24 +86,9 @@ def _log_softmax(writer: Writer, node: fx.Node) -> Value:
 def _reduce(kind: str) -> Write:
     def write(writer: Writer, node: fx.Node) -> Value:
         x = writer.in_graph_order(node.args[0])
-        return _reduced(writer, node, kind, x, 1)
+        return moves.reduced(writer, node, kind, x, 1)
 
     return write
-
-
-def _reduced(writer: Writer, node: fx.Node, kind: str, x: Value, at: int) -> Value:
-    """Write a reduction; the arguments of the call have its axes at `at`, then `keepdim`."""
-    axes, keep = G.argument(node, at, "dim"), bool(G.argument(node, at + 1, "keepdim", False))
-    axes = range(len(x.sizes)) if axes in (None, [], ()) else axes
-    gone = {a % len(x.sizes) for a in ([axes] if isinstance(axes, int) else axes)}
-    if keep:
-        order = x.order
-    else:
-        rest = [i for i in x.order if i not in gone]
-        order = tuple(sorted(rest).index(i) for i in rest)
-    result = writer.tensor_like(name(node), node, order)
-    places = writer.integers(sorted(x.axis(a) for a in gone))
-    return writer.emit(kind, [x, places], result, keep_dims=keep)
 
 
 def _vector_norm(writer: Writer, node: fx.Node) -> Value:
@@ -112,7 +97,7 @@ def _vector_norm(writer: Writer, node: fx.Node) -> Value:
         raise ExportError(f"{name(node)}: norms but the Euclidean one cannot be written to TFLite")
     x = writer.in_graph_order(node.args[0])
     squares = writer.emit("MUL", [x, x], writer.tensor_like(f"{name(node)}.squares", x))
-    total = _reduced(writer, node, "SUM", squares, 2)
+    total = moves.reduced(writer, node, "SUM", squares, 2)
     return writer.emit("SQRT", [total], writer.tensor_like(f"{name(node)}.root", total))
 
 
@@ -265,8 +250,6 @@ FLOAT: Mapping[Any, Write] = {
     aten.mean.dim: _reduce("MEAN"),
     aten.sum.dim_IntList: _reduce("SUM"),
     aten.linalg_vector_norm.default: _vector_norm,
-    aten.amax.default: _reduce("REDUCE_MAX"),
-    aten.amin.default: _reduce("REDUCE_MIN"),
     aten.argmax.default: float_lookups.arg_max("ARG_MAX"),
     aten.argmin.default: float_lookups.arg_max("ARG_MIN"),
     aten.layer_norm.default: float_norms.layer_norm,

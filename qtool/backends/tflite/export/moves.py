@@ -26,6 +26,7 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
+from qtool.core.types import QuantParams
 
 aten = torch.ops.aten
 
@@ -291,11 +292,36 @@ def concat(writer: Writer, node: fx.Node, parts: Sequence[Value], axis: int) -> 
     return writer.emit("CONCATENATION", laid_out, result, version, axis=result.axis(axis))
 
 
+def reduced(
+    writer: Writer, node: fx.Node, kind: str, x: Value, at: int, params: QuantParams | None = None
+) -> Value:
+    """Write a reduction; the arguments of the call have its axes at `at`, then `keepdim`."""
+    axes, keep = G.argument(node, at, "dim"), bool(G.argument(node, at + 1, "keepdim", False))
+    axes = range(len(x.sizes)) if axes in (None, [], ()) else axes
+    gone = {a % len(x.sizes) for a in ([axes] if isinstance(axes, int) else axes)}
+    if keep:
+        order = x.order
+    else:
+        rest = [i for i in x.order if i not in gone]
+        order = tuple(sorted(rest).index(i) for i in rest)
+    result = writer.tensor_like(name(node), node, order, params)
+    places = writer.integers(sorted(x.axis(a) for a in gone))
+    return writer.emit(kind, [x, places], result, 1 if params is None else 2, keep_dims=keep)
+
+
 def _same(writer: Writer, node: fx.Node, x: Value) -> Value:
     return x
 
 
 Move = Callable[[Writer, fx.Node, Value], Value]
+
+
+def _extreme(kind: str) -> Move:
+    def write(writer: Writer, node: fx.Node, x: Value) -> Value:
+        return reduced(writer, node, kind, writer.in_order(x, x.order), 1, x.params)
+
+    return write
+
 
 MOVES: Mapping[Any, Move] = {
     **dict.fromkeys(
@@ -325,6 +351,8 @@ MOVES: Mapping[Any, Move] = {
     aten.pixel_shuffle.default: pixel_shuffle,
     aten.constant_pad_nd.default: pad,
     torch_ops.pad_codes: pad,
+    aten.amax.default: _extreme("REDUCE_MAX"),
+    aten.amin.default: _extreme("REDUCE_MIN"),
     torch_ops.idle: _same,
     aten.clone.default: _same,
     aten.contiguous.default: _same,

@@ -123,3 +123,32 @@ def test_float_sums_beyond_the_range_are_those_of_the_runtime(tmp_path: Path) ->
         (expected,) = file.codes(batch, default=default)
         (actual,) = file.engine_codes(program, batch)
         assert np.array_equal(expected, actual, equal_nan=True)
+
+
+EXTREMES = {  # sizes, axes, dimensions are kept, zero point
+    "channels": ((2, 5, 7, 3), (3,), True, -128),
+    "positions": ((1, 4, 5, 6), (1, 2), False, 17),
+    "time": ((3, 9, 8), (-2,), False, 127),
+    "all": ((4, 6), (0, 1), False, 0),
+}
+
+
+@needs_litert
+@pytest.mark.parametrize("kind", ["REDUCE_MAX", "REDUCE_MIN"])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_along_axes_are_codes_of_the_input(name: str, kind: str, tmp_path: Path) -> None:
+    sizes, axes, kept, zero = EXTREMES[name]
+    gone = {a % len(sizes) for a in axes}
+    result = tuple(1 if i in gone else n for i, n in enumerate(sizes) if kept or i not in gone)
+    tensors = (
+        codes("x", sizes, 0.03, zero),
+        numbers("axes", *axes),
+        codes("y", result, 0.03, zero),
+    )
+    operator = Operator(kind, (0, 1), (2,), {"keep_dims": kept}, 2)
+    save(
+        Model(tensors, (operator,), (0,), (2,), input_names=("x",), output_names=("y",)),
+        tmp_path / "m.tflite",
+    )
+    drawn = GENERATOR.integers(-128, 128, sizes).astype(np.int8)
+    assert compare_litert_codes(TfliteFile(tmp_path / "m.tflite"), [[drawn]]).exact
