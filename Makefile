@@ -59,7 +59,7 @@ test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
-matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: families of decoders, tutorials, random networks, defects of libraries
+matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: families of decoders, tutorials, random networks, defects of libraries, an operator in C++
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "matrix or not matrix" tests/matrix
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix --ignore tests/matrix
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,6 +33,8 @@ PEAK_LEARNING_RATE = 0.1
 
 def load_images() -> tuple[np.ndarray, np.ndarray]:
     """All 1,797 digits in the network's input form, [N, 1, 16, 16] in 0..1, and their labels."""
+    from sklearn.datasets import load_digits  # what only training needs
+
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)  # 8 x 8 pixels, 0..16
     images = images.repeat(2, axis=1).repeat(2, axis=2)  # each pixel becomes 2 x 2

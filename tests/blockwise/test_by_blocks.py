@@ -343,7 +343,9 @@ def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path:
     assert found.sqnr["output"] > 30
 
 
-@pytest.mark.parametrize("where", ["weights", "record", "joined"])
+@pytest.mark.parametrize(
+    "where", ["weights", pytest.param("record", marks=pytest.mark.matrix), "joined"]
+)
 def test_it_goes_on_to_the_same_bytes(
     folder: Path,
     whole: tuple[Any, Path],

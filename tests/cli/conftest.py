@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,20 @@ def workplace(folder: Path, patch: pytest.MonkeyPatch) -> Cli:
         (folder / name).symlink_to(ROOT / name)
     patch.chdir(folder)
     return Cli(folder)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick() -> Iterator[None]:
+    """Speeds are compared for a moment where a test does not say how long."""
+    context = click.Context(main)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in commands():
+            command = main.get_command(context, name)
+            assert command is not None
+            for option in command.params:
+                if "--seconds" in option.opts:
+                    patch.setattr(option, "default", 0.05)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from qtool.cli.documents import DOCUMENTS, Envelope, Error
 
 import qtool
 from qtool.core.json_schema import json_schema
-from qtool.frontends.huggingface.causal_decoder import DYNAMIC
+from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.cli.conftest import DIGITS, Cli
 from tests.cli.float_onnx import write_float_onnx
 
@@ -49,7 +49,7 @@ CALLS = {
     "generate": ("generate", "decoder.onnx", "a text", "--tokenizer", DECODER, "--tokens", "2"),
     "tune": (
         *("tune", *DIGITS, *DATA, "--eval-data", *EVAL[1:], "-o", "a.onnx"),
-        *("--evaluations", "1", "--accuracy", "fast"),
+        *("--evaluations", "1", "--accuracy", "fast", "--choices", "static,float"),
     ),
     "explain": ("explain", "digits.int8.onnx", *FLOAT, *EVAL),
     "inspect": ("inspect", "digits.int8.onnx"),
@@ -61,9 +61,10 @@ CALLS = {
 
 
 def write_decoder(path: Path) -> None:
-    """Write the float file of the example's language model."""
-    pytest.importorskip("transformers")
-    model: Any = qtool.load_model(DECODER, task="text-generation-with-past")
+    """Write the float file of a layer of the example's language model."""
+    library = pytest.importorskip("transformers")
+    config = library.AutoConfig.from_pretrained(DECODER, num_hidden_layers=1)
+    model = DecoderWithCache(library.AutoModelForCausalLM.from_config(config)).eval()
     ids = torch.arange(3, 14)[None]
     batch = model.with_cached_prefix(ids, torch.ones_like(ids), 4)
     qtool.capture_model(model, batch, DYNAMIC).export_float(path)

@@ -35,14 +35,14 @@ ROTATED: dict[str, dict[str, Any]] = {
     "Qwen3": {},
     "Gemma": {},  # a scaled embedding, gains from 0
 }
-QUICK = ("Llama", "Gemma")
-"""Families that `make test` runs; `make matrix` runs the others."""
+QUICK = ("Gemma",)
+"""The family that `make test` runs; `make matrix` runs the others."""
 
 
 def model_of(family: str, **more: Any) -> Any:
     """A decoder of random weights and gains."""
     torch.manual_seed(0)
-    config = getattr(library, f"{family}Config")(**SIZES, **more)
+    config = getattr(library, f"{family}Config")(**{**SIZES, **more})
     model = getattr(library, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -151,7 +151,7 @@ SKIPPED = {
 
 @pytest.mark.parametrize(("family", "more", "why"), SKIPPED.values(), ids=SKIPPED.keys())
 def test_skipped(family: str, more: dict[str, Any], why: str) -> None:
-    graph, batches = captured(model_of(family, **more))
+    graph, batches = captured(model_of(family, num_hidden_layers=1, **more))
     model = qtool.quantize(graph, batches, mode="weight-only-int4", recover=[ROTATION.name])
     assert not model.changes
     (note,) = (n for n in model.notes if n.startswith(ROTATION.name))
