@@ -26,7 +26,7 @@ from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
-from qtool.core.types import QuantParams
+from qtool.core.quant_params import QuantParams
 
 aten = torch.ops.aten
 
