@@ -100,7 +100,7 @@ def test_the_interface_is_what_was_asked_for(
     with torch.no_grad():
         expected = model(x).numpy()
     params = file.outputs[0].params
-    real = result if params is None else params.dequantize(torch.from_numpy(result)).numpy()
+    real = result if params is None else params.dequantize(result)
     assert np.abs(real - expected).max() < 0.1 * np.abs(expected).max()
 
 
@@ -455,5 +455,5 @@ def test_the_integer_program_of_an_exported_file_gives_its_codes(name: str, tmp_
     )
     (port,) = file.outputs
     assert port.params is not None
-    apart = np.abs(port.params.quantize(real).numpy().astype(int) - expected[0])
+    apart = np.abs(port.params.quantize(real.numpy()).astype(int) - expected[0])
     assert apart.max() <= (0 if name == "depthwise" else 1)
