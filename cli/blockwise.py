@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, source_options, sources
+from qtool.cli import options, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.convert import exit_if_missed, show_file
 
 
 def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
@@ -25,65 +24,6 @@ def _weight_files(ctx: click.Context, param: click.Parameter, value: Path) -> Pa
         ctx,
         param,
     )
-
-
-@dataclass(frozen=True)
-class Data:
-    """The data of a command.
-
-    Attributes:
-        source: value of --data.
-        batch_size: value of --batch-size.
-        dynamic: values of --dynamic.
-    """
-
-    source: str
-    batch_size: int
-    dynamic: tuple[str, ...]
-
-
-def convert_by_blocks(
-    folder: Path,
-    data: Data,
-    path: Path,
-    how: Mapping[str, Any],
-    block: int,
-    min_sqnr: float | None,
-    as_json: bool,
-) -> None:
-    """Convert a model block by block, and print the result.
-
-    Args:
-        how: target, observer, recipe, mode, accuracy and recover, as of the options.
-        block: bytes of float32 weights.
-        min_sqnr: least SQNR of an output in dB; None for no goal.
-
-    Raises:
-        SystemExit: with 1, the goal is missed.
-    """
-    import qtool
-    from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT
-
-    model = sources.load_model_without_weights(folder)
-    batches = sources.load_data(data.source, data.batch_size)
-    chosen = {
-        **how,
-        "target": how["target"] or DEFAULT,
-        "observer": how["observer"] or DEFAULT_OBSERVER,
-        "recover": options.names(how["recover"]),
-        "dynamic": sources.dynamic_of(data.dynamic, batches),
-    }
-    result = qtool.quantize_by_blocks(
-        folder, sources.share_of(batches), path, model=model, block=block, **chosen
-    )
-    sources.write_companions(str(folder), model, path)
-    output.show(result, as_json)
-    median = result.estimate.median_db
-    worst = float("inf") if median is None else median
-    if min_sqnr is not None and worst < min_sqnr:
-        output.warn(f"SQNR is {worst:.1f} dB, below --min-sqnr {min_sqnr:g}; the file was written")
-        raise SystemExit(1)
 
 
 @click.command("blockwise", cls=Command)
@@ -116,11 +56,17 @@ def command(
     data: str,
     output_: Path,
     batch_size: int,
+    observer: str | None,
+    target: str | None,
+    recipe: Path | None,
+    mode: str | None,
+    accuracy: str | None,
+    recover: str | None,
     dynamic: tuple[str, ...],
     block: int,
     min_sqnr: float | None,
     as_json: bool,
-    **how: Any,
+    **_: Any,
 ) -> None:
     """Quantize the model in FOLDER block by block, as `qtool quantize` does for a large one.
 
@@ -133,5 +79,34 @@ def command(
       qtool blockwise llama-8b/ --data texts.txt --mode weight-only-int4 \\
           --accuracy balanced -o llama-8b.int4.onnx
     """
-    inputs = Data(data, batch_size, dynamic)
-    convert_by_blocks(folder, inputs, output_, how, block << 20, min_sqnr, as_json)
+    from qtool.api.quantize_to_file import (
+        FileTarget,
+        PartInputs,
+        QuantizeOptions,
+        quantize_parts,
+    )
+    from qtool.api.quantized_file import FileOptions
+    from qtool.api.stored_model import StoredModel
+    from qtool.blockwise.memory_plan import LIMIT, self_test_memory
+    from qtool.frontends.captured_model import DEFAULT_OBSERVER
+    from qtool.planning.targets import DEFAULT
+
+    place = FileTarget.check(output_, folder, FileOptions(timing=0, min_sqnr=min_sqnr), data)
+    chosen = QuantizeOptions(
+        target or DEFAULT,
+        observer or DEFAULT_OBSERVER,
+        recipe,
+        mode,
+        accuracy,
+        options.names(recover),
+        sources.parse_dynamic(dynamic),
+    )
+    sizes = block << 20, self_test_memory(output_, LIMIT)
+    stored = StoredModel(folder, sources.empty_model(folder), *sizes)
+
+    def inputs_of(module: Any) -> PartInputs:
+        return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
+
+    for file in quantize_parts({"": stored}, inputs_of, chosen, place):
+        show_file(file, as_json, str(folder))
+        exit_if_missed(file)

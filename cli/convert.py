@@ -108,7 +108,7 @@ def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
     sources.report_kept(file.kept, source)
     if as_json:
         result = file.verification
-        notes = (*file.model.notes, *result.notes)
+        notes = (*file.notes, *result.notes)
         output.show_json(ModelFile.of(file), replace(result, notes=notes))
     else:
         output.show_summary(file.summary(), file.details())

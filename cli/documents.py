@@ -12,7 +12,7 @@ from pathlib import Path
 from qtool.api.quantized_file import QuantizedFile
 from qtool.backends.onnxruntime.emulation import CpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
-from qtool.blockwise.quantize import BlockResult
+from qtool.blockwise.checkpoint import BlockRecord
 from qtool.evaluation.evaluate import Evaluation
 from qtool.evaluation.file_contents import CalibrationContents
 from qtool.evaluation.generation import Generation
@@ -100,7 +100,9 @@ class ModelFile:
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
         metrics: results of `quantize` with --labels or --eval-data, float model first.
-        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
+        float_size_bytes: size of the float model's file; of a torch model, of its ONNX file, and
+            in a block-wise conversion of its float32 weights.
+        blocks: records of a block-wise conversion, in order.
     """
 
     file: Path
@@ -112,21 +114,23 @@ class ModelFile:
     min_sqnr_met: bool
     metrics: tuple[Metric, ...] = ()
     float_size_bytes: int = 0
+    blocks: tuple[BlockRecord, ...] = ()
 
     @classmethod
     def of(cls, file: QuantizedFile) -> ModelFile:
         """Return the document of a file that was written."""
-        plan, missed = file.model.plan, file.missed
+        missed = file.missed
         return cls(
             file.path,
             file.size_bytes,
-            plan.target,
-            plan.recipe.mode,
+            file.target,
+            file.mode,
             file.speed,
             min_coverage_met=not missed["min_coverage"],
             min_sqnr_met=not missed["min_sqnr"],
             metrics=() if file.accuracy is None else file.accuracy.metrics,
             float_size_bytes=file.float_size_bytes,
+            blocks=file.blocks,
         )
 
 
@@ -153,11 +157,11 @@ class Installed:
 
 
 DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
-    "quantize": ((ModelFile, Verification), (BlockResult,)),
+    "quantize": ((ModelFile, Verification),),
     "calibrate": ((CalibrationFile,),),
     "merge": ((CalibrationFile,),),
     "convert": ((ModelFile, Verification),),
-    "blockwise": ((BlockResult,),),
+    "blockwise": ((ModelFile, Verification),),
     "verify": ((FileCheck,), (CpuComparison,)),
     "evaluate": ((Evaluation,),),
     "report": ((Report,),),

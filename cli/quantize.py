@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from qtool.cli import options, output, source_options, sources
-from qtool.cli.blockwise import Data, convert_by_blocks
 from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.number_types import Bytes
@@ -100,6 +99,7 @@ def command(
         quantize_parts,
     )
     from qtool.api.quantized_file import FileOptions
+    from qtool.api.stored_model import StoredModel, refuse_blocks
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, check_format
 
@@ -107,35 +107,6 @@ def command(
     with _usage_errors():
         place = FileTarget.check(output_, model, written, weights, data)
     check_format(target or DEFAULT, place.format)
-    limit = _memory_of_all_ranks(memory)
-    if (needed := _memory_beyond(Path(model), limit, output_)) is not None:
-        from qtool.blockwise.memory_plan import block_size
-        from qtool.planning.recipe import Recipe
-
-        refused = {
-            f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
-            "--shape": shape is not None,
-            "--weights": weights is not None,
-            "--fix": bool(source_options.context_value("fix")),
-            "--labels": labels is not None,
-            "--eval-data": eval_data is not None,
-            "a folder as --output": place.layout is not None,
-            f"--format {place.format}": place.format != "qdq",
-            "--interface": interface is not None,
-            "--min-coverage": min_coverage is not None,
-        }
-        _refuse_whole_model(model, needed, refused)
-        how = {"observer": observer, "target": target, "recipe": recipe}
-        how |= {"mode": mode, "accuracy": accuracy, "recover": recover}
-        chosen = Recipe.of(recipe, mode, accuracy, options.names(recover))
-        block = block_size(output_, memory and limit, chosen)
-        inputs = Data(data, batch_size, dynamic)
-        convert_by_blocks(Path(model), inputs, output_, how, block, min_sqnr, as_json)
-        return
-    loaded = sources.load_model(model, weights, with_parts=True)
-    with _usage_errors():
-        parts = parts_of(loaded, place, source_options.context_value("task"))
-        writer = place.writer(parts)
     chosen = QuantizeOptions(
         target or DEFAULT,
         observer or DEFAULT_OBSERVER,
@@ -145,8 +116,32 @@ def command(
         options.names(recover),
         sources.parse_dynamic(dynamic),
     )
+    limit = _memory_of_all_ranks(memory)
+    needed = _memory_beyond(Path(model), limit, output_)
+    loaded: Any
+    if needed is None:
+        loaded = sources.load_model(model, weights, with_parts=True)
+    else:
+        refused = {
+            **place.refused_by_blocks,
+            f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
+            "--shape": shape is not None,
+            "--weights": weights is not None,
+            "--fix": bool(source_options.context_value("fix")),
+            "--labels": labels is not None,
+            "--eval-data": eval_data is not None,
+        }
+        with _usage_errors():
+            refuse_blocks(model, needed, refused)
+        empty = sources.empty_model(Path(model))
+        loaded = StoredModel.of(Path(model), empty, output_, memory and limit, chosen.as_recipe())
+    with _usage_errors():
+        parts = parts_of(loaded, place, source_options.context_value("task"))
+        writer = place.writer(parts)
 
     def inputs_of(module: Any) -> PartInputs:
+        if isinstance(module, StoredModel):
+            return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
         own = labels if eval_data is None else None
         inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
         evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
@@ -167,26 +162,6 @@ def _usage_errors() -> Iterator[None]:
         yield
     except OptionError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _refuse_whole_model(model: str, needed: int, options: Mapping[str, bool]) -> None:
-    """Refuse what a conversion block by block cannot do, before work begins.
-
-    Args:
-        model: value of MODEL.
-        needed: memory in bytes of a conversion of the whole model.
-        options: name -> whether it is in use, of those that need the whole model.
-
-    Raises:
-        click.UsageError: one is.
-    """
-    if option := next((name for name, used in options.items() if used), None):
-        size = formats.size(needed + needed // 50)  # printed with three digits
-        raise click.UsageError(
-            f"{model} takes about {size} to convert as a whole and is converted block by block, "
-            f"where {option} is not possible; leave it out, or convert it with "
-            f"--memory {size.replace(' ', '')}"
-        )
 
 
 def _memory_of_all_ranks(memory: int | None) -> int:
@@ -212,18 +187,15 @@ def _memory_beyond(model: Path, limit: int, output_: Path) -> int | None:
         limit: memory to use.
         output_: value of --output.
     """
-    from qtool.blockwise.checkpoint import stored_identity
-    from qtool.blockwise.memory_plan import whole_memory
+    from qtool.blockwise.memory_plan import memory_beyond, whole_memory
     from qtool.core.memory import available_memory
 
-    needed = whole_memory(model)
-    begun = needed and stored_identity(output_) is not None
-    if begun or needed > limit:
+    if (beyond := memory_beyond(model, output_, limit)) is not None:
         output.warn(
-            f"converted block by block: as a whole {model} takes about {formats.size(needed)}"
+            f"converted block by block: as a whole {model} takes about {formats.size(beyond)}"
         )
-        return needed
-    free = available_memory()
+        return beyond
+    needed, free = whole_memory(model), available_memory()
     if free is not None and needed > free:
         size = formats.size(free).replace(" ", "")
         output.warn(

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile, write_file
     from qtool.api.quantized_model import QuantizedModel
     from qtool.api.reports import compare, report
+    from qtool.api.stored_model import quantize_by_blocks
     from qtool.api.tuned_model import TunedModel
     from qtool.api.tuning import explain, tune
     from qtool.backends.onnxruntime.emulation import CpuComparison, CpuResult, emulators
-    from qtool.blockwise.quantize import BlockResult, quantize_by_blocks
     from qtool.calibration.calibration import Calibration
     from qtool.core.errors import (
         CalibrationError,
@@ -81,9 +81,9 @@ _HOMES = {
     "api.quantized_file": "EvaluationData FileOptions QuantizedFile write_file",
     "api.quantized_model": "QuantizedModel",
     "api.reports": "compare report",
+    "api.stored_model": "quantize_by_blocks",
     "api.tuned_model": "TunedModel",
     "api.tuning": "explain tune",
-    "blockwise.quantize": "BlockResult quantize_by_blocks",
     "calibration.calibration": "Calibration",
     "core.errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "
     "KernelError OptionError PassError PlanError QtoolError RanksError "
@@ -114,7 +114,6 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 __all__ = [
     "Bench",
-    "BlockResult",
     "Calibration",
     "CalibrationContents",
     "CalibrationError",

@@ -84,7 +84,8 @@ def compare(name: str, mode: str, accuracy: str, block: int) -> None:
         middle = time.process_time()
         blocks = qtool.quantize_by_blocks(folder, seen, other, task=TASK, block=block, **how)
         seconds = middle - start, time.process_time() - middle
-        estimates = memory.fidelity.holdout[0].sqnr_db, blocks.sqnr["logits"]
+        results = memory.fidelity, blocks.verification.fidelity
+        estimates = [each.estimate.pooled_db for each in results]
         truths = [sqnr(model, file, new) for file in (one, other)]
         cells = [
             f"{estimate:.2f} | {truth:.2f} | {spent:.0f} s"

@@ -56,7 +56,7 @@ def main() -> None:
         block=chosen.block,
         dynamic=DYNAMIC,
     )
-    spent, stated = time.process_time() - start, result.sqnr["logits"]
+    spent, stated = time.process_time() - start, result.verification.fidelity.estimate.pooled_db
     truth = sqnr(load_model(chosen.folder, task=TASK), out, new)
     print(f"{chosen.mode}: {spent:.0f} core s, stated {stated:.2f} dB, on new texts {truth:.2f} dB")
 

@@ -127,10 +127,9 @@ class FolderWriter:
 
     def add(self, file: QuantizedFile) -> QuantizedFile:
         """Write the other files after an ONNX file, and return it with `QuantizedFile.kept`."""
-        plan, name = file.model.plan, file.path.relative_to(self.folder).as_posix()
-        mode = plan.recipe.mode
+        name, mode = file.path.relative_to(self.folder).as_posix(), file.mode
         self.files[name] = file.summary()
-        self.records[name] = {"mode": mode, "target": plan.target}
+        self.records[name] = {"mode": mode, "target": file.target}
         kept = write_companions(self.model, self.source, file.path, self.layout, self.folder, mode)
         write_record(self.folder, self.records)
         consumers = usable_consumers(self.layout, self.model)

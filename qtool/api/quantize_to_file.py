@@ -16,6 +16,8 @@ from qtool.api.quantized_file import (
     stage,
     write_file,
 )
+from qtool.api.stored_model import StoredModel, quantize_by_blocks, refuse_blocks
+from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
@@ -24,7 +26,9 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
+from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
+from qtool.planning.recipe import Recipe
 from qtool.planning.targets import DEFAULT, check_format
 
 
@@ -40,13 +44,17 @@ class QuantizeOptions:
     recover: tuple[str, ...] | None = None
     dynamic: DynamicSizes | None = None
 
+    def as_recipe(self) -> Recipe:
+        """Return the recipe with the mode, the accuracy and the steps."""
+        return Recipe.of(self.recipe, self.mode, self.accuracy, self.recover)
+
 
 @dataclass(frozen=True)
 class PartInputs:
     """A module that becomes a file, and its data.
 
     Attributes:
-        model: the module, or what `capture_model` made of it.
+        model: the module, what `capture_model` made of it, or a `StoredModel`.
         batches: calibration data; None: inputs are distilled, as for `qtool.quantize`.
         evaluation: data to measure its file on; None skips that.
     """
@@ -108,6 +116,15 @@ class FileTarget:
         """Name of the format of the files."""
         return file_format(self.path, self.options.format)
 
+    @property
+    def refused_by_blocks(self) -> dict[str, bool]:
+        """Argument -> whether it is in use, of those that a block-wise conversion does not have."""
+        return {
+            "a folder as --output": self.layout is not None,
+            argument("--format", self.format): self.format != "qdq",
+            argument("--interface"): self.options.interface is not None,
+        }
+
 
 @accepts_paths("path")
 def quantize_to_file(
@@ -120,10 +137,9 @@ def quantize_to_file(
     weights: str | Path | None = None,
     task: str | None = None,
     evaluation: EvaluationData | None = None,
+    memory: int | None = None,
 ) -> tuple[QuantizedFile, ...]:
     """Do what `qtool quantize` does: quantize a model, write its file, verify, time and measure it.
-
-    The whole model is in memory; `quantize_by_blocks` takes models that are larger.
 
     Args:
         model: as for `quantize`; a text or path is loaded by `load_model`.
@@ -134,29 +150,51 @@ def quantize_to_file(
         file: how the file is written and timed, and the goals it is judged by.
         weights, task: as for `load_model`.
         evaluation: data to measure the accuracy of the file on.
+        memory: bytes to use. A folder or ONNX file that takes more is converted block by block, see
+            `quantize_by_blocks`; by default one with more than 4 GiB of float32 weights.
 
     Returns:
         The file that was written; of an encoder-decoder two, the encoder first.
 
     Raises:
         QtoolError: as for `load_model`, `load_data`, `quantize` and `QuantizedModel.export`.
-        OptionError: a model that becomes two files, and a path that is no folder.
+        OptionError: a model that becomes two files, and a path that is no folder; or an option that
+            a conversion block by block does not have.
     """
     chosen, source = options or QuantizeOptions(), model if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     check_format(chosen.target, target.format)
-    loaded = model if source is None else load_model(source, weights, task)
+    limit, needed = LIMIT if memory is None else memory, None
+    if source is not None and weights is None:
+        needed = memory_beyond(Path(source), target.path, limit)
+    loaded: Any
+    if needed is not None:
+        assert source is not None
+        refuse_blocks(source, needed, {**target.refused_by_blocks, **_refused(data, evaluation)})
+        place = Path(source)
+        module = None if place.suffix == ".onnx" else load_without_weights(place, task)
+        loaded = StoredModel.of(place, module, target.path, memory, chosen.as_recipe())
+    else:
+        loaded = model if source is None else load_model(source, weights, task)
     folder = source if source is not None and Path(source).is_dir() else None
 
     def inputs_of(module: Any) -> PartInputs:
         batches: Any = data
         if stored is not None:
-            batches = load_data(stored, model=module, folder=folder)
+            empty = module.module if isinstance(module, StoredModel) else module
+            batches = load_data(stored, model=empty, folder=folder)
         return PartInputs(module, batches, evaluation)
 
     parts = parts_of(loaded, target, task)
     return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
+
+
+def _refused(data: Any, evaluation: EvaluationData | None) -> dict[str, bool]:
+    return {
+        argument("--data", "none"): data is None,
+        argument("--eval-data"): evaluation is not None,
+    }
 
 
 def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, Any]:
@@ -205,6 +243,9 @@ def quantize_parts(
         inputs = inputs_of(module)
         settings = dict(vars(options))
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
+        if isinstance(inputs.model, StoredModel):
+            yield _quantize_stored(inputs.model, inputs.batches, settings, target)
+            continue
         quantized = quantize(
             inputs.model,
             inputs.batches,
@@ -218,3 +259,20 @@ def quantize_parts(
             yield replace(file, kept=write_next_to(target.source, module, path))
         else:
             yield writer.add(file)
+
+
+def _quantize_stored(
+    stored: StoredModel, batches: Any, settings: Mapping[str, Any], target: FileTarget
+) -> QuantizedFile:
+    """Return the file of a model that is converted block by block. settings: of `quantize`."""
+    file = quantize_by_blocks(
+        stored.path,
+        batches,
+        target.path,
+        model=stored.module,
+        block=stored.block,
+        memory=stored.memory,
+        file=target.options,
+        **settings,
+    )
+    return replace(file, kept=write_next_to(target.source, stored.module, target.path))

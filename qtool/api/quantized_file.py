@@ -13,6 +13,8 @@ from qtool.api.evaluation import measure_accuracy
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.table import format_of, open_file
+from qtool.blockwise.checkpoint import BlockRecord
+from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
@@ -21,9 +23,10 @@ from qtool.core.types import Progress
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
-from qtool.planning.mode_titles import plan_title
+from qtool.planning.mode_titles import MODE_NAMES, plan_title
 from qtool.verification import Verification
 
+_UNTIMED_BLOCKS = "the float model was never in memory as a whole"
 _AFTER_ACCURACY = ("integer", "weights", "verified")  # rows of a summary
 
 
@@ -70,7 +73,12 @@ class QuantizedFile:
 
     Attributes:
         path: path of the file.
-        model: the quantized model that it was written from.
+        model: the quantized model that it was written from; None where that was converted block by
+            block and never in memory.
+        title: the bits of its weights and activations, and the target, in words.
+        target: name of the target.
+        mode: mode of the recipe.
+        notes: sentences for the user on the conversion.
         verification: its checks, coverage and SQNR.
         size_bytes: size of the file with its external data.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
@@ -80,10 +88,15 @@ class QuantizedFile:
         data_kind: see `EvaluationData.kind`.
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
+        blocks: of a block-wise conversion, in order.
     """
 
     path: Path
-    model: QuantizedModel
+    model: QuantizedModel | None
+    title: str
+    target: str
+    mode: str
+    notes: tuple[str, ...]
     verification: Verification
     size_bytes: int
     float_size_bytes: int
@@ -93,6 +106,7 @@ class QuantizedFile:
     data_kind: str = ""
     missed: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[Path, ...] = ()
+    blocks: tuple[BlockRecord, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -110,8 +124,8 @@ class QuantizedFile:
 
     def summary(self) -> Summary:
         """Return the result in a few lines."""
-        plan, sizes = self.model.plan, (self.size_bytes, self.float_size_bytes)
-        result = self.verification.summary(str(self.path), f"{plan_title(plan)}, for {plan.target}")
+        sizes = self.size_bytes, self.float_size_bytes
+        result = self.verification.summary(str(self.path), self.title)
         rows = [size_row(*sizes)]
         if self.speed is not None:
             rows += self.speed.rows()
@@ -124,13 +138,16 @@ class QuantizedFile:
             before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
             warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
         after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
-        notes = (*self.model.notes, *result.notes)
+        if self.blocks:
+            after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
+        notes = (*self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
 
     def details(self) -> str:
-        """Return the verification and the timing in full."""
+        """Return the verification, the timing and the blocks in full."""
         speed = [] if self.speed is None else [str(self.speed)]
-        return "\n".join([self.verification.details(), *speed])
+        blocks = [blocks_table(self.blocks)] if self.blocks else []
+        return "\n".join([self.verification.details(), *speed, *blocks])
 
     def __str__(self) -> str:
         return "\n".join([str(self.summary()), *self.warnings])
@@ -182,10 +199,14 @@ def write_file(
         )
     is_onnx = format_of(file_format(place, options.format)) is ONNX
     files = open_file(place).parts if is_onnx else [place]
-    timed = 0 if speed is None else speed.float_bytes
+    timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
     return QuantizedFile(
         place,
         quantized,
+        f"{plan_title(plan)}, for {plan.target}",
+        plan.target,
+        plan.recipe.mode,
+        quantized.notes,
         result,
         sum(f.stat().st_size for f in files),
         quantized.captured.file_bytes or timed or quantized.float_bytes,
@@ -194,6 +215,30 @@ def write_file(
         accuracy,
         "" if evaluation is None else evaluation.kind,
         _missed(result, options),
+    )
+
+
+def file_of_blocks(converted: ConvertedBlocks, options: FileOptions) -> QuantizedFile:
+    """Return what was measured on the file of a block-wise conversion.
+
+    Args:
+        converted: the conversion.
+        options: timing and goals.
+    """
+    result = converted.verification
+    return QuantizedFile(
+        converted.path,
+        None,
+        f"{MODE_NAMES[converted.mode]}, for {converted.target}",
+        converted.target,
+        converted.mode,
+        converted.notes,
+        result,
+        converted.size_bytes,
+        converted.float_bytes,
+        untimed=_UNTIMED_BLOCKS if options.timing else "",
+        missed=_missed(result, options),
+        blocks=converted.blocks,
     )
 
 

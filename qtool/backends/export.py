@@ -87,8 +87,8 @@ class PlannedFile(Protocol):
             VerificationError: the file is malformed, or the runtime refuses it.
         """
 
-    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
-        """Compare the file with the plan and with the engine alone; see `check`."""
+    def correctness(self, batch: Batch) -> Checked:
+        """Compare the file with the plan and with the engine alone, and audit it; see `check`."""
 
 
 class Export(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -67,6 +67,7 @@ class BlockwiseRun:
         checkpoint: finished blocks, and activations.
         target, observer, recipe: of the conversion.
         block: bytes of float32 weights of a block.
+        memory: bytes that the self-test of the file may take to make.
     """
 
     whole: G.FloatGraph
@@ -79,6 +80,7 @@ class BlockwiseRun:
     observer: str
     recipe: Recipe
     block: int
+    memory: int
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
@@ -173,12 +175,12 @@ def _write_block(
     model, end = append_weights(quantized.to_onnx(), checkpoint.data, checkpoint.end)
     message = model.SerializeToString()
     write_atomic(checkpoint.model(index), message)
-    parity, exactness = quantized.check_file(checkpoint.model(index))
+    checked = quantized.check_file(checkpoint.model(index))
+    parity, exactness = checked.parity, checked.exactness
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
     digest = block_digest(message, checkpoint.data, checkpoint.end, end)
-    nodes = tuple(asdict(n) for n in quantized.info.nodes)
     estimates = {
         name: estimate.outputs[0][1:]
         for name, errors in outcome.errors.items()
@@ -186,7 +188,8 @@ def _write_block(
     }
     notes = (*quantized.notes, *outcome.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
-    return BlockRecord(name, end, digest, estimates, measured, changes, notes, nodes)
+    results = quantized.info.nodes, parity, exactness, checked.coverage
+    return BlockRecord(name, end, digest, estimates, measured, changes, notes, *results)
 
 
 def _plan_block(

@@ -16,10 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qtool.backends.onnx.file_info import NodeInfo
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
+from qtool.core.records import from_json
 from qtool.distributed import Ranks
+from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.output_errors import OutputEstimate
 
 _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
@@ -43,6 +46,7 @@ class BlockRecord:
         changes: of the steps: name, number of places and reason.
         notes: sentences for the user.
         nodes: rows of its plan.
+        parity, exactness, coverage: results of the checks of its file.
     """
 
     name: str
@@ -52,7 +56,10 @@ class BlockRecord:
     samples: int
     changes: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
-    nodes: tuple[Mapping[str, Any], ...] = field(metadata={"json": False})
+    nodes: tuple[NodeInfo, ...] = field(metadata={"json": False})
+    parity: Parity = field(metadata={"json": False})
+    exactness: Exactness | None = field(metadata={"json": False})
+    coverage: Coverage = field(metadata={"json": False})
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
@@ -69,11 +76,7 @@ class BlockRecord:
         fields = {k: v for k, v in record.items() if k != _CHECK}
         if record.get(_CHECK) != _hash(json.dumps(fields)):
             raise ValueError("its checksum differs")
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()
-        }
-        values["changes"] = tuple(map(tuple, values["changes"]))
-        return cls(**values)
+        return from_json(cls, fields)
 
     def to_json(self) -> str:
         """Return the JSON, with a checksum of itself."""
@@ -190,6 +193,11 @@ class Checkpoint:
     def model(self, index: int) -> Path:
         """Return the file of a block, whose weights are in the data file."""
         return self._file(index, "onnx")
+
+    @property
+    def whole(self) -> Path:
+        """File of the whole model, before it is moved with the data file."""
+        return self.folder / "whole.onnx"
 
     def add(self, record: BlockRecord | None) -> None:
         """Add the record of the next block, which only rank 0 has."""

@@ -18,6 +18,8 @@ OF_BLOCK = 10
 OF_TRAINED_BLOCK = 15
 """The same where steps train the block: codes, gradients and two moments of Adam, and values of the
 size of the block."""
+OF_SELF_TEST = 3
+"""Memory of making the self-test of a file, in multiples of the float32 weights of its model."""
 LIMIT = WHOLE << 32
 """Memory of a conversion, by default: a model with more than 4 GiB of float32 weights is converted
 block by block on every machine. What is free there does not decide what a file contains."""
@@ -39,6 +41,28 @@ def whole_memory(path: Path) -> int:
     if path.is_dir() and list(path.glob("*.safetensors")):
         return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
     return 0
+
+
+def memory_beyond(path: Path, output: Path, limit: int) -> int | None:
+    """Return the memory that a conversion of the whole model takes, if it is converted by blocks:
+    if that is more than the limit, or such a conversion was interrupted; else None.
+
+    Args:
+        path: as of `whole_memory`.
+        output: file of the result.
+        limit: bytes to use.
+    """
+    needed = whole_memory(path)
+    begun = needed and stored_identity(output) is not None
+    return needed if begun or needed > limit else None
+
+
+def self_test_memory(output: Path, limit: int) -> int:
+    """Return the memory in bytes for the self-test: the limit, or that of an interrupted conversion
+    to the same output, so that its bytes do not depend on the interruption."""
+    begun = stored_identity(output) or {}
+    stored = begun.get("memory", "")
+    return int(stored) if stored.isdecimal() else limit
 
 
 def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from qtool.backends.onnx.storage import model_files
 from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface.meta_init import (
     expand_meta_parameters,
@@ -29,12 +31,14 @@ class ModelSource:
 
     Attributes:
         fingerprint: of its weights.
+        float_bytes: size of its weights; of an ONNX file, of the file with them.
         shards: its weight files; None where the weights are mapped in the model.
         names: attribute of the model -> tensor in the shards.
     """
 
     model: nn.Module
     fingerprint: str
+    float_bytes: int
     shards: WeightFiles | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,14 +81,16 @@ def open_source(
         if model is not None or task is not None:
             raise CaptureError(f"{path} is a whole model; omit model and task")
         mapped = map_onnx(path)
-        return ModelSource(mapped, _fingerprint(mapped, path))
+        size = sum(file.stat().st_size for file in model_files(path))
+        return ModelSource(mapped, _fingerprint(mapped, path), size)
     shards = WeightFiles(path)
     if model is None:
         empty = load_without_weights(path, task, attention, cache)
     else:
         empty = expand_meta_parameters(model)
     names = stored_names(empty, shards, every=model is None)
-    return ModelSource(empty, shards.content_hash, shards, names)
+    size = sum(4 * prod(shards.tensors[name].shape) for name in set(names.values()))
+    return ModelSource(empty, shards.content_hash, size, shards, names)
 
 
 def _fingerprint(model: OnnxModule, path: Path) -> str:

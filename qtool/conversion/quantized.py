@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.backends.export import Export, ExportOptions, PlannedFile
+from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
@@ -46,7 +46,7 @@ from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification, planned_coverage
+from qtool.verification import Coverage, Fidelity, Verification, planned_coverage
 from qtool.verification.output_errors import CALIBRATION
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class Quantized(InProcess):
         return self._results.last or format_for(target(self.plan.target))
 
     @exclusive
-    def check_file(self, path: str | Path) -> tuple[Parity, Exactness | None]:
+    def check_file(self, path: str | Path) -> Checked:
         """Check whether a file is correct, as `verify` does, without measuring fidelity."""
         return self._file(Path(path)).correctness(self.sample)
 

@@ -90,6 +90,21 @@ class Exactness(JsonRecord):
     profile: str = ""
     runtime: str = "ONNX Runtime"
 
+    @classmethod
+    def joined(cls, parts: Sequence[Exactness]) -> Exactness:
+        """Return the comparison of a file whose parts were compared one by one."""
+        return cls(
+            min(part.samples for part in parts),
+            sum(part.elements for part in parts),
+            sum(part.identical for part in parts),
+            max(part.worst for part in parts),
+            next((part.first for part in parts if part.first), None),
+            sum(part.float_steps for part in parts),
+            tuple(name for part in parts for name in part.wrong),
+            parts[0].profile,
+            parts[0].runtime,
+        )
+
     @property
     def passed(self) -> bool:
         """Whether every integer kernel is exact: differences come from float nodes only."""

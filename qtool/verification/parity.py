@@ -76,6 +76,11 @@ class Difference:
     worst: float
     mean: float
 
+    @classmethod
+    def largest(cls, parts: Sequence[Difference]) -> Difference:
+        """Return the largest figures of several comparisons."""
+        return cls(max(part.worst for part in parts), max(part.mean for part in parts))
+
     def __str__(self) -> str:
         return f"max {self.worst:.2f}, mean {self.mean:.3f} codes"
 
@@ -111,6 +116,27 @@ class Parity:
             return True
         judged = [self.optimised, self.as_written if self.steps is None else None]
         return all(d.mean <= self.tolerance for d in judged if d is not None)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Parity]) -> Parity:
+        """Return the comparison of a file whose parts were compared one by one."""
+        judged = [part for part in parts if part.tolerance is not None] or parts
+        optimised = [part.optimised for part in judged if part.optimised is not None]
+        steps = [part.steps for part in parts if part.steps is not None]
+        return cls(
+            min(part.samples for part in parts),
+            Difference.largest([part.as_written for part in judged]),
+            Difference.largest(optimised) if optimised else None,
+            judged[0].tolerance,
+            parts[0].runtime,
+            NodeParity(
+                min(step.samples for step in steps),
+                sum(step.compared for step in steps),
+                tuple(name for step in steps for name in step.wrong),
+            )
+            if steps
+            else None,
+        )
 
     def __str__(self) -> str:
         written = self.samples if self.steps is None else self.steps.samples

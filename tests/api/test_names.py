@@ -35,7 +35,6 @@ FUNCTIONS = (
 )
 CLASSES = (
     "Bench",
-    "BlockResult",
     "Calibration",
     "CalibrationContents",
     "Captured",

@@ -22,7 +22,9 @@ from torch import nn
 
 import qtool
 from qtool.algorithms.learned_scales import training
+from qtool.backends.onnx.storage import model_files
 from qtool.blockwise import block_conversion, checkpoint, quantize
+from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
 from qtool.frontends.huggingface import meta_init
@@ -100,6 +102,14 @@ def made(folder: Path, path: Path, **options: Any) -> Any:
     )
 
 
+def pooled(file: qtool.QuantizedFile) -> float:
+    """The SQNR of the only output, over all samples."""
+    estimate = file.verification.fidelity.estimate
+    assert estimate is not None
+    assert estimate.pooled_db is not None
+    return estimate.pooled_db
+
+
 def filled(folder: Path, layers: int = 3) -> nn.Module:
     model = Residual(layers).eval()
     for file in folder.glob("*.safetensors"):
@@ -164,7 +174,7 @@ def test_layers_larger_than_a_block_are_split(
     assert not found.notes
     qtool.quantize(filled(folder, 1), samples(), **options).export(tmp_path / "one.onnx")
     assert np.array_equal(outputs(path), outputs(tmp_path / "one.onnx"))
-    form = {row["node"]: row["form"] for block in found.blocks for row in block.nodes}
+    form = {row.node: row.form for block in found.blocks for row in block.nodes}
     assert form["layers.0.up.1"] == ("float" if rules else "dynamic")
 
 
@@ -266,7 +276,7 @@ def test_a_language_model_of_a_folder(tmp_path: Path) -> None:
         block=120_000,
     )
     assert len(found.blocks) > 2
-    (logits,) = ort.InferenceSession(found.files[0]).run(None, {"input_ids": ids[:3, :9].numpy()})
+    (logits,) = ort.InferenceSession(found.path).run(None, {"input_ids": ids[:3, :9].numpy()})
     exact = model.float()(ids[:3, :9], use_cache=False).logits.detach().numpy()
     assert np.square(logits - exact).sum() < 1e-3 * np.square(exact).sum()  # 30 dB
 
@@ -293,11 +303,31 @@ def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -
         np.square(outputs(whole[1].with_name(name)) - exact).sum()
         for name in ("nearest.onnx", "net.onnx")
     )
-    for file in nearest.files:
+    for file in model_files(nearest.path):
         file.unlink()
-    assert [(c.step, c.count) for c in quantize.changes_of(whole[0].blocks)] == [("gptq", 7)]
-    assert re.search(r"net\.onnx  quantized(.|\n)* KiB\n(.|\n)*  blocks    3, ", str(whole[0]))
+    assert [(c.step, c.count) for c in changes_of(whole[0].blocks)] == [("gptq", 7)]
+    assert re.search(r"net\.onnx  4-bit(.|\n)* KiB(.|\n)*  blocks +3, ", str(whole[0]))
     assert near < 0.7 * far  # 1.5 dB
+
+
+def test_the_file_carries_a_test_of_itself(
+    folder: Path, whole: tuple[Any, Path], tmp_path: Path
+) -> None:
+    """What takes more memory than the conversion may has the digest of its bytes alone."""
+    test = qtool.verify(whole[1], samples=4).self_test
+    assert test is not None
+    assert (test.present, test.unmodified, test.passed) == (True, True, True)
+    assert test.tensors + test.approximate > 0
+    made(folder, tmp_path / "net.onnx", accuracy="fast", memory=0)
+    test = qtool.verify(tmp_path / "net.onnx", samples=4).self_test
+    assert test is not None
+    assert (test.present, test.unmodified) == (False, True)
+    assert "more memory than its conversion" in test.missing
+    (weights,) = tmp_path.glob("*.data")
+    weights.write_bytes(_flip(100)(weights.read_bytes()))
+    test = qtool.verify(tmp_path / "net.onnx", samples=4).self_test
+    assert test is not None
+    assert test.unmodified is False
 
 
 def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
@@ -317,7 +347,7 @@ def test_weights_do_not_make_up_for_biases(tmp_path: Path) -> None:
         for accuracy in ("fast", "balanced")
     )
     assert rounded.blocks[0].changes
-    assert rounded.sqnr["output"] > nearest.sqnr["output"]
+    assert pooled(rounded) > pooled(nearest)
 
 
 class Fork(nn.Module):
@@ -340,7 +370,7 @@ def test_layers_that_read_a_tensor_otherwise_have_moments_of_their_own(tmp_path:
         tmp_path, data, tmp_path / "net.onnx", model=net, mode="static", accuracy="balanced"
     )
     assert found.blocks[0].changes
-    assert found.sqnr["output"] > 30
+    assert pooled(found) > 30
 
 
 @pytest.mark.parametrize(
@@ -369,7 +399,7 @@ def test_it_goes_on_to_the_same_bytes(
     owner, name = {
         "weights": (block_conversion, "append_weights"),
         "record": (checkpoint.Checkpoint, "add"),
-        "joined": (quantize, "publish_blocks"),
+        "joined": (quantize, "move_into_place"),
     }[where]
     real: Any = getattr(owner, name)
     with monkeypatch.context() as patch:
@@ -415,7 +445,7 @@ def unfinished(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a conversion that ended before its blocks were joined."""
     place = tmp_path_factory.mktemp("unfinished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantize, "publish_blocks", lambda *_: sys.exit())
+        patch.setattr(quantize, "move_into_place", lambda *_: sys.exit())
         with pytest.raises(SystemExit):
             made(folder, place / "net.onnx")
     return place

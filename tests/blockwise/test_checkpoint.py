@@ -10,6 +10,7 @@ import torch
 
 from qtool.blockwise.checkpoint import BlockRecord, block_digest, open_checkpoint
 from qtool.distributed import Ranks
+from qtool.verification import Coverage, Difference, Parity
 
 
 def test_tensors_that_no_block_reads_any_more(
@@ -24,7 +25,9 @@ def test_tensors_that_no_block_reads_any_more(
         record.model(0).write_bytes(b"")
         record.data.touch()
         digest = block_digest(b"", record.data, 0, 0)
-        record.add(BlockRecord("a block", 0, digest, {}, 0, (), (), ()))
+        parity = Parity(0, Difference(0.0, 0.0), None, None)
+        results = (), parity, None, Coverage("", ())
+        record.add(BlockRecord("a block", 0, digest, {}, 0, (), (), *results))
     with open_checkpoint(path, {}, Ranks()) as record:
         assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]

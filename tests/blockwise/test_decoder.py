@@ -125,8 +125,10 @@ def test_a_model_larger_than_the_memory_is_converted_by_blocks(
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert printed["command"] == "quantize"
-    assert printed["samples"] == 4
-    assert "logits" in printed["sqnr"]
+    assert printed["fidelity"]["estimate"]["samples"] == 4
+    assert "logits" in [o["output"] for o in printed["fidelity"]["estimate"]["outputs"]]
+    assert printed["passed"]
+    assert [block["samples"] for block in printed["blocks"]] == [4]
     settings = json.loads((tmp_path / "genai_config.json").read_text())
     assert settings["model"]["decoder"]["filename"] == "net.onnx"
     assert (tmp_path / "config.json").is_file()
@@ -135,7 +137,7 @@ def test_a_model_larger_than_the_memory_is_converted_by_blocks(
 def test_what_blocks_cannot_do_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
     for option, said in (
         (["--format", "qoperator"], "--format qoperator is not possible"),
-        (["--min-coverage", "0.5"], "--min-coverage is not possible"),
+        (["--labels", "labels"], "--labels is not possible"),
     ):
         refused = quantized(folder, tmp_path, "--memory", "1MiB", *option)
         assert refused.exit_code == 2

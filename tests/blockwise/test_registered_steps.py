@@ -15,7 +15,7 @@ from qtool.algorithms.pipeline import Step
 from qtool.algorithms.registry import register_step
 from qtool.algorithms.weight_rounding.layer_solver import LayerProblem
 from qtool.algorithms.weight_rounding.layer_step import layer_step
-from qtool.blockwise.quantize import changes_of
+from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.types import Change
 from tests.blockwise.test_by_blocks import BLOCK, Residual, filled, outputs, samples
 
@@ -69,6 +69,7 @@ def test_a_step_that_solves_layers(folder: Path) -> None:
     assert not calls  # only by name
     memory, blocks = both(folder, samples(), mode="weight-only", recover=["mine"])
     assert len(calls) == 14  # seven layers, twice
-    assert blocks.holdout
+    estimate = blocks.verification.fidelity.estimate
+    assert estimate.kind == "estimate"
     assert {c.step for c in changes_of(blocks.blocks)} <= {"mine"}
-    assert memory.fidelity.estimate.samples == blocks.samples
+    assert memory.fidelity.estimate.samples == estimate.samples

@@ -16,7 +16,7 @@ from qtool.algorithms.weight_rounding import layer_solver
 from qtool.blockwise import block_conversion, layer_moments, layer_shards, quantize
 from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
-from tests.blockwise.test_by_blocks import Residual, content, made, samples
+from tests.blockwise.test_by_blocks import Residual, content, made, pooled, samples
 from tests.distributed.processes import run, values
 
 KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # batches and options
@@ -101,7 +101,7 @@ def converted(rank: int, folder: Path, out: Path) -> dict[str, Any]:
         result = made(
             folder, place / "net.onnx", data=DataShard(samples(count), rank, 3), **options
         )
-        found[kind] = result.sqnr, [b.notes for b in result.blocks]
+        found[kind] = pooled(result), [b.notes for b in result.blocks]
     return {"told": found, "solved": solved, "misfits": misfits(rank, folder, out)}
 
 

@@ -129,15 +129,17 @@ def test_the_estimate_is_that_of_memory_and_of_new_texts(texts: Any, tmp_path: P
     blocks = qtool.quantize_by_blocks(
         EXAMPLE / "model", data, tmp_path / "net.onnx", task=TASK, **how
     )
-    assert blocks.estimate.samples == memory.fidelity.estimate.samples
-    assert blocks.estimate.median_db == pytest.approx(memory.fidelity.estimate.median_db, abs=0.3)
-    assert f"{blocks.samples} new samples" in str(blocks)
+    own = blocks.verification.fidelity.estimate
+    assert own is not None
+    assert own.samples == memory.fidelity.estimate.samples
+    assert own.median_db == pytest.approx(memory.fidelity.estimate.median_db, abs=0.3)
+    assert f"{own.samples} new samples" in str(blocks)
     session = ort.InferenceSession(tmp_path / "net.onnx")
 
     def run(batch: Any) -> Any:
         return session.run(["logits"], {name: t.numpy() for name, t in batch.items()})[0]
 
-    estimate = blocks.sqnr["logits"]
+    estimate = own.pooled_db
     assert estimate is not None
     assert in_memory is not None
     assert abs(estimate - in_memory) < 0.5

@@ -19,7 +19,7 @@ def test_a_recipe_is_followed_and_the_result_told(cli: Cli) -> None:
     given = ("blockwise", "float.onnx", "--data", "x.npy", "--mode", "dynamic", "-o", "y.onnx")
     printed = json.loads(cli(*given, "--recipe", "r.toml", "--json").stdout)
     assert printed["notes"] == []
-    assert printed["files"][0].endswith("y.onnx")
+    assert printed["file"].endswith("y.onnx")
     kinds = [n.op_type for n in onnx.load(cli.folder / "y.onnx").graph.node]
     assert kinds.count("MatMulInteger") == kinds.count("Gemm") == 1
     (y,) = ort.InferenceSession(cli.folder / "y.onnx").run(None, {"x": x})

@@ -398,7 +398,8 @@ def test_the_model_verifies_its_file(options: dict[str, str], tmp_path: Path) ->
     assert again.passed
     assert again.exactness == exported.exactness
     assert again.parity == exported.parity
-    assert model.check_file(path) == (exported.parity, exported.exactness)
+    checked = model.check_file(path)
+    assert (checked.parity, checked.exactness) == (exported.parity, exported.exactness)
 
 
 @needs_litert

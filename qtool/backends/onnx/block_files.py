@@ -11,38 +11,34 @@ import onnx
 
 from qtool.backends.onnx.join_models import join_models
 from qtool.backends.onnx.source_metadata import write_source_metadata
-from qtool.backends.onnx.storage import move_into_place
+from qtool.core.atomic import write_atomic
 from qtool.core.source_metadata import SourceMetadata
 
-UNTESTED = "the file was written block by block and never run as a whole"
 
-
-def publish_blocks(
+def join_blocks(
     blocks: Sequence[Path],
     ports: tuple[Iterable[str], Iterable[str]],
     metadata: Mapping[str, str],
     path: Path,
-    weights: tuple[Path, str],
     source: SourceMetadata,
 ) -> None:
-    """Join the files of blocks to one model and write it under its final name.
+    """Write the whole model of the files of blocks.
 
     Args:
-        blocks: files of the blocks, in order; their weights are in the data file.
+        blocks: files of the blocks, in order; their weights are in one data file.
         ports: names of the inputs and of the outputs of the model.
         metadata: keys and values for the file.
-        path: path of the model.
-        weights: the data file, and its digest.
+        path: path of the model, in the folder of the data file.
         source: metadata of the float model.
 
     Raises:
-        FileError: the place cannot be written.
+        OSError: the file cannot be written.
     """
     parts = [onnx.load(block, load_external_data=False) for block in blocks]
     model = join_models(parts, *ports)
     onnx.helper.set_model_props(model, dict(metadata))
     write_source_metadata(model, source)
-    move_into_place(model, path, *weights)
+    write_atomic(path, model.SerializeToString())
 
 
 def float_bytes(path: Path) -> int:

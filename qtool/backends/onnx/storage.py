@@ -193,13 +193,13 @@ def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.M
     return _referring(model, data.name, places), places_end
 
 
-def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest: str) -> None:
+def move_into_place(model: Path, path: str | Path, data: Path, digest: str) -> None:
     """Move a model and its data file to `path` and `<path>.<digest>.data`.
 
     If it is interrupted, calling it again completes the move.
 
     Args:
-        model: its tensors name the data.
+        model: file whose tensors name the data.
         path: the model file.
         data: data file on the same file system; it may have its final name already.
         digest: digest of the data.
@@ -210,11 +210,12 @@ def move_into_place(model: onnx.ModelProto, path: str | Path, data: Path, digest
     with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()
         before, final = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
-        for tensor in model.graph.initializer:
+        moved = onnx.load(model, load_external_data=False)
+        for tensor in moved.graph.initializer:
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = final.name
-        temporary.write_bytes(model.SerializeToString())
+        temporary.write_bytes(moved.SerializeToString())
         if data.exists():
             data.replace(final)
     _remove_data(before - {final})

@@ -34,7 +34,7 @@ from qtool.core.graph.other_sizes import varying_dimensions
 from qtool.core.types import INT16, UINT16, Array
 from qtool.planning.targets import target
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.verification import Coverage, Exactness, Parity, planned_coverage
+from qtool.verification import Coverage, planned_coverage
 
 _ONE_SIZE = "the file was run at one size only: the float model took no other sizes tried of {}"
 _OPSET_OF_16_BITS = 21
@@ -192,6 +192,9 @@ class PlannedOnnx:
             return self.file.run(arrays)
         return used.run(self.file.path, arrays)
 
-    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
-        """Compare the file with the plan and with the engine alone."""
-        return check_correctness(self.simulation, self.file, batch, batch.arrays())
+    def correctness(self, batch: Batch) -> Checked:
+        """See `PlannedFile`."""
+        plan = self.simulation.plan
+        pair = check_correctness(self.simulation, self.file, batch, batch.arrays())
+        used, missing = find_runtime(target(plan.target))
+        return Checked(*pair, measure_coverage(self.file, plan, used), missing=missing)

@@ -39,7 +39,7 @@ from qtool.planning.fake_quantize import QuantPoint
 from qtool.planning.targets import target
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.simulation_parity import compare_points
-from qtool.verification import Coverage, Exactness, NodeParity, Parity, planned_coverage
+from qtool.verification import Coverage, NodeParity, Parity, planned_coverage
 from qtool.verification.parity import difference
 
 FAMILY = "tflite"
@@ -383,7 +383,6 @@ class PlannedTflite:
         except VerificationError:  # as `check` says, the delegate fails on it
             return file.run(arrays)
 
-    def correctness(self, batch: Batch) -> tuple[Parity, Exactness | None]:
+    def correctness(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
-        checked = self.check(batch)
-        return checked.parity, checked.exactness
+        return self.check(batch)

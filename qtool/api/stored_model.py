@@ -1,0 +1,140 @@
+"""A model that is larger than memory, and its conversion block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qtool.api.quantized_file import FileOptions, QuantizedFile, file_of_blocks
+from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
+from qtool.blockwise.quantize import convert_blocks
+from qtool.core import formats
+from qtool.core.argument_names import argument
+from qtool.core.errors import OptionError
+from qtool.core.path_arguments import accepts_paths
+from qtool.planning.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model whose weights stay in their files, for a conversion block by block.
+
+    Attributes:
+        path: its folder or ONNX file.
+        module: built without weights; None for an ONNX file.
+        block, memory: as for `quantize_by_blocks`.
+    """
+
+    path: Path
+    module: nn.Module | None
+    block: int
+    memory: int
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        module: nn.Module | None,
+        output: Path,
+        memory: int | None,
+        recipe: Recipe,
+    ) -> StoredModel:
+        """Return a model with blocks that suit the memory; see `block_size`.
+
+        Args:
+            path, module: see the attributes.
+            output: file of the result.
+            memory: bytes that the conversion may take; None: `LIMIT`.
+            recipe: how it is quantized; its steps may train.
+        """
+        limit = LIMIT if memory is None else memory
+        sizes = block_size(output, memory, recipe), self_test_memory(output, limit)
+        return cls(path, module, *sizes)
+
+
+@accepts_paths("folder", "path")
+def quantize_by_blocks(
+    folder: str | Path,
+    data: Iterable[Any],
+    path: str | Path,
+    *,
+    model: nn.Module | None = None,
+    task: str | None = None,
+    attention: str = "fused",
+    cache: str = "float",
+    block: int = BLOCK,
+    memory: int = LIMIT,
+    file: FileOptions | None = None,
+    **options: Any,
+) -> QuantizedFile:
+    """Quantize a model that does not fit into memory, and write its verified file.
+
+    If the process ends early, even by a kill, the same call resumes after the last finished block
+    and writes the same bytes. Until then its checkpoint is in `<path>.blocks`.
+
+    In a process group of torch.distributed all ranks call it, each with its share of the data and a
+    path that all of them can access.
+
+    Args:
+        folder: a folder of transformers or timm with config.json and one or more safetensors files,
+            or an ONNX file with its weights as external data.
+        data: batches, as for `quantize`; read again on resuming.
+        path: of the file; its weights are written to `<path>.<digest>.data` next to it.
+        model: your own model, built in `qtool.without_weights()`; the folder holds its weights.
+        task: of a transformers model, as for `load_model`. Batches of a decoder with its KV cache
+            have an empty one, as those of `load_data` for its model do.
+        attention: as for `load_model`.
+        cache: "float" or "int8", the KV cache of a decoder.
+        block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
+            than a quarter of that are split, and joined again by a Concat.
+        memory: bytes that making the self-test of the file may take; a file that takes more has the
+            digest of its bytes alone.
+        file: the goals that the file is judged by.
+        options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
+            Of the recovery steps those run that need no more than a block (`Step.runs_by_blocks`).
+
+    Raises:
+        CaptureError: the folder does not hold this model, or not all of its weights.
+        DataError: the data does not fit the model.
+        PlanError: `recover` names a step that needs the whole network.
+        FileError: a file cannot be written, or the checkpoint is of another model or data.
+        VerificationError: a block does not compute what its plan says.
+        RanksError: the ranks have different arguments, or one of them failed.
+    """
+    converted = convert_blocks(
+        Path(folder),
+        data,
+        Path(path),
+        model=model,
+        task=task,
+        attention=attention,
+        cache=cache,
+        block=block,
+        memory=memory,
+        **options,
+    )
+    return file_of_blocks(converted, file or FileOptions(timing=0))
+
+
+def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -> None:
+    """Refuse what a conversion block by block cannot do, before work begins.
+
+    Args:
+        model: the folder or file.
+        needed: memory in bytes of a conversion of the whole model.
+        options: name -> whether it is in use, of those that need the whole model.
+
+    Raises:
+        OptionError: one is.
+    """
+    if option := next((name for name, used in options.items() if used), None):
+        size = formats.size(needed + needed // 50)  # printed with three digits
+        more = argument("--memory", size.replace(" ", ""))
+        raise OptionError(
+            f"{model} takes about {size} to convert as a whole and is converted block by block, "
+            f"where {option} is not possible; leave it out, or convert it with {more}"
+        )

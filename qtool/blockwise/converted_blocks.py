@@ -1,0 +1,98 @@
+"""The result of a block-wise conversion: what the records of its blocks say of the whole file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtool.backends.onnx.storage import model_files
+from qtool.blockwise.checkpoint import BlockRecord
+from qtool.core import formats
+from qtool.core.summary import group_names
+from qtool.core.types import Change
+from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification
+from qtool.verification.fidelity import decibels_text
+from qtool.verification.output_errors import CALIBRATION, ESTIMATE, Estimate, OutputEstimate
+
+
+@dataclass(frozen=True)
+class ConvertedBlocks:
+    """A model that was converted block by block.
+
+    Attributes:
+        path: of its file.
+        target: name of the target.
+        mode: of the recipe.
+        blocks: records of all blocks, in order.
+        outputs: names of the model's outputs.
+        holdout: the SQNR is that of held-out samples; otherwise no step learned from the samples,
+            or there are too few to hold some out.
+        float_bytes: size of the weights of the float model.
+        model_notes: on the whole model, for the user; blocks have their own.
+    """
+
+    path: Path
+    target: str
+    mode: str
+    blocks: tuple[BlockRecord, ...]
+    outputs: tuple[str, ...]
+    holdout: bool
+    float_bytes: int
+    model_notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file with its weights."""
+        return sum(file.stat().st_size for file in model_files(self.path))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user; each one of a block once."""
+        counts = Counter(note for block in self.blocks for note in block.notes)
+        of_blocks = (f"{n} (in {k} blocks)" if k > 1 else n for n, k in counts.items())
+        return (*self.model_notes, *of_blocks)
+
+    @property
+    def verification(self) -> Verification:
+        """The checks of all blocks, and the errors of the model's outputs."""
+        exactness = [block.exactness for block in self.blocks if block.exactness is not None]
+        complete = len(exactness) == len(self.blocks)
+        rows = tuple(row for block in self.blocks for row in block.coverage.rows)
+        estimate = self._estimate()
+        return Verification(
+            Parity.joined([block.parity for block in self.blocks]),
+            Exactness.joined(exactness) if complete else None,
+            Coverage(self.blocks[0].coverage.runtime, rows),
+            Fidelity(estimate.samples, (), estimate=estimate),
+        )
+
+    def _estimate(self) -> Estimate:
+        """Return the errors of the outputs, as they are to be expected on new data."""
+        known = {name: f for block in self.blocks for name, f in block.estimates.items()}
+        outputs = tuple(OutputEstimate(n, *known[n]) for n in self.outputs if n in known)
+        own = [b.samples for b in self.blocks if not b.sqnr.keys().isdisjoint(self.outputs)]
+        kind = ESTIMATE if self.holdout else CALIBRATION
+        return Estimate(min(own, default=0), kind, outputs, "the simulation of the blocks")
+
+
+def blocks_table(blocks: Sequence[BlockRecord]) -> str:
+    """Return the changes and the SQNR of each block."""
+    rows = [
+        (
+            block.name,
+            str(sum(count for _, count, _ in block.changes)),
+            group_names([f"{name} {decibels_text(db)}" for name, db in block.sqnr.items()]),
+        )
+        for block in blocks
+    ]
+    return formats.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
+
+
+def changes_of(blocks: Sequence[BlockRecord]) -> tuple[Change, ...]:
+    """Return the changes of the steps, summed over blocks."""
+    counts = dict[tuple[str, str], int]()
+    for step, count, reason in (change for block in blocks for change in block.changes):
+        counts[step, reason] = counts.get((step, reason), 0) + count
+    return tuple(Change(step, count, reason) for (step, reason), count in counts.items())
