@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from torch import fx
 
@@ -36,6 +37,27 @@ def _record_only(state: ConversionState, change: Change) -> ConversionState:
     return state.with_change(change)
 
 
+class Scope(Enum):
+    """What a step needs at once. All but `NETWORK` also run block by block.
+
+    Attributes:
+        WEIGHTS: `propose` reads the plan, its parameters and the weights alone, no samples and
+            statistics, and no layer depends on another one. On a block it runs before the layers
+            of that are solved.
+        LAYER: `solve_layer` solves one layer after the other, see `layer_step`.
+        PART: `propose` takes a part of a network, too, and fits its results: it has no probes,
+            reads samples by `ConversionState.batches`, and its targets are
+            `acceptance.target_outputs`. On a block it runs after the layers of that are solved,
+            and is judged there.
+        NETWORK: `propose` needs the whole network.
+    """
+
+    WEIGHTS = "weights"
+    LAYER = "layer"
+    PART = "part"
+    NETWORK = "network"
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of the pipeline.
@@ -55,15 +77,8 @@ class Step:
         optional: where it fails, the state stays as it was, with a note. For steps that run by
             default and evaluate the network on parts of the data, or backwards: not every network
             can do that.
-        weights_only: `propose` reads the plan, its parameters and the weights alone, no samples and
-            statistics, and no layer depends on another one. Such a step runs block by block, too,
-            on the state of each block and before its layers are solved.
-        block_wise: `propose` takes a part of a network, too, and fits its results: it has no
-            probes, reads samples by `ConversionState.batches`, and its targets are
-            `acceptance.target_outputs`. Such a step runs block by block, too, after the layers of
-            each block are solved, and is judged there.
-        solve_layer: solves one layer, of a step that solves layer by layer (see `layer_step`). Such
-            a step runs block by block, too.
+        scope: what it needs at once, which decides whether it runs block by block.
+        solve_layer: solves one layer, of a step with `Scope.LAYER`.
         reason: why `solve_layer` changes weights.
     """
 
@@ -76,18 +91,12 @@ class Step:
     low_bits: int = 0
     judges: int = 0
     optional: bool = False
-    weights_only: bool = False
-    block_wise: bool = False
+    scope: Scope = Scope.NETWORK
     solve_layer: LayerSolver | None = None
     reason: str = ""
 
-    @property
-    def runs_by_blocks(self) -> bool:
-        """Whether the step needs a layer or a block alone, not the whole network."""
-        return self.weights_only or self.block_wise or self.solve_layer is not None
 
-
-SOLVE = Step("solve", ConversionState.solved, weights_only=True)
+SOLVE = Step("solve", ConversionState.solved, scope=Scope.WEIGHTS)
 """Solves scale and zero point of every point of the plan; the one step that always runs."""
 
 

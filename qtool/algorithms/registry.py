@@ -22,7 +22,7 @@ from qtool.algorithms.batch_norm_reestimation import BATCH_NORM_REESTIMATION
 from qtool.algorithms.bias_correction import BIAS_CORRECTION
 from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
 from qtool.algorithms.learned_scales.training import LEARNED_SCALES
-from qtool.algorithms.pipeline import SOLVE, Step
+from qtool.algorithms.pipeline import SOLVE, Scope, Step
 from qtool.algorithms.rotation.rotation import ROTATION
 from qtool.algorithms.smooth_quant import SMOOTH_QUANT
 from qtool.algorithms.weight_rounding.layer_step import GPTQ
@@ -72,14 +72,15 @@ def select_block_steps(recipe: Recipe) -> tuple[list[Step], tuple[str, ...]]:
         PlanError: the recipe names an unknown step, or one that needs the whole network.
     """
     steps = select_steps(recipe)
-    others = tuple(s.name for s in steps if not s.runs_by_blocks)
+    others = tuple(s.name for s in steps if s.scope is Scope.NETWORK)
     if recipe.recover is not None and others:
-        possible = ", ".join(s.name for s in STEPS if s.runs_by_blocks and s is not SOLVE)
+        known = (s for s in STEPS if s.scope is not Scope.NETWORK and s is not SOLVE)
+        possible = ", ".join(s.name for s in known)
         raise PlanError(
             f"the step '{others[0]}' needs the whole network in memory and does not run block by "
             f"block; those that do are: {possible}"
         )
-    return [s for s in steps if s.runs_by_blocks], others
+    return [s for s in steps if s.scope is not Scope.NETWORK], others
 
 
 def samples_to_keep(plan: QuantPlan) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.pipeline import Scope, Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.torch_ops import groups_of
@@ -109,4 +109,4 @@ def fit_scales(weight: torch.Tensor, params: QuantParams) -> QuantParams:
     return replace(params, scale=best.flatten().float())
 
 
-WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="", weights_only=True)
+WEIGHT_SCALE_SEARCH = Step("weight-scale-search", _run, accuracy="", scope=Scope.WEIGHTS)

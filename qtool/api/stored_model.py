@@ -95,7 +95,7 @@ def quantize_by_blocks(
             digest of its bytes alone.
         file: the goals that the file is judged by.
         options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
-            Of the recovery steps those run that need no more than a block (`Step.runs_by_blocks`).
+            Of the recovery steps those run that need no more than a block (`Step.scope`).
 
     Raises:
         CaptureError: the folder does not hold this model, or not all of its weights.

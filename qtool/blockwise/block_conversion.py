@@ -15,7 +15,7 @@ from torch import fx
 from qtool import observers
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
-from qtool.algorithms.pipeline import Step, run_steps
+from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
 from qtool.backends.onnx.storage import append_weights
 from qtool.blockwise.block_pass import run_block
@@ -136,14 +136,14 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     calibration = _calibrate_block(run, captured, plan, own_batches())
     steps, _ = select_block_steps(run.recipe)
     solved = run_steps(
-        (step for step in steps if step.weights_only),
+        (step for step in steps if step.scope is Scope.WEIGHTS),
         ConversionState.start(captured, plan, calibration),
     )
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
     after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
     outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
     state = _with_solved_weights(solved, outcome, steps)
-    if training := [step for step in steps if step.block_wise]:
+    if training := [step for step in steps if step.scope is Scope.PART]:
         shared = frozenset(block.tensor_name(n) for n in block.outputs) & _read_later(run, index)
         size = max(run.block, TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, shared)

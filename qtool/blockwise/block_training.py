@@ -29,7 +29,7 @@ def train_block(
 
     Args:
         state: of the block, with solved weights.
-        steps: those with `block_wise`, in order.
+        steps: those with `Scope.PART`, in order.
         samples: of the block.
     """
     with share_steps():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
+from qtool.algorithms.pipeline import Scope
 from qtool.algorithms.registry import select_steps
 from qtool.backends.onnx.block_files import float_bytes
 from qtool.blockwise.checkpoint import stored_identity
@@ -78,7 +79,7 @@ def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:
     begun = stored_identity(output)
     if begun is not None and begun.get("block", "").isdecimal():
         return int(begun["block"])
-    trains = any(step.block_wise for step in select_steps(recipe))
+    trains = any(step.scope is Scope.PART for step in select_steps(recipe))
     size, multiple = BLOCK, OF_TRAINED_BLOCK if trains else OF_BLOCK
     while memory is not None and size > SMALLEST and multiple * size > memory:
         size //= 2

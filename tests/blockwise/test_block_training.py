@@ -15,7 +15,7 @@ from qtool.algorithms import acceptance
 from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import LESS_ACCURATE, NO_SAMPLES, ConversionState
 from qtool.algorithms.learned_scales import training
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.registry import STEPS, register_step
 from qtool.blockwise import block_conversion
 from qtool.blockwise.block_training import rerun_block
@@ -51,7 +51,7 @@ def scaled(factors: list[float], judges: int = 64, seen: list[Side] | None = Non
             seen.append((candidates[0], list(state.batches(limit=40))))
         return candidates
 
-    return Step("scaled", propose, samples=64, judges=judges, block_wise=True)
+    return Step("scaled", propose, samples=64, judges=judges, scope=Scope.PART)
 
 
 def test_results_on_new_data_are_closer(folder: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import qtool
 from qtool.algorithms.conversion_state import ConversionState
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.registry import register_step
 from qtool.algorithms.weight_rounding.layer_solver import LayerProblem
 from qtool.algorithms.weight_rounding.layer_step import layer_step
@@ -48,7 +48,7 @@ def both(folder: Path, data: list[torch.Tensor], **how: Any) -> tuple[Any, Any]:
 
 
 def test_a_step_on_weights(folder: Path) -> None:
-    register_step(Step("coarser", coarser, weights_only=True), before=None)
+    register_step(Step("coarser", coarser, scope=Scope.WEIGHTS), before=None)
     memory, blocks = both(folder, samples(), **HOW)
     assert [c.step for c in memory.changes] == ["coarser"]
     (change,) = changes_of(blocks.blocks)

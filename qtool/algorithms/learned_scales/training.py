@@ -30,7 +30,7 @@ from qtool.algorithms.acceptance import (
 )
 from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.pipeline import Scope, Step
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
 from qtool.core.progress import track
@@ -202,5 +202,5 @@ LEARNED_SCALES = Step(
     accuracy="best",
     samples=SAMPLES,
     judges=HOLDOUT_SAMPLES,
-    block_wise=True,
+    scope=Scope.PART,
 )

@@ -29,7 +29,7 @@ from qtool.algorithms.layer_reconstruction import (
     reconstruct_layers,
     replay_constants,
 )
-from qtool.algorithms.pipeline import Step
+from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
@@ -118,6 +118,7 @@ def layer_step(
         low_bits=low_bits,
         judges=HOLDOUT_SAMPLES,
         optional=True,
+        scope=Scope.LAYER,
         solve_layer=solve,
         reason=reason,
     )
