@@ -21,6 +21,7 @@ from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_cons
 from qtool.algorithms.pipeline import Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core.graph.executor import Executor
+from qtool.core.graph.levels import run_by_levels
 from qtool.core.graph.node_calls import Values
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Change, Derived, Observed
@@ -120,8 +121,7 @@ def _propose(state: ConversionState) -> ConversionState:
     if not samples or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
         return state.with_notes(f"{NAME}: {NO_SAMPLES}")
     walk = _LayerWalk(state, executor, _layers(state))
-    networks = [frozenset[str](), executor.points]
-    executor.run_side_by_side(samples, networks, dict.fromkeys(walk.layers, ()), walk.visit)
+    run_by_levels(executor, samples, dict.fromkeys(walk.layers, ()), walk.visit)
     return _with_statistics(state, walk)
 
 

@@ -37,6 +37,7 @@ from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
+from qtool.core.graph.levels import execution_order, run_by_levels
 from qtool.core.graph.node_calls import Values
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Change
@@ -238,9 +239,8 @@ def reconstruct_layers(
     walk = LayerWalk(
         state.plan, executor, layers, solver, needs_rows, weights, len(samples), ranks, residuals
     )
-    networks = [frozenset[str](), executor.points]
     stops = {name: [residuals[name]] if name in residuals else [] for name in layers}
-    executor.run_side_by_side(samples[ranks.rank :: ranks.size], networks, stops, walk.visit)
+    run_by_levels(executor, samples[ranks.rank :: ranks.size], stops, walk.visit)
     changed = walk.rounded if needs_rows else walk.corrected
     change = Change(step, changed, reason, walk.float_constants)
     return with_constants(state, walk.constants).with_notes(*walk.notes).with_change(change)
@@ -270,7 +270,8 @@ def _representable(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
 
 def _residuals(executor: Executor, layers: Set[str]) -> dict[str, int]:
     """Return the tensor that each layer's result is added to, where it is computed before."""
-    place = {number: k for k, number in enumerate(executor.execution_order(layers))}
+    order = execution_order(executor.reads, {executor.indices[name] for name in layers})
+    place = {number: k for k, number in enumerate(order)}
     added = {name: residual_input(executor, executor.indices[name]) for name in layers}
     return {
         name: other

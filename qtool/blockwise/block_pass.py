@@ -25,6 +25,7 @@ from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
 from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
 from qtool.blockwise.stored_data import StoredBatch
+from qtool.core.graph.levels import with_known
 from qtool.core.process_lock import trim_memory
 from qtool.distributed import Ranks
 from qtool.verification.output_errors import OutputErrors
@@ -57,9 +58,10 @@ def run_block(
         FileError: the disk is full.
     """
     at = start_run(state, solvers)
-    top = max(at.levels.values(), default=0)
+    top = at.levels.top
     for level in range(top + 1):
-        layers = [layer for i, layer in at.layers.items() if at.levels[i] == level + 1]
+        stops = set(at.levels.stops_of(level + 1))
+        layers = [layer for i, layer in at.layers.items() if i in stops]
         shards = make_shards(at.ranks, layers, sum(b.fitted for b in batches))
         _advance(at, level, values, scratch, after if level == top else None, batches, shards)
         for layer in layers:
@@ -83,10 +85,8 @@ def _advance(
 
     after: where results go after the last level.
     """
-    run, ranks = at.executor, at.ranks
-    steps, alive = at.steps(level), at.alive(level)
-    kept, layers = alive | at.constants, {shard.layer.number: shard.layer for shard in shards}
-    targets = layers.keys()  # computed in the float network alone
+    ranks, alive = at.ranks, at.levels.alive(level, at.outputs.values())
+    targets = set(at.levels.stops_of(level + 1))  # computed in the float network alone
     counts = [batch.size * batch.fitted for batch in batches]
     fitted = list(zip(batches, [0, *accumulate(counts)], strict=False))  # number of first sample
     fitted = [(batch, first) for batch, first in fitted if batch.fitted]
@@ -96,9 +96,7 @@ def _advance(
         index = batch.number
         ranks.check()
         exact, coded = _load(at, level, index, values, scratch)
-        run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
-        run.advance(coded, steps, run.points, kept)
-        run.advance(exact, list(layers), frozenset(), kept | targets)
+        at.levels.advance(level, exact, coded, alive)
         if batch.fitted and not ranks.is_distributed:
             add_batch(shards, exact, coded, firsts[index])
         if after is None:
@@ -118,18 +116,16 @@ def _load(
     at: BlockRun, level: int, index: int, values: ActivationStore, scratch: ActivationStore
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Load the values of a batch before a level, in both networks."""
-    run, networks = at.executor, []
+    run = at.executor
     if level == 0:
         numbers = dict(zip(at.inputs, run.inputs, strict=True))
         known = [{numbers[n]: v for n, v in k.items() if n in numbers} for k in values.load(index)]
     else:
         known = [_from_named(side) for side in scratch.load(index)]
-        targets = {i for i in at.layers if at.levels[i] == level}
+        targets = set(at.levels.stops_of(level))
         known[1] = {i: v for i, v in known[1].items() if i not in targets}
-    for each, points in zip(known, (frozenset[str](), run.points), strict=True):
-        networks.append(run.initial_values(each))
-        run.advance(networks[-1], at.fixed, points, at.constants)
-    return networks[0], networks[1]
+    exact, coded = map(at.levels.start, (frozenset[str](), run.points))
+    return with_known(exact, known[0]), with_known(coded, known[1])
 
 
 def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:

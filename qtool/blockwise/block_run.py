@@ -15,6 +15,7 @@ from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.layer_shards import BlockLayer
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
+from qtool.core.graph.levels import Levels
 from qtool.distributed import Ranks, current
 from qtool.planning.plan import QuantPlan
 from qtool.verification.output_errors import OutputErrors
@@ -47,8 +48,7 @@ class BlockRun:
         inputs: names of the block's inputs.
         outputs: name -> number.
         layers: number of the result -> layer to be rounded.
-        levels: number -> level.
-        fixed: numbers of computed values that are equal for all batches.
+        levels: of the block, with its layers as stops.
         errors: name of a result -> number of a measured batch of this rank, noise and power.
     """
 
@@ -58,28 +58,10 @@ class BlockRun:
     inputs: Sequence[str]
     outputs: Mapping[str, int]
     layers: Mapping[int, BlockLayer]
-    levels: Mapping[int, int]
-    fixed: Sequence[int]
+    levels: Levels
     outcome: BlockOutcome
     ranks: Ranks
     errors: dict[str, list[tuple[int, list[float], list[float]]]] = field(default_factory=dict)
-
-    def steps(self, level: int) -> list[int]:
-        """Return the values of a level."""
-        return [i for i, each in self.levels.items() if each == level]
-
-    def alive(self, level: int) -> set[int]:
-        """Return the values that are needed after this level."""
-        read = {
-            j for i, k in self.levels.items() if k > level for j in self.executor.calls[i].reads
-        }
-        known = {*self.executor.inputs, *(i for i, k in self.levels.items() if k <= level)}
-        return (read | set(self.outputs.values())) & known
-
-    @property
-    def constants(self) -> set[int]:
-        """Values that are equal for all batches."""
-        return {*self.executor.constants, *self.fixed}
 
 
 def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:
@@ -87,18 +69,11 @@ def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> Blo
     module = runtime_module(state)
     executor = Executor(replace(state.graph, module=module))
     layers = _layers(state, executor) if solvers else {}
-    constant = set(executor.constants)
-    fixed, levels = [], dict[int, int]()
-    for i, step in executor.calls.items():
-        if set(step.reads) <= constant:
-            constant.add(i)
-            fixed.append(i)
-            continue
-        levels[i] = max((levels.get(j, 0) for j in step.reads), default=0) + (i in layers)
+    levels = Levels.of(executor, dict.fromkeys(layers, ()))
     ends = (executor.indices[G.name_of(n)] for n in G.output_nodes(module.graph))
     outputs = dict(zip(state.graph.outputs, ends, strict=True))
     inputs = [i.name for i in state.graph.inputs]
-    sides = inputs, outputs, layers, levels, fixed
+    sides = inputs, outputs, layers, levels
     return BlockRun(state.plan, executor, solvers, *sides, BlockOutcome(), current())
 
 

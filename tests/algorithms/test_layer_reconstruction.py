@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.algorithms import layer_reconstruction
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
@@ -52,13 +53,13 @@ def test_a_layer_repairs_the_tensor_that_its_result_is_added_to(step: str) -> No
 
 def test_as_many_samples_as_can_be_held_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    real = Executor.run_side_by_side
+    real = layer_reconstruction.run_by_levels
 
-    def counted(self: Executor, batches: list[Batch], *rest: Any) -> None:
+    def counted(executor: Executor, batches: list[Batch], *rest: Any) -> None:
         seen.append(sum(b.size for b in batches))
-        real(self, batches, *rest)
+        real(executor, batches, *rest)
 
-    monkeypatch.setattr(Executor, "run_side_by_side", counted)
+    monkeypatch.setattr(layer_reconstruction, "run_by_levels", counted)
     for elements in (1 << 27, 2 * 24 * 12 * 12 * 20, 1):  # 24 channels are the most at once
         monkeypatch.setattr("qtool.algorithms.layer_reconstruction.ELEMENTS", elements)
         model = qtool.quantize(captured(), smooth(1).split(16), recover=["bias-correction"])

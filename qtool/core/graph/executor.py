@@ -6,7 +6,7 @@ switched. `stream` drops values after their last use, for any amount of data and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -14,8 +14,6 @@ import torch
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph.node_calls import Call, Values, call_of, fill
-from qtool.core.graph.schedule import execution_order, schedule
-from qtool.core.progress import track
 
 
 class Executor:
@@ -122,53 +120,6 @@ class Executor:
         return [outputs[name] for name in self.output_names]
 
     @torch.no_grad()
-    def run_side_by_side(
-        self,
-        batches: Sequence[Batch],
-        networks: Sequence[Set[str]],
-        stops: Mapping[str, Collection[int]],
-        visit: Callable[[list[str], Sequence[Sequence[Values]]], Mapping[str, torch.Tensor]],
-    ) -> None:
-        """Run several networks node by node, each node for all batches, the first network first.
-
-        Args:
-            batches: bound to the graph.
-            networks: the points that are on in each network.
-            stops: name of a node to stop at -> indices of the nodes whose values `visit` reads
-                there; see `schedule`.
-            visit: called with the names of independent stops, after the first network computed them
-                and before the others do, and with all values that are still needed:
-                [network][batch][index of node]. It returns new values of constants, by the name of
-                their point or, without one, of their node, for the other networks from there on.
-        """
-        waves = schedule(self._reads, {self.indices[name]: i for name, i in stops.items()})
-        order = [i for wave in waves for i in wave]
-        last = {i: i for i in order} | {j: i for i in order for j in self.calls[i].reads}
-        values = [[self._begin(batch) for batch in batches] for _ in networks]
-        names = {self.indices[name]: name for name in stops}
-        for wave in track("node by node", waves):
-            for k, points in enumerate(networks):
-                if k == 1 and wave[0] in names:
-                    for point, value in visit([names[i] for i in wave], values).items():
-                        self._replace(point, value, values[1:])
-                for i in wave:
-                    for row in values[k]:
-                        row[i] = self._compute(self.calls[i], row, points)
-            used = {j for i in wave for j in (*self.calls[i].reads, i)} - self.constants.keys()
-            for row in (row for network in values for row in network):
-                for j in used:
-                    if last[j] in wave:
-                        row[j] = None
-
-    def execution_order(self, stops: Set[str]) -> list[int]:
-        """Return the order in which `run_side_by_side` computes nodes with these stops."""
-        return execution_order(self._reads, {self.indices[name] for name in stops})
-
-    @property
-    def _reads(self) -> Mapping[int, Collection[int]]:
-        return {i: call.reads for i, call in self.calls.items()}
-
-    @torch.no_grad()
     def advance(
         self, values: Values, indices: Iterable[int], points: Set[str], kept: Set[int]
     ) -> None:
@@ -216,21 +167,25 @@ class Executor:
             known[self.indices[other]] = value
         return self._compute(self.calls[self.indices[name]], known, points)
 
-    def _replace(self, name: str, value: torch.Tensor, values: Sequence[Sequence[Values]]) -> None:
-        """Set a constant: behind the point of this name or, without one, of the node."""
+    def constant_of(self, name: str) -> int:
+        """Return the number of a constant: behind the point of this name or, without one, of the
+        node."""
         points = (i for i, call in self.calls.items() if call.point == name)
         index = next((i for i in points if i in self.quantized_constants), None)
-        if index is None:
-            index = self.indices[name]
-        else:
-            self.quantized_constants[index] = value
-        for row in (row for network in values for row in network):
-            row[index] = value
+        return self.indices[name] if index is None else index
+
+    @property
+    def reads(self) -> dict[int, Collection[int]]:
+        """Number of a computed node -> the nodes whose values it reads."""
+        return {i: call.reads for i, call in self.calls.items()}
+
+    def inputs_of(self, batch: Batch) -> dict[int, Any]:
+        """Return the inputs of a batch, bound to the graph, by number."""
+        return dict(zip(self.inputs, self.graph.leaves_of(batch), strict=True))
 
     def _begin(self, batch: Batch) -> Values:
         """Return the values of a run before its first call."""
-        leaves = self.graph.leaves_of(batch)
-        return self.initial_values(dict(zip(self.inputs, leaves, strict=True)))
+        return self.initial_values(self.inputs_of(batch))
 
     def _last_uses(self, end: int) -> dict[int, int]:
         """Return index -> index of the last call up to `end` that reads it; itself if none does."""

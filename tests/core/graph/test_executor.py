@@ -16,6 +16,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
+from qtool.core.graph.levels import execution_order, run_by_levels
 from qtool.core.graph.node_calls import Values
 
 
@@ -116,8 +117,9 @@ def test_what_is_asked_of_the_inputs_is_given() -> None:
 
 def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
     run, stops = executor(), {"stem", "body", "head"}
-    assert run.execution_order(set()) == sorted(run.calls)
-    assert sorted(run.execution_order(stops)) == sorted(run.calls)
+    numbers = {run.indices[name] for name in stops}
+    assert execution_order(run.reads, set()) == sorted(run.calls)
+    assert sorted(execution_order(run.reads, numbers)) == sorted(run.calls)
     seen: dict[str, list[bool]] = {}
 
     def visit(names: list[str], values: Sequence[Sequence[Values]]) -> Mapping[str, torch.Tensor]:
@@ -126,9 +128,7 @@ def test_what_is_stopped_at_comes_as_late_as_can_be() -> None:
         seen[name] = [network[0][number] is not None for network in values]
         return {}
 
-    run.run_side_by_side(
-        [bound(batch(1))], [frozenset(), run.points], dict.fromkeys(stops, ()), visit
-    )
+    run_by_levels(run, [bound(batch(1))], dict.fromkeys(stops, ()), visit)
     assert list(seen) == ["stem", "body", "head"]
     assert all(known == [True, False] for known in seen.values())
 
