@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from qtool import distributed
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
+from qtool.algorithms.part_samples import PartBatch, float_side
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.graph import FloatGraph
@@ -65,7 +66,7 @@ def float_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
 
 def target_outputs(module: nn.Module, batch: Batch) -> list[torch.Tensor]:
     """Return the outputs of the float network that those of the quantized one are to equal."""
-    return float_outputs(module, batch.exact or batch)
+    return float_outputs(module, float_side(batch))
 
 
 def relative_error(
@@ -295,7 +296,7 @@ def measure_errors(
 
 def _content_key(batch: Batch) -> str:
     """Return a key of a batch: its content and strides, as other strides change last bits."""
-    sides = [batch] if batch.exact is None else [batch, batch.exact]
+    sides = [batch, batch.exact] if isinstance(batch, PartBatch) else [batch]
     tensors = [t.detach().cpu() for side in sides for _, t in side.tensors()]
     return f"{content_hash(tensors)} {[t.stride() for t in tensors]}"
 

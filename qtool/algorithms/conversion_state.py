@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from qtool.algorithms.part_samples import PartSamples
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.solve_parameters import Parameters, solve_parameters
 from qtool.core import graph as G
@@ -36,26 +36,6 @@ Solutions = WeakKeyDictionary[fx.GraphModule, tuple[Parameters, tuple[object, ..
 """Module -> its parameters, and the parts of plan and calibration that they were solved from."""
 
 
-class BlockSamples(Protocol):
-    """The samples of a block that is converted by itself: see `blockwise.block_samples`.
-
-    Attributes:
-        training_bytes: budget in bytes for activations kept for backward.
-        shared: names of results whose scales do not change, since later blocks have them, too.
-    """
-
-    @property
-    def training_bytes(self) -> int: ...
-
-    @property
-    def shared(self) -> frozenset[str]: ...
-
-    def batches(
-        self, graph: FloatGraph, size: int, limit: int | None, holdout: bool | None
-    ) -> Sequence[Batch]:
-        """Return batches with inputs in both networks, which may be read when they are used."""
-
-
 @dataclass(frozen=True, eq=False)
 class ConversionState:
     """A model on its way to integers.
@@ -68,7 +48,7 @@ class ConversionState:
         parameters: parameters of the plan's points, once they are solved.
         changes: what the steps did, in order.
         solutions: parameters that were solved before, by module; shared by all states.
-        samples: samples of a block; None: the calibration has the samples of the whole network.
+        samples: samples of a part of a network; None: the calibration has those of the whole one.
     """
 
     captured: Captured
@@ -78,7 +58,7 @@ class ConversionState:
     parameters: Parameters | None = None
     changes: tuple[Change, ...] = ()
     solutions: Solutions = field(default_factory=WeakKeyDictionary)
-    samples: BlockSamples | None = None
+    samples: PartSamples | None = None
 
     @classmethod
     def start(
@@ -97,7 +77,7 @@ class ConversionState:
     ) -> Sequence[Batch]:
         """Return the calibration samples as arguments of the graph, in batches that it accepts.
 
-        Those of a block have the arguments in the float network, too (`Batch.exact`).
+        Those of a part of a network have its inputs in the float network, too (`PartBatch`).
 
         Args:
             size: samples of a batch; limit, holdout: see `CalibrationSamples.batches`.

@@ -8,8 +8,9 @@ So a block also makes up for errors of those before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from qtool.algorithms.part_samples import PartBatch, choose_samples
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.data import Batch
@@ -55,8 +56,8 @@ class StoredSamples:
             batch, chosen = pieces[index]
             sides = self.values.load(batch.number)
             exact, coded = (graph.call_of([side[n] for n in self.names]) for side in sides)
-            both = replace(coded, exact=exact)
-            return graph.samples_of(both, chosen) if splits else both
+            both = PartBatch(coded.args, coded.kwargs, exact)
+            return choose_samples(graph, both, chosen) if splits else both
 
         return LazySequence(load, range(len(pieces)))
 

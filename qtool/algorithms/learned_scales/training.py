@@ -30,6 +30,7 @@ from qtool.algorithms.acceptance import (
 )
 from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
+from qtool.algorithms.part_samples import choose_samples, join_batches
 from qtool.algorithms.pipeline import Scope, Step
 from qtool.core.data import Batch
 from qtool.core.graph.executor import Executor
@@ -182,9 +183,9 @@ def _chosen(
     for index, size in members:
         own = chosen[(chosen >= first) & (chosen < first + size)] - first
         if len(own):
-            parts.append(state.graph.samples_of(groups[index], own))
+            parts.append(choose_samples(state.graph, groups[index], own))
         first += size
-    return parts[0] if len(parts) == 1 else state.graph.join(parts)
+    return parts[0] if len(parts) == 1 else join_batches(state.graph, parts)
 
 
 def _samples_at_once(state: ConversionState) -> int:

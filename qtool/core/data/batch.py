@@ -27,12 +27,10 @@ class Batch:
     Attributes:
         args: positional arguments.
         kwargs: keyword arguments.
-        exact: block-wise only: the inputs of the same samples in the float network; None if equal.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
-    exact: Batch | None = None
 
     @property
     def size(self) -> int:
@@ -67,9 +65,8 @@ class Batch:
         def apply(x: Any) -> Any:
             return function(x) if isinstance(x, torch.Tensor) else x
 
-        exact = None if self.exact is None else self.exact.map_tensors(function)
         args, kwargs = pytree.tree_map(apply, (self.args, self.kwargs))
-        return Batch(args, kwargs, exact)
+        return Batch(args, kwargs)
 
     def to_float32(self) -> Batch:
         """Return the batch with other floating point tensors converted to float32."""

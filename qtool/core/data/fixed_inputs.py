@@ -63,7 +63,7 @@ class FixedInputs:
                     "value of the data"
                 )
         kwargs = {k: v for k, v in batch.kwargs.items() if k not in named}
-        return Batch(args[: len(self.order) - len(self.values)], kwargs, batch.exact)
+        return Batch(args[: len(self.order) - len(self.values)], kwargs)
 
     def _is_like(self, name: str, value: Any) -> bool:
         """Return whether a value may be of this input; labels in its place have more elements."""

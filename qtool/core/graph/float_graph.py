@@ -8,7 +8,7 @@ module path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -90,17 +90,13 @@ class FloatGraph:
         """Return the chosen samples of a bound batch that may be split; inputs without a dynamic
         batch size stay as they are."""
         tensors = zip(self.inputs, self.tensors_of(batch), strict=True)
-        call = self.call_of([t[chosen] if _has_dynamic_batch(i) else t for i, t in tensors])
-        exact = None if batch.exact is None else self.samples_of(batch.exact, chosen)
-        return replace(call, exact=exact)
+        return self.call_of([t[chosen] if _has_dynamic_batch(i) else t for i, t in tensors])
 
     def join(self, batches: Sequence[Batch]) -> Batch:
         """Return the samples of bound batches as one; all inputs have a row per sample."""
-        call = self.call_of(
+        return self.call_of(
             [torch.cat(t) for t in zip(*map(self.tensors_of, batches), strict=True)]
         )
-        exact = [batch.exact for batch in batches if batch.exact is not None]
-        return replace(call, exact=self.join(exact) if exact else None)
 
     def smaller(self, batch: Batch, count: int) -> Batch:
         """Return `head`, or the whole batch if the model does not run with less: one input may

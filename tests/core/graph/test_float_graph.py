@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,20 +240,3 @@ def test_a_batch_of_fixed_size_stays_whole() -> None:
     graph = capture_module(model.eval(), Batch((IMAGE,)), {})
     whole = graph.head(Batch((IMAGE,)), 2)
     assert graph.module(*whole.args).shape == (3, 18, 6)
-
-
-def test_samples_of_both_sides(two_inputs: FloatGraph) -> None:
-    """Chosen samples and joined batches have the inputs in the float network, too."""
-    exact = Batch((IMAGE * 2, VECTOR * 2))
-    both = replace(Batch((IMAGE, torch.arange(15.0).reshape(3, 5))), exact=exact)
-    assert two_inputs.size_of(both) == 3
-    chosen = two_inputs.samples_of(both, torch.tensor([2, 0]))
-    assert torch.equal(chosen.args[1][:, 0], torch.tensor([10.0, 0.0]))
-    joined = two_inputs.join([chosen, both])
-    assert joined.exact is not None
-    assert [len(t) for t in (*joined.args, *joined.exact.args)] == [5, 5, 5, 5]
-    assert torch.equal(joined.exact.args[1], torch.full((5, 5), 2.0))
-    moved = joined.map_tensors(torch.neg)
-    assert moved.exact is not None
-    assert torch.equal(moved.exact.args[1], torch.full((5, 5), -2.0))
-    assert two_inputs.join([Batch((IMAGE, VECTOR))]).exact is None

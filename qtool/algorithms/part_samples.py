@@ -1,0 +1,64 @@
+"""Samples of a part of a network: its inputs in the quantized network and in the float one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
+
+
+@dataclass(frozen=True, eq=False)
+class PartBatch(Batch):
+    """A batch of a part of a network, with its inputs in the quantized network.
+
+    Attributes:
+        exact: the same samples, with the inputs in the float network.
+    """
+
+    exact: Batch = field(default_factory=Batch)
+
+
+class PartSamples(Protocol):
+    """The samples of a part that is converted by itself: see `blockwise.block_samples`.
+
+    Attributes:
+        training_bytes: budget in bytes for activations kept for backward.
+        shared: names of results whose scales do not change, since later parts have them, too.
+    """
+
+    @property
+    def training_bytes(self) -> int: ...
+
+    @property
+    def shared(self) -> frozenset[str]: ...
+
+    def batches(
+        self, graph: FloatGraph, size: int, limit: int | None, holdout: bool | None
+    ) -> Sequence[Batch]:
+        """Return `PartBatch`es, which may be read when they are used."""
+
+
+def float_side(batch: Batch) -> Batch:
+    """Return the batch as the float network has it."""
+    return batch.exact if isinstance(batch, PartBatch) else batch
+
+
+def choose_samples(graph: FloatGraph, batch: Batch, chosen: torch.Tensor | slice) -> Batch:
+    """Return the chosen samples of a batch, of both sides; see `FloatGraph.samples_of`."""
+    own = graph.samples_of(batch, chosen)
+    if not isinstance(batch, PartBatch):
+        return own
+    return PartBatch(own.args, own.kwargs, graph.samples_of(batch.exact, chosen))
+
+
+def join_batches(graph: FloatGraph, batches: Sequence[Batch]) -> Batch:
+    """Return the samples of batches as one, of both sides; see `FloatGraph.join`."""
+    own = graph.join(batches)
+    if not isinstance(batches[0], PartBatch):
+        return own
+    return PartBatch(own.args, own.kwargs, graph.join([float_side(each) for each in batches]))
