@@ -151,6 +151,30 @@ def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mod
     assert near < 1.3 * far
 
 
+@pytest.mark.parametrize("mode", ["weight-only-int4", "static"])
+def test_cuts_of_the_stream_only_schedule(folder: Path, tmp_path: Path, mode: str) -> None:
+    """Rounded weights and graph are the same in one, two and three blocks."""
+    files, counts = list[onnx.GraphProto](), list[int]()
+    for block in (1 << 20, 80_000, BLOCK):
+        with qtool.without_weights():
+            model = Residual()
+        path = tmp_path / f"{block}.onnx"
+        how: dict[str, Any] = {"mode": mode, "accuracy": "balanced"}
+        found = qtool.quantize_by_blocks(folder, samples(), path, model=model, block=block, **how)
+        counts.append(len(found.blocks))
+        files.append(onnx.load(path).graph)
+        assert changes_of(found.blocks)
+    assert counts == [1, 2, 3]
+    for graph in files[1:]:
+        assert [n.op_type for n in graph.node] == [n.op_type for n in files[0].node]
+        assert [n.name for n in graph.node] == [n.name for n in files[0].node]
+        assert weights_of(graph) == weights_of(files[0])
+
+
+def weights_of(graph: onnx.GraphProto) -> dict[str, bytes]:
+    return {tensor.name: tensor.raw_data for tensor in graph.initializer}
+
+
 UP_FLOAT = {"select": "layers.0.up", "as": "float"}
 HEAD_STORED = {"select": "re:he.d", "op": "linear", "as": "int8-weights"}
 
