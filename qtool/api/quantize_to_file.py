@@ -171,7 +171,8 @@ def quantize_to_file(
     loaded: Any
     if needed is not None:
         assert source is not None
-        refuse_blocks(source, needed, {**target.refused_by_blocks, **_refused(data, evaluation)})
+        refused = {"data=None": data is None, "'evaluation'": evaluation is not None}
+        refuse_blocks(source, needed, {**target.refused_by_blocks, **refused})
         place = Path(source)
         module = None if place.suffix == ".onnx" else load_without_weights(place, task)
         loaded = StoredModel.of(place, module, target.path, memory, chosen.as_recipe())
@@ -188,13 +189,6 @@ def quantize_to_file(
 
     parts = parts_of(loaded, target, task)
     return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
-
-
-def _refused(data: Any, evaluation: EvaluationData | None) -> dict[str, bool]:
-    return {
-        argument("--data", "none"): data is None,
-        argument("--eval-data"): evaluation is not None,
-    }
 
 
 def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, Any]:
