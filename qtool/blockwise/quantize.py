@@ -25,8 +25,8 @@ from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.self_test_format import SelfTest, attach
 from qtool.backends.onnx.storage import move_into_place
-from qtool.backends.onnxruntime.self_test.creation import make_self_test
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
+from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
