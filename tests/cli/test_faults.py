@@ -45,7 +45,7 @@ FAULTS: dict[str, tuple[Any, str, BaseException]] = {
 CALIBRATE = ("calibrate", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.calib")
 CONVERT = (
     *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "out/digits.onnx"),
-    *("--timing", "0"),
+    *("--timing", "0", "--accuracy", "fast"),
 )
 QUANTIZE = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.onnx")
 LABELLED = ("--model", *DIGITS, "--data", "examples/digits/eval.npz", "--labels", "labels")
@@ -58,8 +58,10 @@ REPORT = (
 EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
 LONGER = {"quantize": (*QUANTIZE, "--timing", "0"), "report": REPORT, "evaluate": EVALUATE}
+COMMANDS_OF_ONE = {"quantize"}
+"""Of `LONGER`, what is one of `COMMANDS` behind the other: `make matrix` runs it."""
 ALL = os.environ.get("QTOOL_FAULTS") == "all"
-MOST = 10**6 if ALL else 6  # calls of one kind that are made to fail
+MOST = 10**6 if ALL else 6  # calls of one kind that are made to fail; in `make test` two
 FEW = 10**6 if ALL else 1  # the same, of the commands that take longer
 SHORT = (*FAULTS,) if ALL else ("text", "rename", "session", "forward", "metric")  # the same
 
@@ -109,16 +111,19 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.mark.parametrize("most", [2, pytest.param(MOST, marks=[] if ALL else pytest.mark.matrix)])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_old_file_or_the_new_one(
     command: str,
     fault: str,
+    most: int,
     sample: Cli,
     scratch: Path,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
+    """The first and the last call, or the first ones."""
     out = sample.folder / "out"
     out.mkdir()
     target = out / COMMANDS[command][COMMANDS[command].index("-o") + 1].removeprefix("out/")
@@ -127,7 +132,9 @@ def test_the_old_file_or_the_new_one(
         KNOWN[command] = target.read_bytes(), calls
     new, calls = KNOWN[command]
     counted = Counted(monkeypatch, fault)
-    for call in range(1, min(calls[fault], MOST) + 1):
+    last = calls[fault]
+    points = range(1, min(last, most) + 1) if most > 2 else sorted({min(last, 1), last} - {0})
+    for call in points:
         target.write_bytes(b"old")
         counted.at(call)
         result = sample(*COMMANDS[command], code=(0, 2))  # 0: it can do without
@@ -137,7 +144,7 @@ def test_the_old_file_or_the_new_one(
         assert left(out) == {target.name}
         assert left(scratch) == set()
         counted.at(0)
-    record_property("points", min(calls[fault], MOST))
+    record_property("points", len(points))
 
 
 def bytes_of(path: Path) -> dict[str, bytes]:
@@ -145,7 +152,10 @@ def bytes_of(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path.parent)): p.read_bytes() for p in files}
 
 
-@pytest.mark.parametrize("command", LONGER)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.matrix) if c in COMMANDS_OF_ONE else c for c in LONGER],
+)
 def test_the_longer_commands(
     command: str,
     sample: Cli,

@@ -20,7 +20,11 @@ LIMIT = 120.0  # seconds after which a test says that a rank hangs
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as the command line does, before torch
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["qtool.api", "qtool.cli", "torch.distributed.distributed_c10d"])
+_context.set_forkserver_preload([  # and what is imported later, but for ONNX Runtime's thread
+    *("qtool.api", "qtool.cli", "qtool.passes", "torch.distributed.distributed_c10d"),
+    *("torch._dynamo", "torch.export._trace", "torch.onnx._internal.exporter._core"),
+    "onnxscript.function_libs.torch_lib.ops",
+])  # fmt: skip
 
 
 @dataclass(frozen=True)

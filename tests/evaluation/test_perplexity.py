@@ -103,7 +103,10 @@ def sliding_perplexity(
     return float(np.exp(total / count)), count
 
 
-@pytest.mark.parametrize(("length", "stride"), [(12, 5), (8, 8), (100, 1)])
+@pytest.mark.parametrize(
+    ("length", "stride"),
+    [(12, 5), *(pytest.param(*w, marks=pytest.mark.matrix) for w in ((8, 8), (100, 1)))],
+)
 def test_windows_of_a_long_text_are_those_of_transformers(
     folder: Path, tmp_path: Path, length: int, stride: int
 ) -> None:
