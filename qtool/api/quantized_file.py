@@ -88,7 +88,7 @@ class QuantizedFile:
         data_kind: see `EvaluationData.kind`.
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
-        blocks: of a block-wise conversion, in order.
+        blocks: records of a block-wise conversion, in order.
     """
 
     path: Path

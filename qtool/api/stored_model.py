@@ -83,10 +83,10 @@ def quantize_by_blocks(
         folder: a folder of transformers or timm with config.json and one or more safetensors files,
             or an ONNX file with its weights as external data.
         data: batches, as for `quantize`; read again on resuming.
-        path: of the file; its weights are written to `<path>.<digest>.data` next to it.
+        path: path of the file; its weights are written to `<path>.<digest>.data` next to it.
         model: your own model, built in `qtool.without_weights()`; the folder holds its weights.
-        task: of a transformers model, as for `load_model`. Batches of a decoder with its KV cache
-            have an empty one, as those of `load_data` for its model do.
+        task: task of a transformers model, as for `load_model`. Batches of a decoder with its KV
+            cache have an empty one, as those of `load_data` for its model do.
         attention: as for `load_model`.
         cache: "float" or "int8", the KV cache of a decoder.
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more

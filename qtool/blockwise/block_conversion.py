@@ -63,9 +63,9 @@ class BlockwiseRun:
         source: reads its weights.
         parts: attribute of the graph -> the part of a stored tensor, for layers that are split.
         layers: name of a node -> name of the layer that it is a part of.
-        blocks: in order.
+        blocks: the blocks, in order.
         checkpoint: finished blocks, and activations.
-        target, observer, recipe: of the conversion.
+        target, observer, recipe: options of the conversion.
         block: bytes of float32 weights of a block.
         memory: bytes that the self-test of the file may take to make.
     """

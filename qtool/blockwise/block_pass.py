@@ -47,10 +47,10 @@ def run_block(
     """Run batches through a block, and solve its layers on the way.
 
     Args:
-        state: of the block, with solved parameters.
-        solvers: of layers, by the names of their steps; none keeps the nearest codes.
+        state: state of the block, with solved parameters.
+        solvers: solvers of layers, by the names of their steps; none keeps the nearest codes.
         values: inputs of the block and of later ones.
-        scratch: for activations inside the block.
+        scratch: folder for activations inside the block.
         after: where to store the inputs of the next blocks, and their names for each batch.
         batches: the batches to run; those held out are measured, and never learned from.
 

@@ -43,12 +43,12 @@ class BlockRun:
     """A run of all batches through a block. Numbers are those of values in the executor.
 
     Attributes:
-        plan: of the block.
-        solvers: of its layers, by the names of their steps.
+        plan: plan of the block.
+        solvers: solvers of its layers, by the names of their steps.
         inputs: names of the block's inputs.
         outputs: name -> number.
         layers: number of the result -> layer to be rounded.
-        levels: of the block, with its layers as stops.
+        levels: levels of the block, with its layers as stops.
         errors: name of a result -> number of a measured batch of this rank, noise and power.
     """
 

@@ -26,7 +26,7 @@ class StoredSamples:
 
     Attributes:
         values: inputs of the block, of all batches.
-        names: of its inputs, in order.
+        names: names of its inputs, in order.
         stored: its batches.
         training_bytes: budget in bytes for activations kept for backward.
         shared: names of results that later blocks read.
@@ -44,7 +44,7 @@ class StoredSamples:
         """Return batches of the block.
 
         Args:
-            graph: of the block.
+            graph: graph of the block.
             size: largest number of samples of a batch, where it may be split.
             limit: largest number of all samples, likewise.
             holdout: held-out samples, samples to train on, or both (None).

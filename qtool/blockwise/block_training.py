@@ -28,9 +28,9 @@ def train_block(
     """Return the state after the steps; without a change in it if none was accepted.
 
     Args:
-        state: of the block, with solved weights.
+        state: state of the block, with solved weights.
         steps: those with `Scope.PART`, in order.
-        samples: of the block.
+        samples: samples of the block.
     """
     with share_steps():
         trained = run_steps(steps, replace(state, samples=samples))
@@ -49,11 +49,11 @@ def rerun_block(
 
     Args:
         before: the state with the float weights of the block.
-        trained: after the steps.
+        trained: state after the steps.
         values: inputs of the block and of later ones.
         after: see `run_block`.
         batches: the batches to run.
-        outcome: of the first run.
+        outcome: outcome of the first run.
     """
     ranks, errors = current(), dict[str, Rows]()
     module = runtime_module(trained)

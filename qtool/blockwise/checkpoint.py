@@ -40,10 +40,10 @@ class BlockRecord:
     Attributes:
         name: its first and last layer.
         end: offset behind its weights in the data file, in bytes.
-        digest: of the block and its weights.
+        digest: digest of the block and its weights.
         estimates: name of a result -> the figures of an `OutputEstimate` on the measured samples.
         samples: number of these samples.
-        changes: of the steps: name, number of places and reason.
+        changes: records of the steps: name, number of places and reason.
         notes: sentences for the user.
         nodes: rows of its plan.
         parity, exactness, coverage: results of the checks of its file.
@@ -88,7 +88,7 @@ class Checkpoint:
     """The checkpoint folder of one conversion.
 
     Args:
-        identity: of model and options; a checkpoint of another one is refused.
+        identity: hash of model and options; a checkpoint of another one is refused.
         ranks: all of them access the folder.
     """
 

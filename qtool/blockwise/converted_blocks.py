@@ -22,15 +22,15 @@ class ConvertedBlocks:
     """A model that was converted block by block.
 
     Attributes:
-        path: of its file.
+        path: path of the file.
         target: name of the target.
-        mode: of the recipe.
+        mode: mode of the recipe.
         blocks: records of all blocks, in order.
         outputs: names of the model's outputs.
         holdout: the SQNR is that of held-out samples; otherwise no step learned from the samples,
             or there are too few to hold some out.
         float_bytes: size of the weights of the float model.
-        model_notes: on the whole model, for the user; blocks have their own.
+        model_notes: sentences on the whole model, for the user; blocks have their own.
     """
 
     path: Path

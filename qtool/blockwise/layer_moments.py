@@ -61,7 +61,7 @@ class InputMoments:
     """The Hessian X^T X of the inputs of one or more layers, and held-out rows of them.
 
     Attributes:
-        squares: for each block of COLUMNS, its products with itself and all later columns: float32
+        squares: each block of COLUMNS times itself and all later columns: float32
             [groups, COLUMNS, ...]; the other half is not needed.
     """
 
@@ -99,7 +99,7 @@ class LayerMoments:
     """Moments of some outputs of a layer; a `LayerEvidence` from all data.
 
     Args:
-        weight: of the whole layer, float [groups, out, d].
+        weight: weight of the whole layer, float [groups, out, d].
         rows: the outputs of this shard.
     """
 

@@ -30,12 +30,12 @@ class BlockLayer:
     """A layer to be rounded, and the numbers of its values in the executor.
 
     Attributes:
-        layer: with its constants.
-        number: of its result.
-        reads: of its input.
-        weight: of its quantized weight.
-        bias: of its bias, or None.
-        residual: of the tensor that its result is added to, or None.
+        layer: the layer, with its constants.
+        number: number of its result.
+        reads: number of its input.
+        weight: number of its quantized weight.
+        bias: number of its bias, or None.
+        residual: number of the tensor that its result is added to, or None.
     """
 
     layer: Layer
@@ -127,7 +127,7 @@ class SolvedLayer:
     """The result of solving a layer.
 
     Attributes:
-        weight: on its grid; None where rounding to nearest is better for all shards.
+        weight: weight on its grid; None where rounding to nearest is better for all shards.
         steps: names of the steps that solved shards of it.
         singular: the Hessian of its inputs is.
     """

@@ -74,7 +74,7 @@ def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:
     Args:
         output: file of the result.
         memory: bytes that the conversion may take; None: unknown.
-        recipe: of the conversion; its steps may train.
+        recipe: recipe of the conversion; its steps may train.
     """
     begun = stored_identity(output)
     if begun is not None and begun.get("block", "").isdecimal():

@@ -30,7 +30,7 @@ class ModelSource:
     """A model whose weights are not loaded.
 
     Attributes:
-        fingerprint: of its weights.
+        fingerprint: fingerprint of its weights.
         float_bytes: size of its weights; of an ONNX file, of the file with them.
         shards: its weight files; None where the weights are mapped in the model.
         names: attribute of the model -> tensor in the shards.
@@ -48,7 +48,7 @@ class ModelSource:
         """Read a stored tensor, or a part of it.
 
         Args:
-            attribute: of the model.
+            attribute: name of a parameter or buffer of the model.
             value: the tensor of that name in the graph.
             slices: the part to read; None: all.
 

@@ -32,9 +32,9 @@ class StoredBatch:
     """A batch of the data.
 
     Attributes:
-        number: of its file.
+        number: number of its file.
         size: number of samples.
-        role: of its samples.
+        role: role of its samples.
         measured: the reported errors are those on it and others.
     """
 
@@ -55,7 +55,7 @@ class _Part:
 
     Attributes:
         rank: has read it.
-        index: of its file on that rank.
+        index: number of its file on that rank.
         size: number of samples.
         samples: hash and bytes of each sample; of the whole batch where it cannot be split.
     """
@@ -69,7 +69,7 @@ class _Part:
         """Yield the role of a piece, and the indices of its samples.
 
         Args:
-            roles: of the samples, by their hashes.
+            roles: roles of the samples, by their hashes.
             fewest: samples of a batch; in a smaller piece some samples are there again.
         """
         own = [roles[name] for name, _ in self.samples]

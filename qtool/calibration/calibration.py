@@ -43,16 +43,16 @@ class Calibration:
     """Calibration statistics of a model.
 
     Attributes:
-        fingerprint: of the captured model; only that model can be converted with it.
+        fingerprint: fingerprint of the captured model; only that model can be converted with it.
         target: name of the target whose plan has the points.
-        observer: of tensors for which no rule names one.
-        recipe: of the plan; the default for conversion.
-        inputs: of the captured model, enough to capture it again.
+        observer: observer of tensors for which no rule names one.
+        recipe: recipe of the plan; the default for conversion.
+        inputs: inputs of the captured model, enough to capture it again.
         samples: number of calibration samples.
         specs: point or probe -> observer.
         statistics: point or probe -> statistic.
         kept_samples: samples stored for steps that run the network.
-        notes: for the user; not stored in the file.
+        notes: sentences for the user; not stored in the file.
         data: digest of the samples, see `qtool.core.data.calibration_samples`; "" if unknown.
         estimate_statistics: point or probe -> statistic of the samples for the estimate, which are
             in `statistics` only if `pooled` put them there. A step that changes tensors drops

@@ -187,7 +187,7 @@ def collect_statistics(
         plan: its observed points get statistics.
         probes: further tensors to observe.
         data: batches.
-        fingerprint: of the captured model.
+        fingerprint: fingerprint of the captured model.
         progress: wraps the batches.
         keep: number of samples to store; see `qtool.core.data.calibration_samples`.
         check_shards: note ranks without data, and ranks with the same data.
@@ -260,7 +260,7 @@ def _by_role(
     """Yield the samples of a batch by role, with whether it is that of the estimate.
 
     Args:
-        hashes: of the samples; none where no samples are stored.
+        hashes: hashes of the samples; none where no samples are stored.
         fewest: samples that the graph takes; None where a batch may not be cut.
     """
     held = torch.tensor([is_estimate(name) for name in hashes], dtype=torch.bool)

@@ -39,7 +39,7 @@ class SyntheticData:
 
     Attributes:
         batches: as the model takes them.
-        notes: for the user.
+        notes: sentences for the user.
     """
 
     batches: tuple[Any, ...]

@@ -22,7 +22,7 @@ class DataWarnings:
     """Collects the extremes of the inputs, batch by batch.
 
     Args:
-        inputs: of the model.
+        inputs: inputs of the model.
     """
 
     def __init__(self, inputs: Sequence[Input]) -> None:

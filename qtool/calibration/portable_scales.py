@@ -43,8 +43,8 @@ class _Operator:
     """An operator that CPUs compute differently.
 
     Attributes:
-        name: of the node.
-        key: of the kernel.
+        name: name of the node.
+        key: key of the kernel.
         inputs: names of points; a single one if both operands are the same tensor.
         output: name of a point.
     """

@@ -38,7 +38,7 @@ class _SharedRange:
     """Points with one range.
 
     Attributes:
-        names: of the points.
+        names: names of the points.
         low, high: the range.
         narrowest: smallest scale that a point has on its own.
         limits: bounds of the range, from fused clamps.

@@ -64,7 +64,7 @@ def solve_parameters(
 
     Args:
         module: the float graph, which has the weights.
-        plan: of the graph.
+        plan: plan of the graph.
         calibration: made with this plan.
 
     Raises:
@@ -264,7 +264,7 @@ def _scale_for_bias_only_channels(
 
     Args:
         solver: has the weights.
-        spec: of the bias.
+        spec: spec of the bias.
         weight: parameters of the weight.
         bias: absolute values over the input's scale, float64 [channels].
     """

@@ -31,7 +31,7 @@ def with_fixed_dimensions(
     Args:
         graph: the graph of the file.
         sample: bound to it.
-        check: of the file, which has other results than the model.
+        check: result of the file, which differs from the model's.
 
     Returns:
         The graph, and a sentence for each dimension, which is logged, too.

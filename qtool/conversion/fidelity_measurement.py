@@ -58,7 +58,7 @@ def measure_fidelity(
         model: the fake-quantized model.
         sample: the batch to run.
         divisions: see `find_near_zero_divisions`.
-        outputs: for the sample; by default those of fake quantization.
+        outputs: outputs for the sample; by default those of fake quantization.
         estimate: errors to be expected on new data.
     """
     coded = model.run(sample) if outputs is None else outputs
@@ -107,7 +107,7 @@ class EstimateSamples:
         """Return the samples that nothing in a model was made of; without those, of calibration.
 
         Args:
-            state: after the conversion.
+            state: state after the conversion.
             size: samples of a batch.
         """
         if batches := state.estimates(size):
@@ -159,7 +159,7 @@ def measure_estimate(
 
     Args:
         model: the fake-quantized model.
-        samples: to measure on.
+        samples: samples to measure on.
         file: what is measured; None: the simulation, with what kernels round inside.
     """
     run = _simulated(model) if file is None else file.run

@@ -66,7 +66,7 @@ class _Results:
         exports: suffix of a format -> its writer.
         last: the format of the last export.
         coverage: what the last verified export measured.
-        fidelity: on the sample that exports are verified with.
+        fidelity: fidelity on the sample that exports are verified with.
     """
 
     state: str = ""
@@ -203,7 +203,7 @@ class Quantized(InProcess):
                 the runtime's integer operators themselves. A path that ends in .tflite is written
                 as "tflite"; "c-array" is that file as C source.
             external_data: write the second file for a smaller model, too.
-            layout: of images at the interface of a TFLite file: "nhwc", or "nchw" as in PyTorch.
+            layout: layout of images at the interface of a TFLite file: "nhwc", or PyTorch's "nchw".
             interface: "float" or "int8" inputs and outputs of a TFLite file; by default int8 on
                 microcontrollers, float elsewhere.
 

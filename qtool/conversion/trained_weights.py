@@ -23,7 +23,7 @@ def restore_pair_limits(graph: fx.Graph, module: fx.GraphModule, plan: QuantPlan
 
     Args:
         graph: the float graph that `plan` is of.
-        module: with its quantization points and weights, which change in place.
+        module: module with its quantization points and weights, which change in place.
         plan: selects the weights of integer kernels.
 
     Returns:

@@ -21,12 +21,6 @@ PREPOSITION = re.compile(
     r"|over|through|during|within|near|against|like|until|since|beyond|inside)\b",
     re.IGNORECASE,
 )
-NOUNS_TO_DO = frozenset(
-    """
-    qtool/blockwise qtool/calibration qtool/conversion
-    """.split()  # noqa: SIM905  # a list of lines of one word would be longer
-)
-"""Folders whose docstrings still have entries without their noun; the list only gets shorter."""
 
 
 def named(source: str) -> Iterator[str]:
@@ -69,9 +63,7 @@ def test_names_are_nouns_or_verbs() -> None:
 def test_descriptions_of_arguments_and_results_begin_with_their_noun() -> None:
     """`axis: axis of the channels`, not `axis: of the channels`."""
     bare = {f: list(filter(PREPOSITION.match, entries(f.read_text("utf-8")))) for f in SOURCES}
-    folders = {f.parent.relative_to(ROOT).as_posix() for f, texts in bare.items() if texts}
-    assert folders - NOUNS_TO_DO == set(), {str(f): t for f, t in bare.items() if t}
-    assert NOUNS_TO_DO - folders == set()  # done: remove it from the list
+    assert {str(f): texts for f, texts in bare.items() if texts} == {}
 
 
 def test_the_checks_see_what_they_look_for() -> None:

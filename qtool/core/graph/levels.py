@@ -30,7 +30,7 @@ def execution_order(reads: Reads, stops: Set[int]) -> list[int]:
     """Return the nodes in a topological order in which stops come last of those that are ready.
 
     Args:
-        reads: of each node to compute; other nodes in it are known from the beginning.
+        reads: inputs of each node to compute; other nodes in it are known from the beginning.
         stops: nodes to stop at.
     """
     waiting = {i: len({r for r in read if r in reads}) for i, read in reads.items()}
@@ -56,7 +56,7 @@ class Levels:
     """The levels of a graph; numbers are those of nodes in the executor.
 
     Attributes:
-        executor: of the quantized network; without its points it is the float one.
+        executor: executor of the quantized network; without its points it is the float one.
         stops: number of a stop -> the nodes it looks at, besides those it reads. In
             `execution_order` they come before it.
         of_node: number -> level, of computed nodes that depend on an input.
@@ -147,7 +147,7 @@ def run_by_levels(
     """Run the float and the quantized network level by level, all batches in memory.
 
     Args:
-        executor: of the quantized network.
+        executor: executor of the quantized network.
         batches: bound to the graph.
         stops: name of a node to stop at -> numbers of the nodes that it looks at.
         visit: called with the names of the stops of a level, when the float network has computed
