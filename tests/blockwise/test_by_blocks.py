@@ -151,11 +151,17 @@ def test_it_is_the_model_that_fits_into_memory(folder: Path, tmp_path: Path, mod
     assert near < 1.3 * far
 
 
-@pytest.mark.parametrize("mode", ["weight-only-int4", "static"])
-def test_cuts_of_the_stream_only_schedule(folder: Path, tmp_path: Path, mode: str) -> None:
-    """Rounded weights and graph are the same in one, two and three blocks."""
+CUTS, SMALL = {1 << 20: 1, 80_000: 2, BLOCK: 3}, {1 << 20: 1, 20_000: 7}
+"""Size -> number of blocks."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "cuts"), [("weight-only", SMALL), ("weight-only-int4", SMALL), ("static", CUTS)]
+)
+def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[int, int]) -> None:
+    """Rounded weights and graph are the same: behind clamps, and in static models on the stream."""
     files, counts = list[onnx.GraphProto](), list[int]()
-    for block in (1 << 20, 80_000, BLOCK):
+    for block in cuts:
         with qtool.without_weights():
             model = Residual()
         path = tmp_path / f"{block}.onnx"
@@ -164,7 +170,7 @@ def test_cuts_of_the_stream_only_schedule(folder: Path, tmp_path: Path, mode: st
         counts.append(len(found.blocks))
         files.append(onnx.load(path).graph)
         assert changes_of(found.blocks)
-    assert counts == [1, 2, 3]
+    assert counts == list(cuts.values())
     for graph in files[1:]:
         assert [n.op_type for n in graph.node] == [n.op_type for n in files[0].node]
         assert [n.name for n in graph.node] == [n.name for n in files[0].node]

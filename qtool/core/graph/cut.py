@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from qtool.core.errors import CaptureError
 from qtool.core.graph.edit import set_attr_value
@@ -21,6 +22,8 @@ from qtool.core.random_inputs import Input
 
 aten = torch.ops.aten
 _NEVER = 10**30  # bytes
+LATER_READS = "later_reads"
+"""Key of a result's metadata: how often later blocks read it. The output of the whole has none."""
 
 
 class Block:
@@ -102,6 +105,13 @@ class Block:
                     self._size(graph, source, copies)
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[n] for n in self.outputs))
+        for node in set(self.outputs) - set(output_nodes(self.whole.graph)):
+            copies[node].meta[LATER_READS] = sum(
+                argument is node
+                for user in node.users
+                if user not in own and not _is_size(user)
+                for argument in pytree.tree_leaves((user.args, user.kwargs))
+            )
         module = fx.GraphModule(tensors, graph)
         for node in module.graph.nodes:
             node.meta = dict(node.meta)

@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
+from qtool.core.graph.cut import LATER_READS
 from qtool.core.ops import Role, row_of
 from qtool.core.schemes import channel_block
 from qtool.core.types import INT8, INT8_NARROW, Observed
@@ -75,13 +76,14 @@ def _is_shared(layer: fx.Node) -> bool:
 
 def _is_clamped(layer: fx.Node) -> bool:
     """Return whether a clamp with one reader is all that reads a layer; the runtime takes it for
-    one that a quantization behind it may imply."""
+    one that a quantization behind it may imply. The reader may be in a later block."""
     clamp = next(iter(layer.users), layer)
     row = row_of(clamp)
     is_only = len(layer.users) == 1 and row is not None and row.role is Role.CLIP
-    reads = [a for user in clamp.users for a in pytree.tree_leaves(user.args) if a is clamp]
-    is_output = any(user.op == "output" for user in clamp.users)
-    return is_only and len(reads) == 1 and not is_output
+    calls, later = [u for u in clamp.users if u.op != "output"], clamp.meta.get(LATER_READS)
+    reads = sum(a is clamp for user in calls for a in pytree.tree_leaves(user.args))
+    is_output = len(calls) < len(clamp.users) and later is None
+    return is_only and reads + (later or 0) == 1 and not is_output
 
 
 def _is_turned(layer: fx.Node) -> bool:
