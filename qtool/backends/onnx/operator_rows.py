@@ -64,10 +64,10 @@ ONNX_OPERATORS: Mapping[str, OnnxOperator] = {
 MOVES = frozenset(
     (
         *("DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Resize"),
-        *("Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+        *("ReduceMax", "ReduceMin", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     )
 )
-"""Operator types that ONNX Runtime runs on codes as on floats, without computing."""
+"""Operator types that ONNX Runtime runs on codes as on floats: they move or choose values."""
 
 ON_CODES: Mapping[str, str] = {
     row.on_codes: name for name, row in ONNX_OPERATORS.items() if row.on_codes
