@@ -102,7 +102,7 @@ def command(
         sources.parse_dynamic(dynamic),
     )
     sizes = block << 20, self_test_memory(output_, LIMIT)
-    stored = StoredModel(folder, sources.empty_model(folder), *sizes)
+    stored = StoredModel(folder, sources.load_model_without_weights(folder), *sizes)
 
     def inputs_of(module: Any) -> PartInputs:
         return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))

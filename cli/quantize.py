@@ -133,7 +133,7 @@ def command(
         }
         with _usage_errors():
             refuse_blocks(model, needed, refused)
-        empty = sources.empty_model(Path(model))
+        empty = sources.load_model_without_weights(Path(model))
         loaded = StoredModel.of(Path(model), empty, output_, memory and limit, chosen.as_recipe())
     with _usage_errors():
         parts = parts_of(loaded, place, source_options.context_value("task"))

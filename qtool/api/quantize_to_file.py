@@ -120,7 +120,7 @@ class FileTarget:
     def refused_by_blocks(self) -> dict[str, bool]:
         """Argument -> whether it is in use, of those that a block-wise conversion does not have."""
         return {
-            "a folder as --output": self.layout is not None,
+            "a folder to write": self.layout is not None,
             argument("--format", self.format): self.format != "qdq",
             argument("--interface"): self.options.interface is not None,
         }

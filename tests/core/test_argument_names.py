@@ -30,6 +30,7 @@ CALLS = (
     qtool.report,
     qtool.QuantizedModel.export,
     qtool.FileOptions,
+    qtool.quantize_to_file,
 )
 
 
