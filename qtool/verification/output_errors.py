@@ -168,6 +168,8 @@ class Estimate(JsonRecord):
             first; of tensors that they leave by more than `BEYOND`.
         reach: how many times their own ranges the calibrated ones are, in the median tensor; 0 if
             that is not known. Far above 1, rare samples are missing here.
+        loud: share of the signal in the loudest samples, one in twenty, of the output where it is
+            largest, 0 to 1.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
     """
@@ -184,6 +186,7 @@ class Estimate(JsonRecord):
     clipped: float = 0.0
     beyond: tuple[Reach, ...] = ()
     reach: float = 0.0
+    loud: float = 0.0
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
 
@@ -258,13 +261,23 @@ class Estimate(JsonRecord):
                 f"{factor:.2f}, and rare ones go further; calibrate on more data, or check its "
                 "extremes"
             )
+        if self.kind == CALIBRATION:
+            return (
+                f"the ranges were made of {self.source}, so that none of them leaves them; new "
+                "ones may; give more data"
+            )
         if self.reach > NEARER:
             return (
                 f"the ranges of the calibration reach {self.reach:.1f} times as far as those of "
                 f"{self.source}, so that rare ones are missing here; give more data"
             )
-        if self.kind == ESTIMATE and self.samples < _FEW:
+        if self.samples < _FEW:
             return f"rare ones are not among {self.source}; give more data"
+        if self.loud >= _DECISIVE:
+            return (
+                f"{formats.percent(self.loud)} of the signal is in the loudest "
+                f"{formats.quantity(_few_of(self.samples), 'sample')} of {self.source}"
+            )
         return None
 
 
@@ -290,13 +303,26 @@ def estimate_outputs(
         )
         outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
     costly = _costly(errors.relative(), samples, reasons)
-    return Estimate(errors.samples, kind, tuple(outputs), costly=costly)
+    return Estimate(errors.samples, kind, tuple(outputs), costly=costly, loud=_loud(errors.signal))
+
+
+def _few_of(count: int) -> int:
+    """Return how many samples are few, of so many."""
+    return max(1, int(_FEW_SHARE * count))
+
+
+def _loud(signal: Array) -> float:
+    """Return the largest share of an output's power in few samples. signal: [outputs, samples]."""
+    few, total = _few_of(signal.shape[1]), signal.sum(1)
+    largest = np.sort(signal, 1)[:, -few:].sum(1)
+    shares = np.divide(largest, total, out=np.zeros_like(total), where=total > 0)
+    return float(np.nan_to_num(shares).max(initial=0.0))
 
 
 def _costly(
     shares: Array, samples: Sequence[str], reasons: Sequence[str]
 ) -> tuple[CostlySample, ...]:
-    few = max(1, int(_FEW_SHARE * len(shares)))
+    few = _few_of(len(shares))
     largest = np.argsort(-shares, kind="stable")[:few]
     if len(shares) < 2 / _FEW_SHARE or shares[largest].sum() < _DECISIVE:
         return ()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qtool.verification.output_errors import (
+    CALIBRATION,
     ESTIMATE,
     InBatches,
     OutputErrors,
@@ -104,6 +105,18 @@ def test_missing_extremes_and_few_samples_are_a_caution() -> None:
     few = estimate_outputs(errors(np.full(12, 0.01), 12), ESTIMATE).caution
     assert few is not None
     assert "rare ones are not among 12 new samples" in few
+    calibrated = estimate_outputs(errors(np.full(24, 0.01), 24), CALIBRATION).caution
+    assert calibrated is not None
+    assert "made of 24 calibration samples" in calibrated
+
+
+def test_signal_in_few_samples_is_a_caution() -> None:
+    loud = np.ones((64, 4), np.float32)
+    loud[[3, 9, 20]] = 10  # 300 of 361 units of power
+    estimate = estimate_outputs(OutputErrors.of(["y"], [loud], [loud + 0.01], 64), ESTIMATE)
+    assert estimate.loud == pytest.approx(300 / 361, abs=1e-6)
+    assert estimate.caution is not None
+    assert "83.1 % of the signal is in the loudest 3 samples of 64 new samples" in estimate.caution
 
 
 def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> None:
