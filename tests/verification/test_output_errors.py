@@ -116,7 +116,7 @@ def test_signal_in_few_samples_is_a_caution() -> None:
     estimate = estimate_outputs(OutputErrors.of(["y"], [loud], [loud + 0.01], 64), ESTIMATE)
     assert estimate.loud == pytest.approx(300 / 361, abs=1e-6)
     assert estimate.caution is not None
-    assert "83.1 % of the signal is in the loudest 3 samples of 64 new samples" in estimate.caution
+    assert "83.10 % of the signal is in the loudest 3 samples of 64 new samples" in estimate.caution
 
 
 def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> None:
