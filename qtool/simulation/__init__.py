@@ -1,4 +1,4 @@
-"""What the fake-quantized model in torch says of a file: parity, costly layers, heavy tails.
+"""The fake-quantized model in torch: parity with a file, costly layers, divisions near zero.
 
 Results are values of `qtool.verification`, which needs no torch.
 """
