@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.backends.open_files import is_model
+from qtool.backends.open_files import READABLE, is_model
 from qtool.backends.table import FORMATS, format_of, open_file
 from qtool.core import option_names
 from qtool.core.errors import FileError
@@ -16,7 +16,8 @@ from qtool.planning.targets import TARGETS
 def test_the_command_line_names_them() -> None:
     names = [name for f in FORMATS for name in f.names]
     assert sorted(names) == sorted(option_names.FORMATS)
-    assert {f.suffix for f in FORMATS} == {*option_names.MODEL_SUFFIXES, option_names.TFLITE_SUFFIX}
+    assert {f.suffix: f.names[0] for f in FORMATS} == option_names.MODEL_FORMATS
+    assert [f.suffix for f in FORMATS] == [f.suffix for f in READABLE]
 
 
 def test_every_format_of_a_target_has_a_writer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qtool.algorithms.registry import STEPS
 from qtool.backends.table import FORMATS
 from qtool.core import option_names
+from qtool.core.observer_options import OPTIONS
 from qtool.core.option_names import unknown_name
 from qtool.observers import OBSERVERS
 from qtool.planning import targets
@@ -18,7 +19,7 @@ def test_the_tables_are_those_of_the_registries() -> None:
     formats = {f for name in option_names.TARGETS for f in TARGETS[name].file.formats}
     assert set(option_names.FORMATS) == formats
     assert set(option_names.FORMER_TARGETS.values()) <= set(TARGETS)
-    assert set(option_names.OBSERVERS) <= set(OBSERVERS)
+    assert tuple(OBSERVERS) == tuple(OPTIONS) == option_names.OBSERVERS
     assert set(MODES) == set(option_names.MODES)
     assert tuple(ACCURACIES) == option_names.ACCURACIES
     assert tuple(CHOICES) == option_names.CHOICES

@@ -104,7 +104,7 @@ def test_what_the_architecture_names_exists(heading: str) -> None:
             assert path.exists(), name
             text = path.read_text("utf-8") if path.is_file() else ""
         elif not name.startswith("-"):
-            defined = rf"^(def|class) {name}\b|^{name}\b.* = "
+            defined = rf"^ *(def|class) {name}\b|^( {{4}})?{name}\b.*( = |: )"
             assert re.search(defined, text, re.MULTILINE), name
     assert len(named) > 25
 

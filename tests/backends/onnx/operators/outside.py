@@ -13,9 +13,11 @@ from onnxscript.values import Opset
 from torch import nn
 
 from qtool.backends.onnx.operators import CUSTOM_FORMS, WRITERS
+from qtool.backends.open_files import READABLE
 from qtool.backends.runtimes import RUNTIMES
 from qtool.backends.table import FORMATS
 from qtool.core import option_names
+from qtool.core.observer_options import OPTIONS
 from qtool.core.ops import OPS
 from qtool.observers import OBSERVERS
 from qtool.passes import CANONICAL, FOR_TARGETS
@@ -74,7 +76,8 @@ class GateNetwork(nn.Module):
 def restored() -> Iterator[None]:
     """What is registered inside is gone afterwards."""
     tables: list[Any] = [OPS, WRITERS, CUSTOM_FORMS, OBSERVERS, TARGETS, FOR_TARGETS, CANONICAL]
-    tables += [RUNTIMES, FORMATS, option_names.FORMATS, option_names.MODEL_FORMATS]
+    tables += [OPTIONS, RUNTIMES, FORMATS, READABLE]
+    tables += [option_names.FORMATS, option_names.MODEL_FORMATS]
     before = [t.copy() for t in tables]
     try:
         yield
