@@ -12,8 +12,8 @@
   2019; Sun et al. 2019; Hubara et al. 2020).
 - `learned-scales`: scales, biases and low-bit weights trained by gradient (LSQ, Esser et al. 2020).
 
-A new step needs a file in this package, an entry in `STEPS` and a test. `register_step` adds the
-steps of users.
+A new step needs a file in this package, an entry in `STEPS`, its name in `core.option_names` and a
+test. `register_step` adds the steps of users.
 """
 
 from __future__ import annotations

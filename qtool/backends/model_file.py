@@ -1,7 +1,8 @@
 """The interface of a backend: a model file, and the row of its format.
 
 Conversion, reports, comparisons and searches ask a `ModelFile`, and know no format. A new format is
-a folder with one class of these members and a `FileFormat`, which is a row in `table.py`.
+a folder with one class of these members, a `FileFormat`, which is a row in `table.py`, and a
+`ReadableFormat`, which is one in `open_files.py`.
 """
 
 from __future__ import annotations
