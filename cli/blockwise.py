@@ -89,18 +89,17 @@ def command(
     from qtool.api.stored_model import StoredModel
     from qtool.blockwise.memory_plan import LIMIT, self_test_memory
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT
 
     place = FileTarget.check(output_, folder, FileOptions(timing=0, min_sqnr=min_sqnr), data)
     chosen = QuantizeOptions(
-        target or DEFAULT,
+        target,
         observer or DEFAULT_OBSERVER,
         recipe,
         mode,
         accuracy,
         options.names(recover),
         sources.parse_dynamic(dynamic),
-    )
+    ).for_format(place.format)
     sizes = block << 20, self_test_memory(output_, LIMIT)
     stored = StoredModel(folder, sources.load_model_without_weights(folder), *sizes)
 

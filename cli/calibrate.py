@@ -70,17 +70,17 @@ def command(
     from qtool.core.atomic import check_writable
     from qtool.distributed import current
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT, check_format
+    from qtool.planning.targets import DEFAULT, target_for
 
     check_writable(output_, model, weights, data)
     kind = format_ or own_format(target or DEFAULT)
-    check_format(target or DEFAULT, kind)
+    target = target_for(kind, target)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     calibration = qtool.calibrate(
         loaded,
         share,
-        target=target or DEFAULT,
+        target=target,
         observer=observer or DEFAULT_OBSERVER,
         recipe=recipe,
         mode=mode,

@@ -73,16 +73,16 @@ def command(
     from qtool.api.quantized_file import FileOptions, write_file
     from qtool.core.atomic import check_writable
     from qtool.core.option_names import file_format, suffixes_of
-    from qtool.planning.targets import check_format
+    from qtool.planning.targets import target_for
 
     kind = file_format(output_, format_)
-    check_writable(output_, model, weights, calibration, suffixes=suffixes_of(format_))
-    check_format(target or qtool.Calibration.load(calibration).target, kind)
+    check_writable(output_, model, weights, calibration, suffixes=suffixes_of(kind))
+    calibrated = qtool.Calibration.load(calibration)
+    calibrated.check_target(target_for(kind, target, calibrated.target))
     loaded = sources.load_model(model, weights)
     quantized = qtool.convert(
         loaded,
-        calibration,
-        target=target,
+        calibrated,
         recipe=recipe,
         mode=mode,
         accuracy=accuracy,

@@ -60,7 +60,8 @@ observer = click.option(
 target = click.option(
     "--target",
     type=name_types.TARGET,
-    help="Runtime to quantize for. The file is ONNX unless its name ends in .tflite.",
+    help="Runtime to quantize for; by default onnxruntime, for a .tflite file tflite, for C source "
+    "tflite-micro.",
 )
 external_data = click.option(
     "--external-data",

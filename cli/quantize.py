@@ -101,21 +101,19 @@ def command(
     from qtool.api.quantized_file import FileOptions
     from qtool.api.stored_model import StoredModel, refuse_blocks
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT, check_format
 
     written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
     with _usage_errors():
         place = FileTarget.check(output_, model, written, weights, data)
-    check_format(target or DEFAULT, place.format)
     chosen = QuantizeOptions(
-        target or DEFAULT,
+        target,
         observer or DEFAULT_OBSERVER,
         recipe,
         mode,
         accuracy,
         options.names(recover),
         sources.parse_dynamic(dynamic),
-    )
+    ).for_format(place.format)
     limit = _memory_of_all_ranks(memory)
     needed = _memory_beyond(Path(model), limit, output_)
     loaded: Any

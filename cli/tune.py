@@ -161,9 +161,11 @@ def command(
     from qtool.core.option_names import file_format, suffixes_of
     from qtool.evaluation.history import append_run, read_history
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
-    from qtool.planning.targets import DEFAULT
+    from qtool.planning.targets import target_for
 
     check_writable(output_, model, weights, data, eval_data, suffixes=suffixes_of("qdq"))
+    kind = file_format(output_, "qdq")
+    target = target_for(kind, values["target"])
     for path in filter(None, (page, save_recipe)):
         check_writable(path, model, weights, data, eval_data)
     if history is not None:
@@ -187,14 +189,14 @@ def command(
         function=options.load_metrics(evaluate),
         where=evaluate or "",
         lower_is_better=minimize,
-        target=values["target"] or DEFAULT,
+        target=target,
         observer=values["observer"] or DEFAULT_OBSERVER,
         recipe=values["recipe"],
         accuracy=tuple(options.names(values["accuracy"]) or ()),
         recover=options.names(values["recover"]),
         dynamic=sources.dynamic_of(values["dynamic"], batches),
         archive=values["archive"],
-        format=file_format(output_, "qdq"),
+        format=kind,
         progress=output.progress("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):

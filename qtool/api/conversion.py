@@ -125,6 +125,7 @@ def convert(
     """
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
+    calibration.check_target(targets.target(target or calibration.target).name)
     example = example_batch(calibration, model) if sample is None else sample
     try:
         captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))

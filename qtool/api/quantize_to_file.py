@@ -29,14 +29,17 @@ from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecode
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
 from qtool.planning.recipe import Recipe
-from qtool.planning.targets import DEFAULT, check_format
+from qtool.planning.targets import target_for
 
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """How a model is quantized: the arguments of `qtool.quantize` of these names."""
+    """How a model is quantized: the arguments of `qtool.quantize` of these names.
 
-    target: str = DEFAULT
+    Without a target it is that of the file: "tflite" for .tflite, "tflite-micro" for C source.
+    """
+
+    target: str | None = None
     observer: str = DEFAULT_OBSERVER
     recipe: Any = None
     mode: str | None = None
@@ -47,6 +50,14 @@ class QuantizeOptions:
     def as_recipe(self) -> Recipe:
         """Return the recipe with the mode, the accuracy and the steps."""
         return Recipe.of(self.recipe, self.mode, self.accuracy, self.recover)
+
+    def for_format(self, name: str) -> QuantizeOptions:
+        """Return the options with the target of files of a format, `target_for`.
+
+        Raises:
+            ExportError, PlanError: as for `target_for`.
+        """
+        return replace(self, target=target_for(name, self.target))
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,8 @@ class FileTarget:
         """
         layout = folder_name(source, path, options.layout)
         if layout is None:
-            check_writable(path, source, *inputs, suffixes=suffixes_of(options.format))
+            suffixes = suffixes_of(file_format(path, options.format))
+            check_writable(path, source, *inputs, suffixes=suffixes)
         images = None if options.layout in FOLDER_LAYOUTS else options.layout
         return cls(path, source, replace(options, layout=images), layout)
 
@@ -161,10 +173,10 @@ def quantize_to_file(
         OptionError: a model that becomes two files, and a path that is no folder; or an option that
             a conversion block by block does not have.
     """
-    chosen, source = options or QuantizeOptions(), model if isinstance(model, str | Path) else None
+    source = model if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
-    check_format(chosen.target, target.format)
+    chosen = (options or QuantizeOptions()).for_format(target.format)
     limit, needed = LIMIT if memory is None else memory, None
     if source is not None and weights is None:
         needed = memory_beyond(Path(source), target.path, limit)

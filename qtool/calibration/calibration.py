@@ -21,6 +21,7 @@ import safetensors.numpy
 import torch
 
 from qtool import observers
+from qtool.core.argument_names import argument
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
@@ -79,6 +80,18 @@ class Calibration:
             return self
         statistics = _merged(self.specs, self.statistics, self.estimate_statistics)
         return replace(self, statistics=statistics, estimate_statistics={})
+
+    def check_target(self, name: str) -> None:
+        """Check that a model can be converted for a target, by its name.
+
+        Raises:
+            CalibrationError: the calibration is for another one.
+        """
+        if current_target(name) != self.target:
+            raise CalibrationError(
+                f"the calibration was made for target {self.target}, and a file for {name} needs "
+                f"the ranges of other tensors; calibrate again with {argument('--target', name)}"
+            )
 
     def merge(self, other: Calibration) -> Calibration:
         """Return the calibration on the data of both.

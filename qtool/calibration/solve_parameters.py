@@ -101,18 +101,12 @@ def solve_parameters(
 
 
 def _check(plan: QuantPlan, calibration: Calibration) -> None:
+    calibration.check_target(plan.target)
     missing = [p.name for p in plan.observed() if p.name not in calibration.statistics]
-    if missing and calibration.target == plan.target:
+    if missing:
         raise CalibrationError(
             f"the calibration was made with another recipe or mode (it lacks '{missing[0]}'); give "
             "the recipe it was made with, or calibrate again with this one"
-        )
-    if missing or calibration.target != plan.target:
-        raise CalibrationError(
-            f"the calibration was made for target {calibration.target} and does not fit this plan "
-            f"for {plan.target}"
-            + (f" (it lacks '{missing[0]}')" if missing else "")
-            + "; calibrate again for this target"
         )
     for point in plan.observed():
         if calibration.statistics[point.name].empty:

@@ -65,8 +65,10 @@ def current_target(name: str) -> str:
 
 
 def file_format(path: str | Path, requested: str) -> str:
-    """Return the format of a file to write: "qdq", the default, is "tflite" for a .tflite file."""
-    return MODEL_FORMATS.get(Path(path).suffix.lower(), "qdq") if requested == "qdq" else requested
+    """Return the format of a file to write: "qdq", the default, is that of the file's suffix, such
+    as "tflite" for .tflite and "c-array" for .cc."""
+    written = MODEL_FORMATS | dict.fromkeys(C_SUFFIXES, "c-array")
+    return written.get(Path(path).suffix.lower(), "qdq") if requested == "qdq" else requested
 
 
 def suffixes_of(requested: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from qtool.cli import main
 
@@ -48,3 +49,33 @@ def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
     assert file.passed
     assert str(file).startswith(f"{tmp_path / 'call.onnx'}  ")
     assert dict(file.summary().rows)["size"].startswith(formats.size(file.size_bytes))
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [("net.tflite", "tflite"), ("net.cc", "tflite-micro")], ids=str
+)
+def test_the_suffix_implies_format_and_target(name: str, target: str, tmp_path: Path) -> None:
+    nets, path = "tests.mistakes.nets", tmp_path / name
+    line = ["quantize", f"{nets}:image_net", "--data", f"{nets}:images", "--accuracy", "fast"]
+    shown = CliRunner().invoke(main, [*line, "--seconds", "0", "-o", str(path)])
+    assert shown.exit_code == 0, shown.output
+    (file,) = qtool.quantize_to_file(
+        f"{nets}:image_net",
+        f"{nets}:images",
+        tmp_path / f"call.{name}",
+        qtool.QuantizeOptions(accuracy="fast"),
+        UNTIMED,
+    )
+    assert file.target == target
+    assert f", for {target}" in shown.stdout
+
+
+def test_the_format_of_a_calibration_implies_its_target(tmp_path: Path) -> None:
+    net, path = [DIGITS, "--weights", str(EXAMPLE / "weights.safetensors")], tmp_path / "net.calib"
+    line = ["calibrate", *net, "--data", DATA, "--accuracy", "fast", "--format", "tflite"]
+    shown = CliRunner().invoke(main, [*line, "-o", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert qtool.Calibration.load(path).target == "tflite"
+    line = ["convert", *net, "--calibration", str(path), "--seconds", "0"]
+    shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "net.tflite")])
+    assert shown.exit_code == 0, shown.output

@@ -83,6 +83,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --target openvino --format qoperator",
         "target openvino does not support format 'qoperator'; it supports: qdq",
     ),
+    "a .tflite file for another runtime": (
+        f"{Q} --target openvino -o out.tflite",
+        "target openvino does not support format 'tflite'; ... --target tflite supports tflite",
+    ),
+    "a search for .tflite files of another runtime": (
+        f"{T} -o out.tflite --target qnn",
+        "target qnn does not support format 'tflite'; ... --target tflite supports tflite",
+    ),
+    "C source for another runtime": (
+        f"{Q} --target openvino -o out.cc",
+        "target openvino does not support format ... --target tflite-micro supports c-array",
+    ),
     "batch size 0": (
         f"{Q} --batch-size 0",
         "Invalid value for '--batch-size': 0 is not in the range 1<=x<=1000000.",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.mistakes.mistake import check_command
+from tests.mistakes.nets import calibration
 
 N = "quantize tests.mistakes.nets:image_net"
 D = "--data tests.mistakes.nets:images"
@@ -338,6 +339,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{N} {D} --recipe layer.toml {OUT}",
         "rule 1 of the recipe (select = ... no node; the plan lists all names",
     ),
+    "a calibration for another target": (
+        "convert tests.mistakes.nets:image_net --calibration net.calib -o out.tflite",
+        "the calibration was made for target onnxruntime, ... again with --target tflite",
+    ),
     "a recipe with an unknown key": (
         f"{N} {D} --recipe key.toml {OUT}",
         "key.toml: rule 1 has the key 'layer'; known are ... block, observer, weight_observer",
@@ -384,6 +389,7 @@ def prepare() -> None:
     Path("scheme.toml").write_text('[[rules]]\nselect = "0"\nas = "int7"\n')
     Path("setting.toml").write_text('colour = "red"\n')
     Path("circle.onnx").symlink_to("circle.onnx")
+    calibration().save("net.calib")
 
 
 def _save_images() -> None:

@@ -121,7 +121,7 @@ REFUSED: Cases = {
     ),
     "a calibration for another target": (
         lambda: qtool.convert(captured(), calibration(), target="tflite"),
-        "the calibration was made for target onnxruntime ... '4'); calibrate again for this target",
+        "the calibration was made for target onnxruntime, ... calibrate again with target='tflite'",
     ),
     "a calibration that is a dict": (
         lambda: qtool.convert(captured(), {}),

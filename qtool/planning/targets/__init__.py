@@ -20,12 +20,15 @@ __all__ = [
     "check_format",
     "register",
     "target",
+    "target_for",
 ]
 
 _CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
 _ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME.name
+_FORMAT_TARGETS = {"c-array": TFLITE_MICRO.name}
+"""Format -> the target of its files, where that is not the first target with the format."""
 
 
 def target(name: str) -> Target:
@@ -60,8 +63,34 @@ def check_format(name: str, file_format: str) -> None:
     chosen = target(name)
     if file_format not in chosen.file.formats:
         known = ", ".join(chosen.file.formats)
-        other = next((n for n, t in TARGETS.items() if file_format in t.file.formats), None)
+        other = _first_with(file_format)
         choose = f"; {argument('--target', other)} supports {file_format}" if other else ""
         raise ExportError(
             f"target {name} does not support format '{file_format}'; it supports: {known}{choose}"
         )
+
+
+def target_for(file_format: str, name: str | None, default: str = DEFAULT) -> str:
+    """Return the name of the target of a file.
+
+    Args:
+        file_format: format of the file.
+        name: the target that the user names; None: `default` if it has the format, else the first
+            target with it.
+        default: name of a target.
+
+    Raises:
+        ExportError: the target does not support the format.
+        PlanError: unknown target.
+    """
+    if name is None:
+        has_format = file_format in target(default).file.formats
+        name = default if has_format else _first_with(file_format) or default
+    check_format(name, file_format)
+    return name
+
+
+def _first_with(file_format: str) -> str | None:
+    """Return the name of the target that is named for files of a format; None without any."""
+    known = (n for n, t in TARGETS.items() if file_format in t.file.formats)
+    return _FORMAT_TARGETS.get(file_format) or next(known, None)

@@ -122,7 +122,7 @@ def test_a_calibration_is_for_one_target() -> None:
     from qtool.api.conversion import calibrate, convert
 
     calibration = calibrate(captured("depthwise"), [samples("depthwise")])
-    with pytest.raises(CalibrationError, match="calibrate again for this target"):
+    with pytest.raises(CalibrationError, match="calibrate again with target='tflite'"):
         convert(captured("depthwise"), calibration, target="tflite")
 
 
