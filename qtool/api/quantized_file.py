@@ -13,6 +13,8 @@ from qtool.api.evaluation import measure_accuracy
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.table import format_of, open_file
+from qtool.backends.tflite.c_source import FORMAT as C_SOURCE
+from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
@@ -80,7 +82,7 @@ class QuantizedFile:
         mode: mode of the recipe.
         notes: sentences for the user on the conversion.
         verification: its checks, coverage and SQNR.
-        size_bytes: size of the file with its external data.
+        size_bytes: size of the file with its external data; of C source, of the model in it.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
         speed: comparison with the float model; None if it was not timed.
         untimed: why it was not timed; "" where it was, or nothing was asked for.
@@ -197,8 +199,6 @@ def write_file(
             evaluation.labels,
             progress=stage("evaluating", evaluation.batches),
         )
-    is_onnx = format_of(file_format(place, options.format)) is ONNX
-    files = open_file(place).parts if is_onnx else [place]
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
     return QuantizedFile(
         place,
@@ -208,7 +208,7 @@ def write_file(
         plan.recipe.mode,
         quantized.notes,
         result,
-        sum(f.stat().st_size for f in files),
+        _size(place, file_format(place, options.format)),
         quantized.captured.file_bytes or timed or quantized.float_bytes,
         speed,
         untimed,
@@ -246,6 +246,14 @@ def stage(title: str, data: Any) -> Progress:
     """Return a function that shows the progress of a stage over batches made from data."""
     total = length_of(data)
     return lambda items: track(title, items, total)
+
+
+def _size(path: Path, kind: str) -> int:
+    """Return the bytes of a model's file in a format, with its external data."""
+    if kind == C_SOURCE:
+        return model_size(path)  # a byte takes five characters
+    files = open_file(path).parts if format_of(kind) is ONNX else [path]
+    return sum(f.stat().st_size for f in files)
 
 
 def _missed(result: Verification, options: FileOptions) -> dict[str, str]:

@@ -67,6 +67,8 @@ def test_the_suffix_implies_format_and_target(name: str, target: str, tmp_path: 
         UNTIMED,
     )
     assert file.target == target
+    if path.suffix == ".cc":
+        assert file.size_bytes == path.read_text().count("0x") < file.float_size_bytes
     assert f", for {target}" in shown.stdout
 
 

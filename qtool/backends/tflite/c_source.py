@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from qtool.backends.tflite.file import Model
@@ -12,6 +13,7 @@ from qtool.core.option_names import C_SUFFIXES
 FORMAT = "c-array"
 _PER_LINE = 12
 _ARENA_MARGIN = 1024
+_SIZE = re.compile(r"^const unsigned int \w+_size = (\d+);$", re.MULTILINE)
 _SPECIAL = {
     "CONV_2D": "Conv2D",
     "DEPTHWISE_CONV_2D": "DepthwiseConv2D",
@@ -50,6 +52,12 @@ def write_c_source(model: Model, data: bytes, path: Path, arena: int) -> tuple[P
         with atomic_path(place, C_SUFFIXES if place == path else ()) as temporary:
             temporary.write_text(text)
     return tuple(texts)
+
+
+def model_size(source: Path) -> int:
+    """Return the bytes of the model in a file that `write_c_source` wrote."""
+    sizes = _SIZE.findall(source.read_text())
+    return int(sizes[-1])
 
 
 def resolver_method(operator: str) -> str:
