@@ -9,8 +9,6 @@ import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
 
-from qtool.core.summary import Summary
-
 if TYPE_CHECKING:
     from qtool import Calibration
 
@@ -105,8 +103,4 @@ def show_file(calibration: Calibration, path: Path, as_json: bool, merged: int =
         output.show_json(file)
         return
     text = f"merged from {merged} calibrations" if merged else "calibration"
-    rows = (
-        ("samples", f"{samples:,}"),
-        ("ranges", f"{tensors} tensors, observer {file.observer}"),
-    )
-    output.show_summary(Summary(str(path), text, rows, file.notes))
+    output.show_summary(calibration.summary(str(path), text))

@@ -20,7 +20,7 @@ from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
-from qtool.core.summary import Summary
+from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
@@ -70,7 +70,7 @@ class EvaluationData:
 
 
 @dataclass(frozen=True)
-class QuantizedFile:
+class QuantizedFile(Summarized):
     """A file that was written, and what was measured on it.
 
     Attributes:
@@ -152,7 +152,14 @@ class QuantizedFile:
         return "\n".join([self.verification.details(), *speed, *blocks])
 
     def __str__(self) -> str:
-        return "\n".join([str(self.summary()), *self.warnings])
+        return str(self._with_all_warnings())
+
+    def _repr_html_(self) -> str:
+        return self._with_all_warnings().to_html()
+
+    def _with_all_warnings(self) -> Summary:
+        summary = self.summary()
+        return replace(summary, warnings=(*summary.warnings, *self.warnings))
 
 
 def write_file(

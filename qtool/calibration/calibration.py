@@ -25,10 +25,12 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
+from qtool.core.formats import quantity
 from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.core.random_inputs import Input
+from qtool.core.summary import Summarized, Summary
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Statistic
 from qtool.planning.recipe import Recipe
@@ -39,8 +41,8 @@ _KEPT = "__kept__"
 _HELD = "__held__"
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
+@dataclass(frozen=True, eq=False, repr=False)
+class Calibration(Summarized):
     """Calibration statistics of a model.
 
     Attributes:
@@ -72,6 +74,20 @@ class Calibration:
     notes: tuple[str, ...] = ()
     data: str = ""
     estimate_statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        tensors = quantity(len(self.statistics), "tensor")
+        samples = quantity(self.samples, "sample")
+        return f"<Calibration: {samples}, {tensors}, for {self.target}>"
+
+    def summary(self, title: str = "Calibration", text: str | None = None) -> Summary:
+        """Return what was observed, in a few lines. text: by default the mode and the target."""
+        rows = (
+            ("samples", f"{self.samples:,}"),
+            ("ranges", f"{quantity(len(self.statistics), 'tensor')}, observer {self.observer}"),
+        )
+        place = f"{self.recipe.mode}, for {self.target}" if text is None else text
+        return Summary(title, place, rows, self.notes)
 
     def pooled(self) -> Calibration:
         """Return the calibration for a conversion: with the statistics of all samples if they are

@@ -40,7 +40,7 @@ from qtool.core.in_process import InProcess
 from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc
-from qtool.core.summary import Summary
+from qtool.core.summary import Summarized, Summary
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.plan import Execution
@@ -77,7 +77,7 @@ class _Results:
     fidelity: Fidelity | None = None
 
 
-class Quantized(InProcess):
+class Quantized(Summarized, InProcess):
     """A quantized model, callable as the float model was.
 
     Calling it runs fake quantization in torch (with a straight-through gradient to its own copies
@@ -329,7 +329,7 @@ class Quantized(InProcess):
         mode, name = self.plan.recipe.mode, self.plan.target
         return f"<{type(self).__name__}: {mode} for {name}, {label}: {figures}>"
 
-    def __str__(self) -> str:
+    def summary(self) -> Summary:
         """Return what the model is in a few lines: inputs, integer share, recovery steps."""
         label, figures = planned_coverage(self.plan).row()
         rows = [("inputs", "; ".join(map(str, self.graph.inputs)))]
@@ -337,7 +337,7 @@ class Quantized(InProcess):
         steps = dict.fromkeys(change.step for change in self.changes)
         rows.append(("recovery", ", ".join(steps) or "none"))
         text = f"{self.plan.recipe.mode}, for {self.plan.target}"
-        return str(Summary(type(self).__name__, text, tuple(rows), self.notes))
+        return Summary(type(self).__name__, text, tuple(rows), self.notes)
 
     @property
     def coverage(self) -> Coverage:

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 from qtool.core.records import JsonRecord
 
@@ -45,9 +46,20 @@ class Summary:
         rows = [f"  {label}  {text}" for label, text in self.lines()]
         return "\n".join([head, *rows, *self.warnings])
 
+    def to_html(self) -> str:
+        """Return the result as an HTML table, with the warnings below it."""
+        left = "style='text-align: left'"
+        rows = (
+            f"<tr><th {left}>{escape(label.strip())}</th><td {left}>{escape(text)}</td></tr>"
+            for label, text in self.lines()
+        )
+        head = f"<caption {left}><b>{escape(self.title)}</b> {escape(self.text)}</caption>"
+        warnings = (f"<p>{escape(warning)}</p>" for warning in self.warnings)
+        return "".join(["<table>", head, *rows, "</table>", *warnings])
 
-class Result(JsonRecord, ABC):
-    """A result that is printed as its summary."""
+
+class Summarized(ABC):
+    """What is printed as its summary, and shown as a table in a notebook."""
 
     @abstractmethod
     def summary(self) -> Summary:
@@ -55,6 +67,13 @@ class Result(JsonRecord, ABC):
 
     def __str__(self) -> str:
         return str(self.summary())
+
+    def _repr_html_(self) -> str:  # the name that notebooks call
+        return self.summary().to_html()
+
+
+class Result(Summarized, JsonRecord, ABC):
+    """A result of a command, which is written as JSON, too."""
 
 
 def shorten(notes: Sequence[str]) -> list[str]:

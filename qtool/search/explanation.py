@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from qtool.core.formats import part, percent, quantity, table
 from qtool.core.records import JsonRecord
-from qtool.core.summary import Summary, group_names
+from qtool.core.summary import Summarized, Summary, group_names
 from qtool.frontends.data.sample_names import SampleNames
 
 
@@ -79,7 +79,7 @@ class LayerFlips(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Explanation(JsonRecord):
+class Explanation(Summarized, JsonRecord):
     """Changed predictions of a quantized model.
 
     Attributes:

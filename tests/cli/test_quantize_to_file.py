@@ -49,6 +49,7 @@ def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
     assert file.passed
     assert str(file).startswith(f"{tmp_path / 'call.onnx'}  ")
     assert dict(file.summary().rows)["size"].startswith(formats.size(file.size_bytes))
+    assert file._repr_html_().startswith("<table><caption")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,13 @@ def test_the_format_of_a_calibration_implies_its_target(tmp_path: Path) -> None:
     line = ["calibrate", *net, "--data", DATA, "--accuracy", "fast", "--format", "tflite"]
     shown = CliRunner().invoke(main, [*line, "-o", str(path)])
     assert shown.exit_code == 0, shown.output
-    assert qtool.Calibration.load(path).target == "tflite"
+    calibration = qtool.Calibration.load(path)
+    assert calibration.target == "tflite"
+    assert str(calibration).splitlines()[:2] == [
+        "Calibration  static, for tflite",
+        f"  samples  {calibration.samples}",
+    ]
+    assert repr(calibration).startswith(f"<Calibration: {calibration.samples} samples, ")
     line = ["convert", *net, "--calibration", str(path), "--seconds", "0"]
     shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "net.tflite")])
     assert shown.exit_code == 0, shown.output

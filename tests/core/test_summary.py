@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from qtool.core.summary import Summary, group_notes
 
 
@@ -17,6 +19,14 @@ def test_rows_are_aligned_and_notes_counted() -> None:
         "  note  sentence three",
         "  note  and 2 more notes",
     ]
+
+
+def test_a_notebook_shows_a_table() -> None:
+    rows = (("size", "1 KiB"), ("in <b>", "1 & 2"))
+    page = Summary("a.onnx", "int8", rows, ("note <i>",), ("warning: <x>",)).to_html()
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", page)
+    assert cells == ["size", "1 KiB", "in &lt;b&gt;", "1 &amp; 2", "note", "note &lt;i&gt;"]
+    assert page.endswith("</table><p>warning: &lt;x&gt;</p>")
 
 
 def test_notes_on_one_fact_are_one_note() -> None:

@@ -15,7 +15,7 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
-from qtool.core.summary import Summary
+from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Bench(JsonRecord):
+class Bench(Summarized, JsonRecord):
     """Latency of several files.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from qtool.core.formats import count, db, percent, quantity, table
 from qtool.core.records import to_json
-from qtool.core.summary import Summary
+from qtool.core.summary import Summarized, Summary
 
 _NAMED = 3  # nodes that a sentence names
 
@@ -139,7 +139,7 @@ class CpuResult:
 
 
 @dataclass(frozen=True)
-class CpuComparison:
+class CpuComparison(Summarized):
     """A file on other processors, compared with this machine.
 
     Attributes:
