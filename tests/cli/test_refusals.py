@@ -59,7 +59,7 @@ CASES: dict[str, tuple[list[str], str]] = {
         "every target's model is written as .onnx or .tflite; name the file out.onnx",
     ),
     "a TFLite file of another target": (
-        quantize(output="out.tflite"),
+        [*quantize(output="out.tflite"), "--target", "onnxruntime"],
         "it supports: qdq, qoperator; --target tflite supports tflite",
     ),
     "output is a folder": (quantize(output="tests"), "it is a directory; name a file"),
