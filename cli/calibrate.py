@@ -73,6 +73,7 @@ def command(
     check_writable(output_, model, weights, data)
     kind = format_ or own_format(target or DEFAULT)
     target = target_for(kind, target)
+    sources.check_data(data)
     loaded, batches = sources.load_model_and_data(model, weights, data, shape, batch_size)
     share = None if batches is None else sources.share_of(batches)
     calibration = qtool.calibrate(

@@ -72,10 +72,16 @@ def command(
           --data examples/digits/eval.npz --labels labels
     """
     import qtool
+    from qtool.core.errors import FileError
+    from qtool.core.paths import is_file
     from qtool.evaluation.history import append_run, make_run, read_history
 
     if history is not None:
         read_history(history)
+    if not is_file(int8_file):
+        raise FileError(f"{int8_file}: no such file")
+    sources.check_data(data, labels=labels)
+    function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, weights, file=int8_file)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
@@ -85,7 +91,7 @@ def command(
         loaded,
         share,
         classes,
-        function=options.load_metrics(evaluate),
+        function=function,
         where=evaluate or "",
         lower_is_better=minimize,
         threads=threads,

@@ -114,6 +114,7 @@ def command(
         options.names(recover),
         sources.parse_dynamic(dynamic),
     ).for_format(place.format)
+    sources.check_data(data, eval_data, labels=labels)
     limit = _memory_of_all_ranks(memory)
     needed = _memory_beyond(Path(model), limit, output_)
     loaded: Any

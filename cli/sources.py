@@ -174,6 +174,26 @@ def load_data(
     return batches
 
 
+def check_data(*sources: str | None, labels: str | None = None) -> None:
+    """Check before the model is loaded that data and labels exist.
+
+    Args:
+        sources: values of --data and --eval-data; the labels are on the last one.
+        labels: value of --labels.
+
+    Raises:
+        DataError: a file or folder does not exist, or has no such labels.
+    """
+    from qtool.core.data.array_files import find_labels
+    from qtool.frontends.data.load_data import check_source
+
+    named = [source for source in sources if source not in (None, NO_DATA)]
+    for source in named:
+        check_source(source)
+    if labels is not None and named:
+        find_labels(labels, Path(named[-1]))
+
+
 def load_model_and_data(
     source: str, weights: Path | None, data: str, shape: str | None, batch_size: int
 ) -> tuple[Any, Iterable[Any] | None]:

@@ -170,6 +170,8 @@ def command(
         check_writable(path, model, weights, data, eval_data)
     if history is not None:
         read_history(history)
+    sources.check_data(data, eval_data, labels=labels)
+    function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, weights)
     batches = sources.load_data(data, batch_size)
     eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
@@ -186,7 +188,7 @@ def command(
             budget=values["budget"],
             front=front is not None,
         ),
-        function=options.load_metrics(evaluate),
+        function=function,
         where=evaluate or "",
         lower_is_better=minimize,
         target=target,

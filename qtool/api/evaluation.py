@@ -21,7 +21,7 @@ from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.feeder import data_inputs, measure_outputs
+from qtool.evaluation.feeder import check_label_count, data_inputs, measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.model_inputs import random_inputs
@@ -120,6 +120,8 @@ def evaluate(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     opened = open_file(file)
+    if function is None:
+        check_label_count(labels, data)
     check_fixed_inputs(file, model)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")

@@ -23,8 +23,9 @@ from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
+from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
-from qtool.frontends.data.load_data import load_data
+from qtool.frontends.data.load_data import check_source, load_data
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
@@ -177,6 +178,8 @@ def quantize_to_file(
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     chosen = (options or QuantizeOptions()).for_format(target.format)
+    if stored is not None:
+        check_source(stored)
     limit, needed = LIMIT if memory is None else memory, None
     if source is not None and weights is None:
         needed = memory_beyond(Path(source), target.path, limit)
@@ -247,6 +250,8 @@ def quantize_parts(
     """
     for part, module in parts.items():
         inputs = inputs_of(module)
+        if inputs.evaluation is not None:
+            check_label_count(inputs.evaluation.labels, inputs.evaluation.batches)
         settings = dict(vars(options))
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         if isinstance(inputs.model, StoredModel):

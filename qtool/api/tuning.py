@@ -28,6 +28,7 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
+from qtool.evaluation.feeder import check_label_count
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
@@ -120,6 +121,7 @@ def tune(
     goals, options = goals or TuneGoals(), options or SearchOptions()
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=True)
+        check_label_count(labels, eval_data)
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)

@@ -15,14 +15,13 @@ import numpy as np
 from qtool.backends.model_file import ModelFile
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
-from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
-from qtool.core.data.array_files import ArrayFiles
+from qtool.core.data import Batch, to_tensor, whole_texts
 from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation import plan_summary
 from qtool.evaluation.baseline import runtime_of
-from qtool.evaluation.feeder import measure_outputs
+from qtool.evaluation.feeder import check_label_count, measure_outputs
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.latency.node_times import Profile
@@ -30,7 +29,6 @@ from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.accuracy import (
     Accuracy,
     WorstSample,
-    check_labels,
     summarize,
 )
 from qtool.evaluation.measure.layer_errors import Sensitivity
@@ -158,12 +156,7 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
     """
     if options.labels is not None and options.function is None:
         check_drop(options.goals.drop, percent=True)
-    if options.labels is None:
-        return
-    if isinstance(data, ArrayFiles):
-        check_labels(options.labels, data.sample_count)
-    elif isinstance(data, list | tuple):
-        check_labels(options.labels, sum(to_batch(item).size for item in data))
+    check_label_count(options.labels, data)
 
 
 def _coverage(store: Store, index: int, file: ModelFile) -> Coverage:

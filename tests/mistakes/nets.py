@@ -113,4 +113,9 @@ def tensor_of(image: Any) -> torch.Tensor:
     return torch.zeros(3, 8, 8)
 
 
+def unloadable() -> nn.Module:
+    """Fails: what can be seen before is reported before."""
+    raise RuntimeError("the model was loaded")
+
+
 number = 5

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
+import qtool
 from qtool.core.data.array_files import find_labels
 from qtool.evaluation.measure.accuracy import _check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row
 from tests.mistakes.mistake import Cases, check_noted, check_refused
+from tests.mistakes.nets import custom, images
 
 NAMES = {"neg": 0, "pos": 1}
 REFUSED: Cases = {
@@ -22,6 +25,14 @@ REFUSED: Cases = {
     "one-hot": (
         lambda: check_labels(np.eye(5), 5),
         "the labels have shape [5, 5]; pass one class number per sample",
+    ),
+    "another length, seen before the model is captured": (
+        lambda: _quantize_with_labels([0] * 7),
+        "7 labels for 40 samples; pass one per sample",
+    ),
+    "one-hot, seen before the model is captured": (
+        lambda: _quantize_with_labels(np.eye(40)),
+        "the labels have shape [40, 40]; pass one class number per sample",
     ),
     "texts": (
         lambda: _check_classes(np.array(["cat"]), 5),
@@ -84,6 +95,12 @@ def _arrays() -> Path:
 @pytest.fixture(autouse=True)
 def arrays(folder: Path) -> Path:
     return _arrays()
+
+
+def _quantize_with_labels(labels: ArrayLike) -> None:
+    """Quantize a model that fails when it is captured."""
+    evaluation = qtool.EvaluationData(images(), labels)
+    qtool.quantize_to_file(custom(0), images(), "net.onnx", evaluation=evaluation)  # type: ignore[arg-type]  # no function
 
 
 @pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)

@@ -15,6 +15,7 @@ from tests.mistakes.nets import calibration
 N = "quantize tests.mistakes.nets:image_net"
 D = "--data tests.mistakes.nets:images"
 OUT = "-o out.onnx"
+SLOW = "quantize tests.mistakes.nets:unloadable"
 COMMANDS: dict[str, tuple[str, str]] = {
     "a module that is not there": (
         f"quantize nowhere:net {D} {OUT}",
@@ -241,6 +242,30 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "labels that are not there": (
         "evaluate text.onnx --model tests.mistakes.nets:image_net --data two.npz --labels y",
         "two.npz holds no array 'y'; it holds left, right",
+    ),
+    "data that is not there, of a slow model": (
+        f"{SLOW} --data nowhere.npz {OUT}",
+        "nowhere.npz: no such file or folder",
+    ),
+    "evaluation data that is not there": (
+        f"{SLOW} {D} --eval-data nowhere {OUT}",
+        "nowhere: no such file or folder",
+    ),
+    "labels of another name": (
+        f"{SLOW} {D} --eval-data two.npz --labels y {OUT}",
+        "two.npz holds no array 'y'; it holds left, right",
+    ),
+    "labels in neither file": (
+        f"{SLOW} --data nhwc.npy --labels y.npy {OUT}",
+        "there is no labels file y.npy, and nhwc.npy is no .npz that could hold them",
+    ),
+    "labels of JSON lines by a column": (
+        f"{SLOW} --data columns.jsonl --labels body {OUT}",
+        "there is no labels file body, and columns.jsonl is no .npz that could hold them",
+    ),
+    "a quantized file that is not there": (
+        "evaluate no.onnx --model tests.mistakes.nets:unloadable --data two.npz",
+        "no.onnx: no such file",
     ),
     "output into a file": (
         f"{N} {D} -o text.onnx/out.onnx",

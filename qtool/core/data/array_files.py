@@ -168,7 +168,7 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
         DataError: neither exists, or the file has several arrays and none called "labels".
     """
     if not is_file(key):
-        if not is_file(data):
+        if not is_file(data) or data.suffix != ".npz":
             raise DataError(
                 f"there is no labels file {key}, and {data} is no .npz that could hold them"
             )

@@ -167,14 +167,14 @@ def built_in_metrics(
     return [perplexity_metric(measured.loss, measured.tokens, confidence)]
 
 
-def check_labels(labels: ArrayLike, samples: int) -> None:
-    """Raise DataError unless there is one label per sample."""
+def check_labels(labels: ArrayLike, samples: int | None) -> None:
+    """Raise DataError unless there is one label per sample; None: an unknown number of samples."""
     array = np.asarray(labels)
     if array.ndim != 1:
         raise DataError(
             f"the labels have shape {list(array.shape)}; pass one class number per sample"
         )
-    if len(array) != samples:
+    if samples is not None and len(array) != samples:
         raise DataError(f"{len(array)} labels for {samples} samples; pass one per sample")
 
 

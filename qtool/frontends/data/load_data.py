@@ -62,6 +62,11 @@ class Rows:
         return len(self.batches)
 
     @property
+    def sample_count(self) -> int:
+        """Number of samples in all batches."""
+        return sum(map(len, self.batches))
+
+    @property
     def rows(self) -> list[Row]:
         """The samples in the order of the batches."""
         return list(chain.from_iterable(self.batches))
@@ -209,6 +214,16 @@ def load_data(
     batches = _equal_length_batches(readable, lengths, batch_size)
     numbers = _classes(model) if order is None else order
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
+
+
+def check_source(source: str | Path) -> None:
+    """Check that a file or folder of data exists, before its model is loaded.
+
+    Raises:
+        DataError: it does not. The function of `package.module:function` is not looked for.
+    """
+    if not (":" in str(source) or is_file(source) or is_dir(source)):
+        raise DataError(f"{source}: no such file or folder")
 
 
 def _for_model(plain: Collator, model: Any) -> Collator:
