@@ -12,7 +12,7 @@ import torch
 
 from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError, describe, user_place
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.evaluation.feeder import Feeder
@@ -65,7 +65,8 @@ def call_metrics(
     try:
         result = function(FileFunction(file, runtime))
     except (Exception, SystemExit) as error:
-        raise DataError(f"{where} failed on {file.name}: {describe(error)}") from error
+        why = f"{describe(error)}{user_place(error)}"
+        raise DataError(f"{where} failed on {file.name}: {why}") from error
     if not isinstance(result, Mapping):
         result = {getattr(function, "__name__", "metric"): result}
     if not result:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.core.argument_names import argument
-from qtool.core.errors import CaptureError, describe
+from qtool.core.errors import CaptureError, describe, user_place
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
@@ -82,7 +82,8 @@ def load_model(
             "where torch does not look for modules"
         ) from error
     except Exception as error:
-        raise CaptureError(f"{source}: its eval() fails: {describe(error)}") from error
+        why = f"{describe(error)}{user_place(error)}"
+        raise CaptureError(f"{source}: its eval() fails: {why}") from error
     return model
 
 

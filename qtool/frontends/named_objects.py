@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import QtoolError, describe
+from qtool.core.errors import QtoolError, describe, user_place
 from qtool.frontends.optional_packages import describe_import
 
 
@@ -29,7 +29,8 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
             imported = getattr(imported, part)
     except (Exception, SystemExit) as error:
         hint = _hint(error, module)
-        raise kind(f"cannot import {source}: {describe_import(error)}{hint}") from error
+        why = f"{describe_import(error)}{user_place(error)}{hint}"
+        raise kind(f"cannot import {source}: {why}") from error
     return imported
 
 
@@ -75,7 +76,8 @@ def call_user_code(
         raise
     except (Exception, SystemExit) as error:
         shown = source if is_call(source) else f"{source}()"
-        raise kind(f"calling {shown} failed: {describe_import(error)}") from error
+        why = f"{describe_import(error)}{user_place(error)}"
+        raise kind(f"calling {shown} failed: {why}") from error
 
 
 def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:

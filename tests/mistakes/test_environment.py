@@ -30,6 +30,10 @@ REFUSED: Cases = {
         lambda: _broken(RuntimeError("operator torchvision::nms does not exist")),
         "torchvision cannot be imported: the installed ... both from one index, in one command",
     ),
+    "torchvision of another torch, behind transformers' own error": (
+        lambda: _folder_that_fails("operator torchvision::nms does not exist"),
+        "hub cannot be loaded: the installed torchvision ... both from one index, in one command",
+    ),
     "float16 as torch's default": (
         lambda: _with_default(torch.float16),
         "torch's default dtype is torch.float16, in ... before it",
@@ -40,7 +44,7 @@ REFUSED: Cases = {
     ),
     "a factory that downloads without a network": (
         lambda: qtool.load_model("tests.mistakes.test_environment:downloads"),
-        "calling ... URLError: Name or service not known",
+        "calling ... URLError: Name or service not known (...environment.py, line",
     ),
     "a factory that exits": (
         lambda: qtool.load_model("tests.mistakes.test_environment:leaves"),
@@ -48,7 +52,7 @@ REFUSED: Cases = {
     ),
     "a module that fails when it is imported": (
         lambda: _imported("raise ValueError('no GPU')"),
-        "cannot import mistaken_module:net: ValueError: no GPU",
+        "cannot import mistaken_module:net: ValueError: no GPU (mistaken_module.py, line 1)",
     ),
     "a module with a syntax error": (
         lambda: _imported("def f(:"),
@@ -128,6 +132,15 @@ def _folder(config: str, weights: str = "") -> types.ModuleType:
     Path("hub/config.json").write_text(config)
     Path("hub", weights or "model.safetensors").touch()
     return qtool.load_model("hub")
+
+
+def _folder_that_fails(cause: str) -> object:
+    def fails(*args: object) -> None:
+        raise ModuleNotFoundError("Could not import module 'LlamaConfig'") from RuntimeError(cause)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtool.frontends.huggingface.model_folder._transformers", fails)
+        return _folder("{}")
 
 
 @pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)

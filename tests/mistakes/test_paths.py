@@ -144,7 +144,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "data that fails": (
         f"{N} --data tests.mistakes.nets:broken_images {OUT}",
-        "reading batch 1 failed: OSError: the network drive is gone",
+        "reading batch 1 failed: OSError: the network drive is gone (...mistakes/nets.py, line",
     ),
     "data with NaN": (
         f"{N} --data tests.mistakes.nets:not_finite {OUT}",

@@ -17,7 +17,7 @@ from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch
 from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
-from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.errors import DataError, QtoolError, describe, user_place
 from qtool.core.log import log_note
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
@@ -96,7 +96,7 @@ def batches(
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        raise DataError(f"the data cannot be read: {describe(error)}") from error
+        raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
     arguments = Arguments(required=frozenset(inputs)) if model is None else Arguments.of(model)
     size, stream = size or fixed_batch_size(model), _read(iterator, model, arguments)
     return stream if size is None else in_batches_of(size, stream)
@@ -143,7 +143,8 @@ def _read(
         except QtoolError:
             raise
         except (Exception, SystemExit) as error:
-            raise DataError(f"reading batch {index} failed: {describe(error)}") from error
+            why = f"{describe(error)}{user_place(error)}"
+            raise DataError(f"reading batch {index} failed: {why}") from error
         batch = to_batch(item, accepts)
         if fixed.values:
             batch = fixed.remove(batch, index)

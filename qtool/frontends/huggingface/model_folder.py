@@ -24,7 +24,7 @@ from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
-from qtool.frontends.optional_packages import require
+from qtool.frontends.optional_packages import require, torchvision_mismatch
 from qtool.frontends.torch.exported_program import first_line
 
 _SPEECH, _WRITING = "automatic-speech-recognition", "text2text-generation"
@@ -118,7 +118,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
-        raise CaptureError(f"{path} cannot be loaded: {first_line(error)}") from error
+        why = torchvision_mismatch(error) or first_line(error)
+        raise CaptureError(f"{path} cannot be loaded: {why}") from error
 
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
