@@ -24,7 +24,7 @@ from qtool.evaluation.evaluate import Evaluation, evaluate_files
 from qtool.evaluation.feeder import check_label_count, data_inputs, measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
-from qtool.evaluation.model_inputs import random_inputs
+from qtool.evaluation.model_inputs import check_cache, random_inputs
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     Captured,
@@ -126,6 +126,7 @@ def evaluate(
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     captured = capture_model(model, first, dynamic)
+    check_cache(file, captured.graph.inputs)
     if not other_model:
         check_same_model(file, captured, model)
     with scratch_folder() as folder:

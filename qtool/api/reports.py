@@ -27,6 +27,7 @@ from qtool.evaluation.baseline import ONNX
 from qtool.evaluation.build_report import build_report
 from qtool.evaluation.compare import file_subjects, measure_files, quantized_model
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
+from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_model import check_same_model
@@ -201,6 +202,7 @@ def _report_file(
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
         reference = capture_model(model, sample, dynamic)
+        check_cache(file, reference.graph.inputs)
         if not other_model:
             check_same_model(file, reference, model)
     from qtool.evaluation.report.page.write import (  # loads the plotting library

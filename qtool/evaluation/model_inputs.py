@@ -14,7 +14,7 @@ from qtool.backends.session import FLOATS
 from qtool.core import random_inputs as generated
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.random_inputs import Input
+from qtool.core.random_inputs import Input, is_cache
 from qtool.core.summary import group_names
 from qtool.core.types import Array
 
@@ -43,6 +43,28 @@ def describe_input(tensor: Any) -> Input:
         for axis, s in enumerate(tensor.shape)
     ]
     return Input(tensor.name, DTYPES.get(tensor.type, tensor.type), tuple(shape))
+
+
+def check_cache(file: str | Path, inputs: Sequence[Input]) -> None:
+    """Check that a float model with a KV cache has that of a file, which may be in int8.
+
+    Args:
+        file: the file.
+        inputs: inputs of the model.
+
+    Raises:
+        DataError: the file's is in int8 and the model's is not.
+    """
+    types = {each.dtype for each in inputs if is_cache(each)}
+    if not types or "int8" in types:
+        return
+    if any(each.dtype == "int8" for each in map(describe_input, open_model(file).inputs)):
+        raise DataError(
+            f"{Path(file).name} has its KV cache in int8, which cannot be compared with the float "
+            "model's; measure such a file when it is written, with `qtool quantize --cache int8 "
+            "--eval-data DATA` (in Python quantize_to_file with 'evaluation'), or evaluate one "
+            "that is written with --cache float"
+        )
 
 
 def check_same_inputs(files: Sequence[Path]) -> None:

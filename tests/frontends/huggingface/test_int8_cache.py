@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils import _pytree as pytree
 import qtool
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import CaptureError, DataError
+from qtool.evaluation.model_inputs import check_cache
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import TASK, folder, llama, qwen  # noqa: F401  # a fixture
@@ -62,6 +64,10 @@ def test_the_file_gives_what_the_engine_gives(captured: Any, tmp_path: Path) -> 
     assert qtool.quantize(graph, [batch], mode="weight-only-int4").export(path).passed
     nodes = [n.op_type for n in onnx.load(path).graph.node]
     assert nodes.count("GroupQueryAttention") == 1
+    check_cache(path, graph.graph.inputs)
+    in_float = [replace(i, dtype="float32") for i in graph.graph.inputs]
+    with pytest.raises(DataError, match=r"KV cache in int8, .* --cache int8 --eval-data DATA`"):
+        check_cache(path, in_float)
     session, program = ort.InferenceSession(path), lower(path)
     mask = torch.ones(4, 12, dtype=torch.int64)
     mask[1, :3] = 0  # padded on the left
