@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @source_options.apply(
     source_options.model,
     source_options.weights,
-    source_options.data_or_none,
+    source_options.data_or_none(required=True),
     options.calibration_output,
     source_options.batch_size,
     options.observer,

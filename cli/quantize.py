@@ -20,7 +20,7 @@ from qtool.core import formats
 @source_options.apply(
     source_options.model,
     source_options.weights,
-    source_options.data_or_none,
+    source_options.data_or_none(required=False),
     options.labels,
     source_options.classes,
     click.option(
@@ -57,7 +57,7 @@ from qtool.core import formats
 def command(
     model: str,
     weights: Path | None,
-    data: str,
+    data: str | None,
     shape: str | None,
     labels: str | None,
     eval_data: str | None,
@@ -102,6 +102,9 @@ def command(
     from qtool.api.stored_model import StoredModel, refuse_blocks
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
 
+    if data is None:
+        data = _no_data(mode)
+        accuracy = accuracy or ("fast" if recipe is None and recover is None else None)
     written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
     with _usage_errors():
         place = FileTarget.check(output_, model, written, weights, data)
@@ -161,6 +164,20 @@ def _usage_errors() -> Iterator[None]:
         yield
     except OptionError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _no_data(mode: str | None) -> str:
+    """Return the value of --data where it is left out, which only weights allow.
+
+    Args:
+        mode: value of --mode.
+
+    Raises:
+        click.MissingParameter: the mode quantizes activations.
+    """
+    if mode is None or not mode.startswith("weight-only"):
+        raise click.MissingParameter(param_type="option", param_hint="'--data'")
+    return source_options.NO_DATA
 
 
 def _memory_of_all_ranks(memory: int | None) -> int:

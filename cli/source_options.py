@@ -186,21 +186,33 @@ data = apply(
     ),
     _reading,
 )
-data_or_none = apply(
-    click.option(
-        "--data",
-        required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
-        "package.module:function that returns an iterable of batches; or none: inputs are "
-        "generated from the statistics of MODEL's BatchNorm layers.",
-    ),
-    click.option(
-        "--shape",
-        metavar="SIZE,...",
-        help="Shape of one sample, such as 3,224,224; for --data none if MODEL does not define it.",
-    ),
-    _reading,
-)
+
+
+def data_or_none(required: bool) -> Callable[[F], F]:
+    """Return the options of data that may be generated.
+
+    Args:
+        required: whether --data has to be named.
+    """
+    without = "" if required else " Not needed for --mode weight-only without recovery steps."
+    return apply(
+        click.option(
+            "--data",
+            required=required,
+            help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
+            "package.module:function that returns an iterable of batches; or none: inputs are "
+            f"generated from the statistics of MODEL's BatchNorm layers.{without}",
+        ),
+        click.option(
+            "--shape",
+            metavar="SIZE,...",
+            help="Shape of one sample, such as 3,224,224; for --data none if MODEL does not define "
+            "it.",
+        ),
+        _reading,
+    )
+
+
 data_or_random = apply(
     click.option("--data", help="Data as for `qtool quantize`; by default random inputs."),
     _reading,

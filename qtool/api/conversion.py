@@ -168,8 +168,9 @@ def quantize(
     """Quantize a trained model: calibrate it on data, recover accuracy, return the int8 model.
 
     Where nothing is calibrated (mode "weight-only" with accuracy "fast") only the first batch is
-    used, for capture and verification. Mode "dynamic" observes channels for SmoothQuant. The ranks
-    of a process group calibrate and convert together, and all get the same model.
+    used, for capture and verification, and without data random inputs. Mode "dynamic" observes
+    channels for SmoothQuant. The ranks of a process group calibrate and convert together, and all
+    get the same model.
 
     Args:
         model: an nn.Module in eval mode, an ExportedProgram, or the result of `capture_model`.
@@ -203,8 +204,11 @@ def quantize(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    captured, first, data = capture_data(model, data, dynamic, samples)
-    plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    captured, first, data = capture_data(
+        model, data, dynamic, samples, lambda c: _is_calibrated(c, c.plan(target, observer, chosen))
+    )
+    plan = captured.plan(target, observer, chosen)
     _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
@@ -228,11 +232,16 @@ def _collect(
     captured: Captured, plan: QuantPlan, data: Iterable[Any], progress: Progress
 ) -> Calibration | None:
     """Return the statistics and samples that a plan and its steps need; None if they need none."""
-    probes, count = probes_of_steps(captured, plan), samples_to_keep(plan)
-    if not (plan.observed() or probes or count):
+    if not _is_calibrated(captured, plan):
         return None
+    probes, count = probes_of_steps(captured, plan), samples_to_keep(plan)
     graph, _ = captured.for_target(plan.target)
     return collect_statistics(graph, plan, probes, data, captured.fingerprint, progress, count)
+
+
+def _is_calibrated(captured: Captured, plan: QuantPlan) -> bool:
+    """Return whether a plan or its steps need statistics or samples."""
+    return bool(plan.observed() or probes_of_steps(captured, plan) or samples_to_keep(plan))
 
 
 def probes_of_steps(captured: Captured, plan: QuantPlan) -> tuple[Probe, ...]:

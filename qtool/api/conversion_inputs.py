@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
+from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.types import UINT8
@@ -32,6 +33,10 @@ from qtool.frontends.torch.example_inputs import is_default
 
 BLANK_SAMPLES = 2  # of a batch that is only used for its sizes
 EXAMPLE_SAMPLES = 4  # of a conversion without data
+_RANDOM_NOTE = (
+    "there is no data: no step recovers accuracy, and SQNR is that of random inputs; check "
+    "accuracy on real data"
+)
 
 
 def capture_data(
@@ -39,11 +44,13 @@ def capture_data(
     data: Iterable[Any] | None,
     dynamic: DynamicSizes | None,
     samples: int | None = None,
+    is_calibrated: Callable[[Captured], bool] = lambda _: True,
 ) -> tuple[Captured, Any, Iterable[Any]]:
     """Capture the model; return it, the first batch and all data, distilled if there is none.
 
     Args:
         model, data, dynamic, samples: as for `quantize`.
+        is_calibrated: whether the conversion of the model needs data; if not, none is distilled.
     """
     if isinstance(model, nn.Module):
         check_weights(model)  # first: a decoder's cache in the data comes from them
@@ -54,14 +61,24 @@ def capture_data(
         return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
-            "there is no data, and the sizes of the model's inputs are not known; give them with "
-            f"{argument('--shape')}"
+            "there is no data, and the sizes of the model's inputs are not known; give data, or "
+            f"them with {argument('--shape')}"
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)
+    if not is_calibrated(captured):
+        batch = _random_batch(captured.graph, model)
+        return captured, batch, SyntheticData((batch,), (_RANDOM_NOTE,))
     synthetic, ranks = synthesize_data(captured.unfolded or captured.graph), current()
     own = SyntheticData(synthetic.batches[ranks.rank :: ranks.size], synthetic.notes)
     return captured, synthetic.batches[0], own
+
+
+def _random_batch(graph: FloatGraph, model: Model | Captured) -> Batch:
+    """Return reproducible random inputs, to verify a file with."""
+    arrays = random_inputs(graph.inputs, EXAMPLE_SAMPLES, np.random.default_rng(0), {})
+    named = {i.name: to_tensor(a) for i, a in zip(graph.inputs, arrays, strict=True)}
+    return Batch((), nested_arguments(named, _arguments(model)))
 
 
 def _check_outputs(captured: Captured) -> None:

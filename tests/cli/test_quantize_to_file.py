@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
 from qtool.core import formats
+from tests.mistakes.nets import IMAGES, image_net
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 DIGITS = "examples.digits.network:digits_net"
@@ -88,3 +91,18 @@ def test_the_format_of_a_calibration_implies_its_target(tmp_path: Path) -> None:
     line = ["convert", *net, "--calibration", str(path), "--seconds", "0"]
     shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "net.tflite")])
     assert shown.exit_code == 0, shown.output
+
+
+def test_weights_alone_need_no_data(tmp_path: Path) -> None:
+    model, path = image_net(), tmp_path / "float.onnx"
+    qtool.capture_model(model, IMAGES).export_float(path)
+    line = ["quantize", str(path), "--mode", "weight-only", "--seconds", "0"]
+    shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "int8.onnx")])
+    assert shown.exit_code == 0, shown.output
+    assert "SQNR is that of random inputs" in shown.output
+    stated = re.search(r"SQNR +([0-9.]+) dB", shown.stdout)
+    assert stated is not None
+    x = np.random.default_rng(1).uniform(-1, 1, (256, 3, 8, 8)).astype(np.float32)
+    sessions = [ort.InferenceSession(f) for f in (path, tmp_path / "int8.onnx")]
+    y, z = (s.run(None, {s.get_inputs()[0].name: x})[0] for s in sessions)
+    assert abs(10 * np.log10((y**2).sum() / ((y - z) ** 2).sum()) - float(stated[1])) < 3  # of 4

@@ -24,6 +24,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "no model": ("quantize --data x.npy -o out.onnx", "Missing argument 'MODEL'."),
     "no data": ("quantize net -o out.onnx", "Missing option '--data'."),
+    "no data for activations": (
+        "quantize net --mode dynamic -o out.onnx",
+        "Missing option '--data'.",
+    ),
+    "weights alone, of unknown sizes": (
+        "quantize tests.mistakes.nets:image_net --mode weight-only -o out.onnx",
+        "there is no data, and the sizes of the ... give data, or them with --shape",
+    ),
     "no output": ("quantize net --data x.npy", "Missing option '-o' / '--output'."),
     "two models": ("quantize a b --data x.npy -o out.onnx", "Got unexpected extra argument (b)"),
     "an option misspelled": (
@@ -170,7 +178,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "no data and no shape": (
         "calibrate tests.mistakes.nets:image_net --data none -o c.calib",
-        "there is no data, and the sizes of the ... give them with --shape",
+        "there is no data, and the sizes of the ... give data, or them with --shape",
     ),
     "a share above 1": (
         f"{Q} --max-unreadable 5",
