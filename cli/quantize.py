@@ -105,6 +105,8 @@ def command(
     if data is None:
         data = _no_data(mode)
         accuracy = accuracy or ("fast" if recipe is None and recover is None else None)
+    without_data = data == source_options.NO_DATA and (mode or "").startswith("weight-only")
+    on_texts = without_data and accuracy == "fast" and recipe is None and recover is None
     written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
     with _usage_errors():
         place = FileTarget.check(output_, model, written, weights, data)
@@ -146,6 +148,8 @@ def command(
             return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
         own = labels if eval_data is None else None
         inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
+        if on_texts and shape is None:
+            batches = sources.load_example_texts(model, module)
         evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)
         share = None if batches is None else sources.share_of(batches)
         return PartInputs(inputs, share, evaluation)

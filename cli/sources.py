@@ -207,6 +207,26 @@ def load_model_and_data(
     return load_inputs(source, load_model(source, weights), data, shape, batch_size)
 
 
+def load_example_texts(source: str, model: Any) -> Iterable[Any] | None:
+    """Load texts to verify the weights of a model folder on; None for another model.
+
+    Args:
+        source: value of MODEL.
+        model: the loaded model.
+    """
+    from qtool.core.log import log_warning
+    from qtool.frontends.data.load_data import example_texts
+
+    folder = context_value("processor") or source
+    texts = example_texts(model, folder) if Path(source).is_dir() else None
+    if texts is not None:
+        log_warning(
+            "there is no data: no step recovers accuracy, and SQNR is that of one sentence in "
+            "English; check accuracy on real data"
+        )
+    return texts
+
+
 def load_inputs(
     source: str,
     model: Any,

@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 
 from qtool.core.argument_names import argument
+from qtool.core.atomic import scratch_folder
 from qtool.core.attributes import attribute
 from qtool.core.data.array_files import SUFFIXES, ArrayFiles
 from qtool.core.data.subset import even_positions, first_samples
@@ -216,6 +217,18 @@ def load_data(
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
+def example_texts(model: Any, folder: str | Path) -> Iterable[Any] | None:
+    """Return a batch of texts for a model, to capture it and to verify a file; None where the
+    folder of the model has no tokenizer."""
+    with scratch_folder() as place:
+        texts = place / "texts.txt"
+        texts.write_text(f"{_EXAMPLE_TEXT}\n" * 2)
+        try:
+            return load_data(texts, model=model, folder=folder)
+        except DataError:
+            return None
+
+
 def check_source(source: str | Path) -> None:
     """Check that a file or folder of data exists, before its model is loaded.
 
@@ -232,6 +245,8 @@ def _for_model(plain: Collator, model: Any) -> Collator:
         return CachedPrefixCollator(plain, model)
     return PartCollator(plain, model) if isinstance(model, EncoderPart | DecoderPart) else plain
 
+
+_EXAMPLE_TEXT = "The weather is fine today, so we walk along the river and look at the boats."
 
 CHECKED_TEXTS = 64
 MANY_UNKNOWN = 0.5

@@ -112,6 +112,16 @@ def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     assert types["past_key_values.0.value"] == "tensor(int8)"
 
 
+def test_weights_alone_need_no_texts(folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "model.onnx"
+    line = ["quantize", str(folder), "--task", TASK, "--mode", "weight-only", "--seconds", "0"]
+    result = CliRunner().invoke(main, [*line, "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "SQNR is that of one sentence" in result.output
+    shapes = {i.name: i.shape for i in ort.InferenceSession(out).get_inputs()}
+    assert all(isinstance(size, str) for size in shapes["input_ids"])
+
+
 def test_what_has_no_such_cache() -> None:
     decoder = DecoderWithCache(llama()).eval()
     with pytest.raises(DataError, match="needs data for its scales"):
