@@ -26,7 +26,7 @@ from qtool.evaluation.report.report import Report
 from tests.evaluation.onnx_files import linear_file
 from tests.passes import small_decoder
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 QUICK = ReportOptions("digits", seconds=0.01, batch_sizes=(4,), samples=64)
 
 
