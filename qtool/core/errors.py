@@ -18,9 +18,6 @@ QtoolError
 from __future__ import annotations
 
 import re
-import sysconfig
-import traceback
-from pathlib import Path
 
 
 class QtoolError(Exception):
@@ -91,8 +88,6 @@ MALFORMED = (
 )
 """What reading raises where a document has other values than it should: JSON that anybody wrote."""
 
-_STANDARD_LIBRARY = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
-
 _INSIDE = (" ", "Traceback (most recent call last)")  # how lines of a traceback begin
 
 
@@ -109,25 +104,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it ended the process (sys.exit({text}))"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def user_place(error: BaseException) -> str:
-    """Return the deepest line of the user's code that an error passed, in parentheses and with a
-    space in front; "" if there is none."""
-    place = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        file = Path(frame.f_code.co_filename)
-        if frame.f_globals.get("__name__", "").partition(".")[0] == "qtool" or _is_library(file):
-            continue
-        shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-        place = f" ({shown}, line {line})"
-    return place
-
-
-def _is_library(file: Path) -> bool:
-    """Return whether a file of code belongs to Python or to an installed package."""
-    installed = "site-packages" in file.parts or str(file).startswith("<")
-    return installed or any(file.is_relative_to(folder) for folder in _STANDARD_LIBRARY)
 
 
 def _in_one_line(text: str) -> str:

@@ -12,9 +12,10 @@ import torch
 
 from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch
-from qtool.core.errors import DataError, describe, user_place
+from qtool.core.errors import DataError, describe
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
+from qtool.core.user_code import user_place
 from qtool.evaluation.feeder import Feeder
 from qtool.evaluation.metrics import Metric, make_metric
 

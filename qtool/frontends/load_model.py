@@ -11,8 +11,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from qtool.core.argument_names import argument
-from qtool.core.errors import CaptureError, describe, user_place
+from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.onnx import load_onnx

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qtool.core.errors import QtoolError, describe, user_place
+from qtool.core.errors import QtoolError, describe
+from qtool.core.user_code import user_place
 from qtool.frontends.optional_packages import describe_import
 
 

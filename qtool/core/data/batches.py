@@ -17,8 +17,9 @@ from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import Batch
 from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
-from qtool.core.errors import DataError, QtoolError, describe, user_place
+from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
+from qtool.core.user_code import user_place
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
 

@@ -1,0 +1,36 @@
+"""Where in the user's own code an error comes from."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+_STANDARD_LIBRARY = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
+
+
+def user_place(error: BaseException) -> str:
+    """Return the deepest line of the user's code that an error passed, in parentheses and with a
+    space in front; "" if there is none."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = Path(frame.f_code.co_filename)
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "qtool" or _is_library(file):
+            continue
+        place = f" ({_shown(file)}, line {line})"
+    return place
+
+
+def _shown(file: Path) -> Path:
+    """Return a path as it is shown: relative below the working directory, if there is one."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return file
+    return file.relative_to(here) if file.is_relative_to(here) else file
+
+
+def _is_library(file: Path) -> bool:
+    """Return whether a file of code belongs to Python or to an installed package."""
+    installed = "site-packages" in file.parts or str(file).startswith("<")
+    return installed or any(file.is_relative_to(folder) for folder in _STANDARD_LIBRARY)
