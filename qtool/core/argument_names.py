@@ -13,6 +13,7 @@ _KEYWORDS = {
     "--max-unreadable": "unreadable",
     "--pad-to-max-length": "padded",
     "--eval": "function",
+    "--eval-data": "evaluation",
     "--state": "states",
     "--shape": "qtool.capture_model(model, batch)",
     "--fix": "qtool.load_model(path, fixed={input: value})",

@@ -61,9 +61,8 @@ def check_cache(file: str | Path, inputs: Sequence[Input]) -> None:
     if any(each.dtype == "int8" for each in map(describe_input, open_model(file).inputs)):
         raise DataError(
             f"{Path(file).name} has its KV cache in int8, which cannot be compared with the float "
-            "model's; measure such a file when it is written, with `qtool quantize --cache int8 "
-            "--eval-data DATA` (in Python quantize_to_file with 'evaluation'), or evaluate one "
-            "that is written with --cache float"
+            f"model's; measure such a file when it is written ({argument('--eval-data')}), or "
+            "evaluate a file with its cache in float"
         )
 
 
