@@ -263,8 +263,8 @@ class Estimate(JsonRecord):
             )
         if self.kind == CALIBRATION:
             return (
-                f"the ranges were made of {self.source}, so that none of them leaves them; new "
-                "ones may; give more data"
+                f"the file was made of these {self.source}, and may do worse on new ones; give "
+                "more data"
             )
         if self.reach > NEARER:
             return (

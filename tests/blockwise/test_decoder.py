@@ -153,7 +153,7 @@ def test_the_call_decides_as_the_command_does(folder: Path, tmp_path: Path) -> N
 def test_what_blocks_cannot_do_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
     for option, said in (
         (["--format", "qoperator"], "--format qoperator is not possible"),
-        (["--labels", "labels"], "--labels is not possible"),
+        (["--labels", "input_ids"], "--labels is not possible"),
     ):
         refused = quantized(folder, tmp_path, "--memory", "1MiB", *option)
         assert refused.exit_code == 2

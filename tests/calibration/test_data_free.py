@@ -165,9 +165,10 @@ def test_inputs_that_are_no_floats_are_refused() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.table, self.norm = nn.Embedding(9, 4), nn.BatchNorm1d(4)
+            self.layer = nn.Linear(4, 8)
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            return self.norm(self.table(ids).mean(1))
+            return self.layer(self.norm(self.table(ids).mean(1)))
 
     words = qtool.capture_model(Words().eval(), torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(DataError, match="input 'ids' is not float"):

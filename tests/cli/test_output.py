@@ -158,7 +158,7 @@ def test_every_long_step_of_a_command_tells(cli: Cli) -> None:
     found = cli("quantize", *DIGITS, *DATA, "-o", out, "--json", "--accuracy", "balanced")
     assert json.loads(found.stdout)["file"] == out
     steps = [json.loads(line)["step"] for line in found.stderr.splitlines()]
-    named = ("calibrating", "solve", "gptq", "node by node", "exporting and verifying", "timing")
+    named = ("calibrating", "solve", "gptq", "layer by layer", "exporting and verifying", "timing")
     assert set(named) <= set(steps)
     assert steps.index("calibrating") < steps.index("solve") < steps.index("timing")
 

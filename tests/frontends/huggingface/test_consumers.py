@@ -436,5 +436,6 @@ def test_each_layout_has_its_files(folder: Make) -> None:
     assert config["transformers.js_config"] == {"dtype": "q4"}
     card = (folder("llama") / "README.md").read_text()
     assert "pipeline_tag: text-generation" in card
-    assert "| SQNR | logits" in card
+    assert "| SQNR |" in card
+    assert "logits: same token" in card
     assert set(FOLDER_LAYOUTS) == set(LAYOUTS)
