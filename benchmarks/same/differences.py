@@ -169,4 +169,6 @@ def _leaf(value: Any) -> str:
         return FORMER_NAMES.get(value, value)
     if value is None or isinstance(value, (int, float)):
         return repr(value)
+    if type(value).__name__ == "dtype":  # of torch before 0.2, by its name since
+        return str(value).removeprefix("torch.")
     return type(value).__name__
