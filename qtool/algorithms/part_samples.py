@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,11 @@ class PartBatch(Batch):
     """
 
     exact: Batch = field(default_factory=Batch)
+
+    def map_tensors(self, function: Callable[[torch.Tensor], torch.Tensor]) -> PartBatch:
+        """Return the batch with a function applied to each tensor, of both sides."""
+        own = super().map_tensors(function)
+        return PartBatch(own.args, own.kwargs, self.exact.map_tensors(function))
 
 
 class PartSamples(Protocol):

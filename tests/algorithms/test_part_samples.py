@@ -20,6 +20,8 @@ def test_samples_of_both_sides() -> None:
     joined = join_batches(graph, [chosen, both])
     assert torch.equal(float_side(joined).args[0], 2 * joined.args[0])
     assert len(joined.args[0]) == 5
+    halved = joined.map_tensors(lambda t: t / 2)
+    assert torch.equal(float_side(halved).args[0], 2 * halved.args[0])
     plain = join_batches(graph, [Batch((ROWS,)), choose_samples(graph, Batch((ROWS,)), slice(1))])
     assert type(plain) is Batch
     assert float_side(plain) is plain
