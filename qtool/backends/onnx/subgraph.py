@@ -100,6 +100,16 @@ class OnnxSubgraph:
         Args:
             inputs: (ONNX element type, sizes) of each.
         """
+        key = tuple(inputs)
+        if key not in self._known_sizes:  # a capture asks many times, and a run may be a long loop
+            self._known_sizes[key] = self._sizes(key)
+        return self._known_sizes[key]
+
+    @cached_property
+    def _known_sizes(self) -> dict[tuple[tuple[int, tuple[int, ...]], ...], list[Sizes]]:
+        return {}
+
+    def _sizes(self, inputs: Sequence[tuple[int, tuple[int, ...]]]) -> list[Sizes]:
         try:
             shapes = [o.shape for o in self._session(tuple(inputs)).get_outputs()]
         except Exception as error:

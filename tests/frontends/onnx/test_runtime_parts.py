@@ -12,7 +12,7 @@ import torch
 
 from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import float_onnx
-from qtool.backends.onnx.subgraph import onnx_part, subgraph_of
+from qtool.backends.onnx.subgraph import OnnxSubgraph, onnx_part, subgraph_of
 from qtool.core import graph as G
 from qtool.core.errors import CaptureError
 from qtool.frontends.captured_model import capture_model
@@ -136,6 +136,22 @@ def test_the_text_of_a_part_is_the_same_for_the_same_nodes(tmp_path: Path) -> No
         texts.append(str(node.args[1]))
     assert texts[0] == texts[1]
     assert subgraph_of(texts[0]).outputs == ((torch.int64, 4),)
+
+
+def test_sizes_are_asked_of_the_runtime_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (int64[M] y) {
+        z = NonZero (x) s = Constant <value_ints = [-1]> () y = Reshape (z, s) }"""
+    part, runs = OnnxSubgraph(onnx.parser.parse_model(text)), list[int]()
+    run = OnnxSubgraph.run
+
+    def counted(self: OnnxSubgraph, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        runs.append(len(arrays[0]))
+        return run(self, arrays)
+
+    monkeypatch.setattr(OnnxSubgraph, "run", counted)
+    inputs = [(onnx.TensorProto.FLOAT, (4,))]
+    assert part.sizes(inputs) == part.sizes(inputs) == [(None,)]  # depends on the values
+    assert runs == [4, 4, 4]  # zeros, ones and numbers between
 
 
 def test_nodes_between_two_that_are_joined_go_with_them() -> None:
