@@ -27,8 +27,7 @@ class ConvertedBlocks:
         mode: mode of the recipe.
         blocks: records of all blocks, in order.
         outputs: names of the model's outputs.
-        holdout: the SQNR is that of held-out samples; otherwise no step learned from the samples,
-            or there are too few to hold some out.
+        holdout: the SQNR is that of held-out samples; otherwise there are too few to hold some out.
         float_bytes: size of the weights of the float model.
         model_notes: sentences on the whole model, for the user; blocks have their own.
     """

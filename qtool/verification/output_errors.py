@@ -262,10 +262,7 @@ class Estimate(JsonRecord):
                 "extremes"
             )
         if self.kind == CALIBRATION:
-            return (
-                f"the file was made of these {self.source}, and may do worse on new ones; give "
-                "more data"
-            )
+            return f"none of {self.source} was held out, and new ones may do worse; give more data"
         if self.reach > NEARER:
             return (
                 f"the ranges of the calibration reach {self.reach:.1f} times as far as those of "

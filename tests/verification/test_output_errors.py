@@ -107,7 +107,7 @@ def test_missing_extremes_and_few_samples_are_a_caution() -> None:
     assert "rare ones are not among 12 new samples" in few
     calibrated = estimate_outputs(errors(np.full(24, 0.01), 24), CALIBRATION).caution
     assert calibrated is not None
-    assert "made of these 24 calibration samples" in calibrated
+    assert "none of 24 calibration samples was held out" in calibrated
 
 
 def test_signal_in_few_samples_is_a_caution() -> None:
