@@ -99,7 +99,7 @@ def command(
         quantize_parts,
     )
     from qtool.api.quantized_file import FileOptions
-    from qtool.api.stored_model import StoredModel, refuse_blocks
+    from qtool.api.stored_model import WITHOUT_DATA, StoredModel, refuse_blocks
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
 
     if data is None:
@@ -128,7 +128,7 @@ def command(
     else:
         refused = {
             **place.refused_by_blocks,
-            f"--data {source_options.NO_DATA}": data == source_options.NO_DATA,
+            WITHOUT_DATA: data == source_options.NO_DATA,
             "--shape": shape is not None,
             "--weights": weights is not None,
             "--fix": bool(source_options.context_value("fix")),

@@ -16,7 +16,7 @@ from qtool.api.quantized_file import (
     stage,
     write_file,
 )
-from qtool.api.stored_model import StoredModel, quantize_by_blocks, refuse_blocks
+from qtool.api.stored_model import WITHOUT_DATA, StoredModel, quantize_by_blocks, refuse_blocks
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
@@ -186,7 +186,7 @@ def quantize_to_file(
     loaded: Any
     if needed is not None:
         assert source is not None
-        refused = {"data=None": data is None, "'evaluation'": evaluation is not None}
+        refused = {WITHOUT_DATA: data is None, "'evaluation'": evaluation is not None}
         refuse_blocks(source, needed, {**target.refused_by_blocks, **refused})
         place = Path(source)
         module = None if place.suffix == ".onnx" else load_without_weights(place, task)

@@ -120,6 +120,10 @@ def quantize_by_blocks(
     return file_of_blocks(converted, file or FileOptions(timing=0))
 
 
+WITHOUT_DATA = "a conversion without data"
+"""One of the options of `refuse_blocks`, which is in use where something is left out."""
+
+
 def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -> None:
     """Refuse what a conversion block by block cannot do, before work begins.
 
@@ -134,7 +138,8 @@ def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -
     if option := next((name for name, used in options.items() if used), None):
         size = formats.size(needed + needed // 50)  # printed with three digits
         more = argument("--memory", size.replace(" ", ""))
+        change = "give data" if option == WITHOUT_DATA else "leave it out"
         raise OptionError(
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
-            f"where {option} is not possible; leave it out, or convert it with {more}"
+            f"where {option} is not possible; {change}, or convert it with {more}"
         )

@@ -146,7 +146,9 @@ def test_the_call_decides_as_the_command_does(folder: Path, tmp_path: Path) -> N
     assert path.read_bytes() == (tmp_path / "net.onnx").read_bytes()
     assert (len(file.blocks), file.model, file.passed) == (1, None, True)
     assert (path.parent / "config.json").is_file()
-    with pytest.raises(qtool.OptionError, match="block by block, where data=None is not possible"):
+    with pytest.raises(
+        qtool.OptionError, match="a conversion without data is not possible; give data"
+    ):
         qtool.quantize_to_file(folder, None, path, options, task=TASK, memory=1 << 20)
 
 
