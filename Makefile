@@ -38,7 +38,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 		|| { echo "The pinned versions need Python 3.11 or newer; name one with make PYTHON=..."; exit 1; }
 	@echo "Setting up $(VENV), once. Most of it is torch: docs/install.md says how to get a small build."
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) -e .
+	@$(PIP) -e '.[torch]'
 	@touch $@
 
 $(DEV_READY): $(READY)

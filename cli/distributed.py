@@ -29,7 +29,7 @@ def run_on_all_ranks(work: Callable[[], Any]) -> Any:
     Raises:
         SystemExit: with the exit code of rank 0, or of another rank that failed and says why.
     """
-    if not _has_ranks():
+    if not has_ranks():
         return work()
     _check_environment()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its store warns with C++ stack traces
@@ -52,7 +52,7 @@ def run_on_all_ranks(work: Callable[[], Any]) -> Any:
 
 def check_same_command(command: str) -> None:
     """Check that all ranks run the same command; unless it is shared, only rank 0 continues."""
-    if _has_ranks():
+    if has_ranks():
         from qtool.distributed import current
 
         current().check_equal("a different command", command)
@@ -65,12 +65,12 @@ def ignore_sigterm() -> None:
 
     By now each rank exits by itself, with the same code.
     """
-    if _has_ranks():
+    if has_ranks():
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _has_ranks() -> bool:
+def has_ranks() -> bool:
     """Return whether torchrun started several processes; a size that is no number counts as one."""
     return (os.environ.get("WORLD_SIZE") or "1").strip() not in ("0", "1")
 

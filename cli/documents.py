@@ -13,7 +13,7 @@ from qtool.api.quantized_file import QuantizedFile
 from qtool.backends.onnxruntime.emulation import CpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.file_contents import CalibrationContents
 from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench

@@ -262,11 +262,11 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     Raises:
         DataError: it cannot be imported, or is not a function.
     """
+    if source is None:
+        return None
     from qtool.core.errors import DataError
     from qtool.frontends.named_objects import import_object
 
-    if source is None:
-        return None
     function = import_object(source, DataError)
     if not callable(function):
         raise DataError(f"{source} is a {type(function).__name__}, not a function")

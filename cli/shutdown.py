@@ -83,6 +83,7 @@ def _errors_as_refusals() -> Iterator[None]:
     from qtool.cli.internal_error import internal_error
 
     from qtool.core.errors import PassError, QtoolError, describe
+    from qtool.core.torch_package import TORCH, has_torch, torch_error
 
     try:
         yield
@@ -92,6 +93,11 @@ def _errors_as_refusals() -> Iterator[None]:
         if isinstance(error, PassError):  # always a bug
             raise internal_error(error) from error
         raise Refusal(str(error)) from error
+    except ModuleNotFoundError as error:
+        if has_torch() or (error.name or "").partition(".")[0] != TORCH:
+            raise internal_error(error) from error
+        command = click.get_current_context().invoked_subcommand
+        raise Refusal(str(torch_error(f"qtool {command}"))) from error
     except OSError as error:
         _discard_output()
         if error.errno == errno.EPIPE:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from qtool.cli.distributed import has_ranks
 from qtool.cli.number_types import MOST
 from qtool.cli.source_options import NO_DATA, context_value
 
@@ -34,6 +35,10 @@ def load_model(
         click.BadParameter: the model becomes two files, and the command takes one.
     """
     from qtool.core.progress import track_task
+    from qtool.core.torch_package import has_torch
+
+    if not has_torch():
+        return _float_file(source)
     from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder
     from qtool.frontends.load_model import load_model as load
 
@@ -54,6 +59,17 @@ def load_model(
     _apply_decoder_options(model)
     _remember_model(source, model)
     return model
+
+
+def _float_file(source: str) -> Path:
+    """Return the path of a model that is a file, where torch is not installed."""
+    from qtool.backends.open_files import is_model
+    from qtool.core.torch_package import torch_error
+
+    path = Path(source)
+    if not is_model(path):
+        raise torch_error(f"a model that is no .onnx or .tflite file ({source})")
+    return path
 
 
 def _fixed_inputs() -> dict[str, Any]:
@@ -147,6 +163,10 @@ def load_data(
     Raises:
         DataError: there is no such data.
     """
+    from qtool.core.torch_package import has_torch
+
+    if not has_torch():
+        return _load_arrays(source, batch_size, labels, None if whole else chosen_samples())
     from qtool.frontends.data.load_data import load_data as load
 
     name, model = click.get_current_context().meta.get(_MODEL, (None, None))
@@ -174,6 +194,24 @@ def load_data(
     return batches
 
 
+def _load_arrays(
+    source: str, batch_size: int, labels: str | None, samples: int | None
+) -> Iterable[Any]:
+    """Load batches of arrays where torch is not installed."""
+    from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
+    from qtool.core.torch_package import torch_error
+
+    path = Path(source)
+    if path.suffix not in SUFFIXES and not has_arrays(path):
+        raise torch_error(
+            f"{source} is neither a .npy or .npz file nor a folder of them; other data"
+        )
+    inside = () if labels is None or Path(labels).is_file() else (labels,)
+    files = NumpyFiles(path, batch_size, inside, samples)
+    files.files()
+    return files
+
+
 def check_data(*sources: str | None, labels: str | None = None) -> None:
     """Check before the model is loaded that data and labels exist.
 
@@ -184,8 +222,7 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
     Raises:
         DataError: a file or folder does not exist, or has no such labels.
     """
-    from qtool.core.data.array_files import find_labels
-    from qtool.frontends.data.load_data import check_source
+    from qtool.core.numpy_files import check_source, find_labels
 
     named = [source for source in sources if source not in (None, NO_DATA)]
     for source in named:
@@ -308,6 +345,8 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     Raises:
         RanksError: the ranks do not have the same data.
     """
+    if not has_ranks():
+        return batches
     from qtool.distributed import DataShard, current, data_name
 
     ranks = current()
@@ -323,8 +362,8 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     Raises:
         DataError: there is no such array.
     """
-    from qtool.core.data.array_files import find_labels
-    from qtool.core.data.subset import FirstSamples
+    from qtool.core.numpy_files import find_labels
+    from qtool.core.torch_package import has_torch
 
     if key is None:
         own = getattr(batches, "labels", None)
@@ -338,8 +377,11 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
             "is for labels that are names; those of --labels are numbers", param_hint="--classes"
         )
     labels = find_labels(key, Path(data))
-    if isinstance(batches, FirstSamples):
-        return labels[: batches.samples]
+    if has_torch():
+        from qtool.core.data.subset import FirstSamples
+
+        if isinstance(batches, FirstSamples):
+            return labels[: batches.samples]
     positions = getattr(batches, "positions", None)
     return labels if positions is None or len(labels) <= positions[-1] else labels[positions]
 
@@ -348,7 +390,7 @@ def dynamic_of(
     values: tuple[str, ...], batches: Iterable[Any] | None
 ) -> Mapping[str, Mapping[int, str]] | None:
     """Return the dimensions of --dynamic; without the option those that the data declares."""
-    return parse_dynamic(values) or getattr(batches, "dynamic", None)
+    return (parse_dynamic(values) if values else None) or getattr(batches, "dynamic", None)
 
 
 def parse_states(values: tuple[str, ...]) -> Mapping[str, str] | str | None:

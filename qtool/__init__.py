@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qtool.algorithms.registry import register_step
     from qtool.api.conversion import calibrate, convert, quantize
-    from qtool.api.evaluation import evaluate, verify
+    from qtool.api.evaluation import evaluate
     from qtool.api.extensions import (
         register_format,
         register_observer,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         register_runtime,
         register_target,
     )
+    from qtool.api.file_check import verify
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         EmulationError,
         ExportError,
         FileError,
+        InstallError,
         KernelError,
         OptionError,
         PassError,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     )
     from qtool.distributed import within
     from qtool.evaluation.bench import bench
-    from qtool.evaluation.evaluate import Evaluation
+    from qtool.evaluation.evaluation import Evaluation
     from qtool.evaluation.file_contents import CalibrationContents, inspect
     from qtool.evaluation.generation import Generation
     from qtool.evaluation.latency.bench import Bench
@@ -72,9 +74,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "algorithms.registry": "register_step",
     "api.conversion": "calibrate convert quantize",
-    "api.evaluation": "evaluate verify",
+    "api.evaluation": "evaluate",
     "api.extensions": "register_format register_observer register_operator register_pass "
     "register_runtime register_target",
+    "api.file_check": "verify",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
     "api.quantize_to_file": "QuantizeOptions quantize_to_file",
@@ -86,14 +89,14 @@ _HOMES = {
     "api.tuning": "explain tune",
     "calibration.calibration": "Calibration",
     "core.errors": "CalibrationError CaptureError DataError EmulationError ExportError FileError "
-    "KernelError OptionError PassError PlanError QtoolError RanksError "
+    "InstallError KernelError OptionError PassError PlanError QtoolError RanksError "
     "VerificationError",
     "distributed": "within",
-    "evaluation.evaluate": "Evaluation",
-    "evaluation.generation": "Generation",
     "evaluation.bench": "bench",
-    "evaluation.latency.bench": "Bench",
+    "evaluation.evaluation": "Evaluation",
     "evaluation.file_contents": "CalibrationContents inspect",
+    "evaluation.generation": "Generation",
+    "evaluation.latency.bench": "Bench",
     "evaluation.measure.model_contents": "ModelContents",
     "evaluation.options": "Goals ReportOptions",
     "evaluation.report.report": "Report",
@@ -109,6 +112,8 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
 }
+_HOMES_WITHOUT_TORCH = {"evaluate": "api.arrays"}
+"""Where these are for a process that has no torch."""
 _FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -134,6 +139,7 @@ __all__ = [
     "FileOptions",
     "Generation",
     "Goals",
+    "InstallError",
     "KernelError",
     "ModelContents",
     "OptionError",
@@ -191,7 +197,15 @@ def __getattr__(name: str) -> Any:
     name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF:
         raise AttributeError(f"module 'qtool' has no attribute '{name}'")
-    return getattr(import_module(f"qtool.{_HOME_OF[name]}"), name)
+    from qtool.core.torch_package import TORCH, has_torch, torch_error
+
+    home = _HOME_OF[name] if has_torch() else _HOMES_WITHOUT_TORCH.get(name, _HOME_OF[name])
+    try:
+        return getattr(import_module(f"qtool.{home}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != TORCH or has_torch():
+            raise
+        raise torch_error(f"qtool.{name}") from error
 
 
 def __dir__() -> list[str]:

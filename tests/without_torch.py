@@ -1,6 +1,7 @@
 """What qtool does with files where torch cannot be imported; prints it as JSON.
 
     python tests/without_torch.py FOLDER MODULE ...
+    python tests/without_torch.py --cli COMMAND ...     the command line, instead
 
 FOLDER has int8.onnx, float.onnx, int8.tflite, x.npy and a stored report.json.
 """
@@ -94,6 +95,10 @@ def import_all(name: str) -> None:
 
 if __name__ == "__main__":
     sys.modules["torch"] = None  # type: ignore[assignment]  # an import of it fails
+    if sys.argv[1] == "--cli":
+        from qtool.cli import main
+
+        main(sys.argv[2:])
     for module in sys.argv[2:]:
         import_all(module)
     json.dump(results(Path(sys.argv[1])), sys.stdout)

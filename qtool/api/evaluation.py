@@ -1,4 +1,4 @@
-"""The Python API for existing files: `verify` and `evaluate`."""
+"""The Python API for a file next to its float model: `evaluate`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import nn
 
-from qtool.backends.table import check_quantized, open_file, write_float
+from qtool.backends.table import open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
@@ -20,11 +20,12 @@ from qtool.core.types import Progress
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.evaluate import Evaluation, evaluate_files
-from qtool.evaluation.feeder import check_label_count, data_inputs, measure_outputs
+from qtool.evaluation.evaluate import evaluate_files
+from qtool.evaluation.evaluation import Evaluation
+from qtool.evaluation.feeder import check_label_count, measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
-from qtool.evaluation.model_inputs import check_cache, random_inputs
+from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.same_model import check_same_model
 from qtool.frontends.captured_model import (
     Captured,
@@ -33,42 +34,6 @@ from qtool.frontends.captured_model import (
     capture_model,
 )
 from qtool.planning.targets import DEFAULT
-from qtool.verification import FileCheck
-
-
-@accepts_paths("file")
-def verify(
-    file: str | Path,
-    data: Iterable[Any] | None = None,
-    *,
-    samples: int = 256,
-    batch_size: int = 32,
-    progress: Progress = lambda x: x,
-) -> FileCheck:
-    """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
-
-    Args:
-        file: a QDQ model of any tool, a QOperator model written by qtool, or a TFLite file.
-        data: batches by input name or in the order of the inputs; by default random inputs over
-            the ranges that the file quantizes.
-        samples, batch_size: number of random samples, and of the samples of a batch.
-        progress: wraps the iterable of batches, for a progress bar.
-
-    Returns:
-        The bit-by-bit comparison. `self_test` is the result of the test stored in qtool's files:
-        whether the file is unchanged and computes the planned codes. If a file has such a test but
-        no integer program, `samples` is 0 and `not_compared` is the reason.
-
-    Raises:
-        DataError: the data does not fit, or random inputs of a type cannot be generated.
-        FileError: not an ONNX file, or one without quantized operators.
-        KernelError: the engine cannot represent a node.
-        VerificationError: ONNX Runtime does not load the file.
-    """
-    check_quantized(file)
-    opened = open_file(file)  # before a session: says why it is malformed
-    inputs = random_inputs(file, samples, batch_size) if data is None else data_inputs(file, data)
-    return opened.verify(inputs, progress)
 
 
 @accepts_paths("file")

@@ -17,10 +17,10 @@ from qtool.backends.onnxruntime.emulation import (
     run_on_cpus,
 )
 from qtool.backends.onnxruntime.session import RUNTIME
-from qtool.backends.table import check_quantized
+from qtool.backends.open_files import check_quantized, open_model
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
-from qtool.evaluation.feeder import Feeder, data_inputs
+from qtool.evaluation.file_inputs import file_inputs
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.model_inputs import random_inputs
 
@@ -61,7 +61,7 @@ def verify_on(
     check_quantized(path)
     missing = check_available(every, some=names_all(chosen))
     names = [cpu for cpu in every if cpu.name not in missing.cpus]
-    stream = random_inputs(path, samples, batch_size) if data is None else data_inputs(path, data)
+    stream = random_inputs(path, samples, batch_size) if data is None else file_inputs(path, data)
     inputs = list(_first(path, stream, samples))
     results = run_on_cpus(path, names, inputs, timeout)
     completed = tuple(result for _, result in zip(progress(names), results, strict=False))
@@ -80,7 +80,7 @@ def _first(
     file: Path, batches: Iterable[Sequence[Array]], samples: int
 ) -> Iterator[Sequence[Array]]:
     """Yield batches up to a number of samples; the last is cut if the batch size is dynamic."""
-    fixed = any(i.shape and isinstance(i.shape[0], int) for i in Feeder(file).inputs)
+    fixed = any(i.shape and isinstance(i.shape[0], int) for i in open_model(file).inputs)
     left = samples
     for batch in batches:
         if left <= 0:

@@ -21,11 +21,12 @@ from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
+from qtool.core.numpy_files import check_source
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
-from qtool.frontends.data.load_data import check_source, load_data
+from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model

@@ -13,8 +13,8 @@ from torch import nn
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
-from qtool.backends.open_files import open_model
-from qtool.backends.table import open_file, quantization_warnings
+from qtool.backends.open_files import open_model, quantization_warnings
+from qtool.backends.table import open_file
 from qtool.calibration.calibration import Calibration
 from qtool.core.atomic import resolve, scratch_folder
 from qtool.core.data import Batch, peek

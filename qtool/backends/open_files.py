@@ -32,6 +32,26 @@ def _format_of(path: str | Path) -> ReadableFormat:
     return next(f for f in READABLE if f.fits(path))
 
 
+def check_quantized(path: str | Path) -> None:
+    """Check that a file has something to verify.
+
+    Raises:
+        FileError: no model, or one without quantized operators.
+    """
+    if not open_readable(path).is_quantized:
+        raise FileError(
+            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
+            "that `qtool quantize` wrote"
+        )
+
+
+def quantization_warnings(file: ReadableFile) -> list[str]:
+    """Return a sentence if a file that should be quantized is not."""
+    if file.is_quantized:
+        return []
+    return [f"{file.path.name} is not quantized: no tensor in it is int8 or of fewer bits"]
+
+
 def is_model(path: Path) -> bool:
     """Return whether a file is a model, by its suffix or its contents."""
     return any(f.suffix == path.suffix or (f is not ONNX and f.fits(path)) for f in READABLE)

@@ -93,23 +93,3 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str = DEFAULT)
         FileError: the file cannot be written.
     """
     return by_suffix(Path(path).suffix).write_float(graph, path, target_name)
-
-
-def check_quantized(path: str | Path) -> None:
-    """Check that a file has something to verify.
-
-    Raises:
-        FileError: no model, or one without quantized operators.
-    """
-    if not open_file(path).is_quantized:
-        raise FileError(
-            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
-            "that `qtool quantize` wrote"
-        )
-
-
-def quantization_warnings(file: ModelFile) -> list[str]:
-    """Return a sentence if a file that should be quantized is not."""
-    if file.is_quantized:
-        return []
-    return [f"{file.path.name} is not quantized: no tensor in it is int8 or of fewer bits"]

@@ -12,7 +12,8 @@ QtoolError
 |-- VerificationError   the exported file does not compute what the plan says
 |-- EmulationError      a processor cannot be emulated here, or its emulation failed
 |-- RanksError          processes of a group differ, or one of them failed
-`-- FileError           a file cannot be read or written
+|-- FileError           a file cannot be read or written
+`-- InstallError        a package is not installed
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class RanksError(QtoolError):
 
 class FileError(QtoolError):
     """A file cannot be read or written."""
+
+
+class InstallError(QtoolError):
+    """A package is not installed."""
 
 
 MALFORMED = (

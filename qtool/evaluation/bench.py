@@ -11,7 +11,7 @@ from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
 from qtool.core.types import Array
-from qtool.evaluation.feeder import data_inputs
+from qtool.evaluation.file_inputs import file_inputs
 from qtool.evaluation.latency.bench import Bench, time_in_turns
 from qtool.evaluation.options import ReportOptions
 
@@ -52,7 +52,7 @@ def bench(
         first = next(iter(data or ()), None)
         if first is None:
             raise DataError("the data is empty; give at least one batch")
-        return next(data_inputs(path, [first]))
+        return next(file_inputs(path, [first]))
 
     return time_in_turns(
         files,

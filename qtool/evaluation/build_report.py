@@ -104,7 +104,9 @@ def build_report(
     results = Measurement(
         tuple(opened), accuracy, latency, tuple(coverages), exact, subjects[0].size_bytes
     )
-    models = tuple(_facts(s, results, i, options.goals) for i, s in enumerate(subjects))
+    models = tuple(
+        _facts(subject, opened[i], results, i, options.goals) for i, subject in enumerate(subjects)
+    )
     return Report(
         schema=SCHEMA,
         title=options.title,
@@ -232,8 +234,10 @@ def _layers(
         return None, str(error)
 
 
-def _facts(subject: Subject, measured: Measurement, i: int, goals: Goals) -> ModelFacts:
-    file, coverage, exact = measured.files[i], measured.coverages[i], measured.exactness[i]
+def _facts(
+    subject: Subject, file: ModelFile, measured: Measurement, i: int, goals: Goals
+) -> ModelFacts:
+    coverage, exact = measured.coverages[i], measured.exactness[i]
     assert coverage is not None
     purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
     share, weight_share, unknown = measured.shares(i)

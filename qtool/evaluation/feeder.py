@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_model
-from qtool.backends.session import FLOATS, Session
+from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core import random_inputs as generated
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
@@ -21,6 +21,7 @@ from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
 from qtool.evaluation.measure.accuracy import check_labels
+from qtool.evaluation.measure.array_batches import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
@@ -74,16 +75,13 @@ class Feeder:
         names = self.names
         batch, _ = self._arguments.of_batch(to_batch(item))
         values = named_leaves(batch, names)
-        gives = ", ".join(values) or "nothing"
-        if not values.keys() >= set(names):
-            values |= self._empty_cache(values)
-        if missing := [n for n in names if n not in values]:
-            raise DataError(
-                f"batch {index} lacks input '{missing[0]}': it gives {gives}; the model takes "
-                f"{', '.join(names)}{_hint(missing[0])}"
-            )
+        empty = {} if values.keys() >= set(names) else self._empty_cache(values)
+        missing = next((n for n in names if n not in values | empty), "")
+        if missing:
+            check_names(values, self.inputs, index, _hint(missing))
+        values |= empty
         Batch((), {n: values[n] for n in names}).check_finite(index)
-        return [_checked(i, values[i.name], index) for i in self.inputs]
+        return [_array(i, values[i.name], index) for i in self.inputs]
 
     def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return a KV cache without tokens for a batch that has no part of a cache."""
@@ -99,23 +97,14 @@ class Feeder:
         }
 
 
-def _checked(expected: Any, tensor: Any, index: int) -> Array:
-    where = f"batch {index}, input '{expected.name}'"
+def _array(port: PortInfo, tensor: Any, index: int) -> Array:
+    """Return a tensor as an array for an input."""
     if not isinstance(tensor, torch.Tensor):
-        raise DataError(f"{where} is a {type(tensor).__name__}, not a tensor")
-    dtype = DTYPES.get(expected.type, expected.type)
-    if expected.type in FLOATS and tensor.is_floating_point():
-        tensor = tensor.to(getattr(torch, dtype))  # as calibration does, with a note
-    array: Array = tensor.detach().cpu().numpy()
-    if str(array.dtype) != dtype:
-        raise DataError(f"{where} is {array.dtype}, the model takes {dtype}; convert it first")
-    shape = list(expected.shape)
-    fits = len(shape) == array.ndim and all(
-        not isinstance(e, int) or e == a for e, a in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise DataError(f"{where} has shape {list(array.shape)}, the model takes {shape}")
-    return array
+        kind = type(tensor).__name__
+        raise DataError(f"batch {index}, input '{port.name}' is a {kind}, not a tensor")
+    if port.type in FLOATS and tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, DTYPES[port.type]))  # numpy has no bfloat16
+    return fit_array(port, tensor.detach().cpu().numpy(), index)
 
 
 def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.backends.open_files import is_model
-from qtool.calibration.calibration import Calibration
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
+from qtool.core.torch_package import has_torch, torch_error
 from qtool.evaluation.measure.model_contents import ModelContents, model_contents
 
 
@@ -61,11 +61,16 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     Raises:
         FileError: not a model file.
         CalibrationError: not a calibration.
+        InstallError: a calibration, and torch is not installed.
         VerificationError: ONNX Runtime does not load the model.
     """
     path = Path(file)
     if is_model(path):
         return model_contents(file)
+    if not has_torch():
+        raise torch_error(f"{path} is no model; reading a calibration")
+    from qtool.calibration.calibration import Calibration  # has tensors
+
     calibration = Calibration.load(path)
     return CalibrationContents(
         str(file),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qtool.backends.model_file import ModelFile
+from qtool.backends.readable_file import ReadableFile
 from qtool.evaluation.latency.interleaved_timing import Timing
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.verification import Coverage, Exactness
@@ -23,7 +23,7 @@ class Measurement:
         float_bytes: size of the user's own float file; 0: that of the first file.
     """
 
-    files: tuple[ModelFile, ...]
+    files: tuple[ReadableFile, ...]
     accuracy: Accuracy
     timings: tuple[Timing, ...]
     coverages: tuple[Coverage | None, ...]

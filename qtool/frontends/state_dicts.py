@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
+from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_note
 from qtool.core.paths import is_file

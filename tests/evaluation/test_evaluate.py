@@ -15,7 +15,8 @@ from onnx import numpy_helper
 from qtool.core.data import Batch
 from qtool.core.errors import DataError, VerificationError
 from qtool.core.records import from_json
-from qtool.evaluation.evaluate import Evaluation, ModelFigures, evaluate_files
+from qtool.evaluation.evaluate import evaluate_files
+from qtool.evaluation.evaluation import Evaluation, ModelFigures
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.metrics import Metric
 from tests.backends.onnx.export.networks import exported, float_file, run, samples

@@ -12,7 +12,7 @@ import torch
 from qtool.api.conversion import quantize
 from qtool.api.evaluation import evaluate
 from qtool.distributed import DataShard, Ranks, session
-from qtool.evaluation.evaluate import Evaluation
+from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from tests.backends.onnx.export.networks import Residual

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 import qtool
-from qtool.core.data.array_files import find_labels
+from qtool.core.numpy_files import find_labels
 from qtool.evaluation.measure.accuracy import _check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row

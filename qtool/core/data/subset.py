@@ -1,4 +1,4 @@
-"""A reproducible part of data: evenly spaced samples of files, the first ones of an iterable."""
+"""The first samples of an iterable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from qtool.core.data.batch import Batch
@@ -14,16 +13,6 @@ from qtool.core.data.batches import batches
 from qtool.core.limits import Range
 
 _SAMPLES = Range(1, whole=True)
-
-
-def even_positions(count: int, samples: int | None) -> np.ndarray[Any, Any]:
-    """Return evenly spaced positions, int64 [min(count, samples)].
-
-    Data in the order of its classes keeps all of them. None: all positions.
-    """
-    if samples is None or samples >= count:
-        return np.arange(count)
-    return np.arange(samples) * count // samples
 
 
 def first_samples(

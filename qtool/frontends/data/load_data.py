@@ -17,10 +17,11 @@ from torch import nn
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.attributes import attribute
-from qtool.core.data.array_files import SUFFIXES, ArrayFiles
-from qtool.core.data.subset import even_positions, first_samples
+from qtool.core.data.array_files import ArrayFiles
+from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
 from qtool.core.log import log_warning
+from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
@@ -176,7 +177,7 @@ def load_data(
     """
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
-    arrays = not named and (path.suffix in SUFFIXES or _has_arrays(path))
+    arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
     options: dict[str, Any] = {"transform": transform, "max_length": max_length}
     options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
     if (named or arrays) and (unused := [name for name, value in options.items() if value]):
@@ -227,16 +228,6 @@ def example_texts(model: Any, folder: str | Path) -> Iterable[Any] | None:
             return load_data(texts, model=model, folder=folder)
         except DataError:
             return None
-
-
-def check_source(source: str | Path) -> None:
-    """Check that a file or folder of data exists, before its model is loaded.
-
-    Raises:
-        DataError: it does not. The function of `package.module:function` is not looked for.
-    """
-    if not (":" in str(source) or is_file(source) or is_dir(source)):
-        raise DataError(f"{source}: no such file or folder")
 
 
 def _for_model(plain: Collator, model: Any) -> Collator:
@@ -303,10 +294,6 @@ def _from_code(source: str) -> Iterable[Any]:
         return data
     data = import_object(source, DataError)
     return call_user_code(data, [], {}, source, DataError) if callable(data) else data
-
-
-def _has_arrays(path: Path) -> bool:
-    return is_dir(path) and any(p.suffix in SUFFIXES for p in path.iterdir())
 
 
 def _find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:

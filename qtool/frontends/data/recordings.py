@@ -17,8 +17,8 @@ from qtool.core.argument_names import argument
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batches import to_batch
 from qtool.core.data.named_tensors import leaf_paths, named_leaves
-from qtool.core.data.subset import even_positions
 from qtool.core.errors import DataError, describe
+from qtool.core.numpy_files import even_positions
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.onnx.runtime_values import open_file
 

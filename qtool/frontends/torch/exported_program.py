@@ -17,7 +17,7 @@ from torch.export import ExportedProgram, ExportGraphSignature
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
+from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.core.data.array_files import ArrayFiles, read_arrays, read_labels
+from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError
+from qtool.core.numpy_files import read_arrays, read_labels
 
 X = np.arange(30, dtype=np.float32).reshape(10, 3)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from qtool.core.data import archive_limits
-from qtool.core.data.archive_limits import archive_damage, archive_expansion_error
-from qtool.core.data.array_files import read_arrays
+from qtool.core import archive_limits
+from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import CaptureError, DataError
+from qtool.core.numpy_files import read_arrays
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
 

@@ -1,0 +1,68 @@
+"""The Python API for a file alone: `verify`. It needs no torch for files with a self-test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from qtool.backends.open_files import check_quantized, open_readable
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.torch_package import INSTALL, TORCH, has_torch, torch_error
+from qtool.core.types import Progress
+from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.model_inputs import random_inputs
+from qtool.verification import FileCheck
+
+
+@accepts_paths("file")
+def verify(
+    file: str | Path,
+    data: Iterable[Any] | None = None,
+    *,
+    samples: int = 256,
+    batch_size: int = 32,
+    progress: Progress = lambda x: x,
+) -> FileCheck:
+    """Run the self-test of an int8 file, then compare the integer engine with ONNX Runtime.
+
+    Args:
+        file: a QDQ model of any tool, a QOperator model written by qtool, or a TFLite file.
+        data: batches by input name or in the order of the inputs; by default random inputs over
+            the ranges that the file quantizes.
+        samples, batch_size: number of random samples, and of the samples of a batch.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Returns:
+        The bit-by-bit comparison. `self_test` is the result of the test stored in qtool's files:
+        whether the file is unchanged and computes the planned codes. If a file has such a test but
+        no integer program, `samples` is 0 and `not_compared` is the reason.
+
+    Where torch is not installed, the self-test alone runs: the engine computes with tensors.
+
+    Raises:
+        DataError: the data does not fit, or random inputs of a type cannot be generated.
+        FileError: not an ONNX file, or one without quantized operators.
+        InstallError: torch is not installed, and the file has no self-test, or there is data.
+        KernelError: the engine cannot represent a node.
+        VerificationError: ONNX Runtime does not load the file.
+    """
+    check_quantized(file)
+    if not has_torch():
+        return _self_tested(Path(file), data)
+    from qtool.backends.table import open_file  # of the engine
+
+    opened = open_file(file)  # before a session: says why it is malformed
+    inputs = random_inputs(file, samples, batch_size) if data is None else file_inputs(file, data)
+    return opened.verify(inputs, progress)
+
+
+def _self_tested(file: Path, data: Iterable[Any] | None) -> FileCheck:
+    """Return the result of the self-test, where the engine cannot run."""
+    if data is not None:
+        raise torch_error("a comparison with the integer engine on data")
+    check = open_readable(file).check_self_test()
+    if not check.present and check.unmodified is not False:
+        raise torch_error(f"{file} has no self-test; a comparison with the integer engine")
+    why = f"it needs {TORCH}; run {INSTALL}"
+    return FileCheck(0, 0, 0, 0.0, None, 0, self_test=check, not_compared=why)

@@ -1,0 +1,30 @@
+"""The user's data as inputs of a file, with torch and without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from qtool.backends.open_files import open_model
+from qtool.core.torch_package import has_torch
+from qtool.core.types import Array
+from qtool.evaluation.measure.array_batches import array_batches
+
+
+def file_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
+    """Iterate over the user's batches as arrays in the order of the file's inputs.
+
+    Args:
+        path: the file.
+        data: batches of tensors in any nesting; where torch is not installed, of arrays as
+            `array_batches` takes them.
+
+    Raises:
+        DataError: a batch does not fit the file.
+    """
+    if not has_torch():
+        return array_batches(open_model(path), data)
+    from qtool.evaluation.feeder import data_inputs  # reads tensors
+
+    return data_inputs(path, data)
