@@ -21,6 +21,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
@@ -271,6 +272,7 @@ def _tried_format(target: str, wanted: str | None) -> str:
 
 def _reiterable(data: Iterable[Any]) -> Any:
     """Return data that can be read more than once."""
+    data = whole_arrays(data)
     return list(data) if iter(data) is data else data
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -49,7 +50,7 @@ def bench(
     """
 
     def first_batch(path: Path) -> list[Array]:
-        first = next(iter(data or ()), None)
+        first = next(iter(() if data is None else whole_arrays(data)), None)
         if first is None:
             raise DataError("the data is empty; give at least one batch")
         return next(data_inputs(path, [first]))

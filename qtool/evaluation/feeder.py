@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, Session
 from qtool.core import random_inputs as generated
-from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data import Batch, batches, to_batch, whole_texts
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
@@ -38,6 +38,7 @@ def check_label_count(labels: ArrayLike | None, data: Iterable[Any]) -> None:
     """
     if labels is None:
         return
+    data = whole_texts(data)
     count = getattr(data, "sample_count", None)
     if isinstance(data, list | tuple):
         count = sum(to_batch(item).size for item in data)
