@@ -188,7 +188,8 @@ def report_folder(required: bool, text: str) -> Callable[[F], F]:
 labels = click.option(
     "--labels",
     metavar="KEY|FILE",
-    help="Class numbers: name of an array in the --data file (.npz), or a .npy/.npz file.",
+    help="Class numbers, or numbers to predict: name of an array in the --data file (.npz) or of a "
+    "column (.csv, .jsonl, ...), or a .npy/.npz file.",
 )
 eval_ = click.option(
     "--eval",

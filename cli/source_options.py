@@ -136,6 +136,13 @@ _reading = apply(
         "batches the first ones; by default all.",
     ),
     _context_option(
+        "column",
+        "--column",
+        metavar="NAME,...",
+        help="Columns of a table in --data to use: of numbers, or of the text (or two texts) of a "
+        "sample; by default usual names of texts, else all numbers.",
+    ),
+    _context_option(
         "states",
         "--state",
         multiple=True,
@@ -181,8 +188,8 @@ data = apply(
     click.option(
         "--data",
         required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
-        "package.module:function that returns an iterable of batches.",
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json "
+        "or .jsonl file; or package.module:function that returns an iterable of batches.",
     ),
     _reading,
 )
@@ -199,9 +206,9 @@ def data_or_none(required: bool) -> Callable[[F], F]:
         click.option(
             "--data",
             required=required,
-            help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
-            "package.module:function that returns an iterable of batches; or none: inputs are "
-            f"generated from the statistics of MODEL's BatchNorm layers.{without}",
+            help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, "
+            ".json or .jsonl file; package.module:function that returns an iterable of batches; or "
+            f"none: inputs are generated from the statistics of MODEL's BatchNorms.{without}",
         ),
         click.option(
             "--shape",

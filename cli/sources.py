@@ -162,7 +162,8 @@ def load_data(
         stride=context_value("stride"),
         classes=context_value("classes"),
         unreadable=context_value("unreadable") or 0.0,
-        without=(labels,) if inside and labels else (),
+        labels=labels if inside else None,
+        column=context_value("column"),
         samples=None if whole else chosen_samples(),
         states=parse_states(context_value("states") or ()),
     )
@@ -186,11 +187,12 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
     """
     from qtool.core.data.array_files import find_labels
     from qtool.frontends.data.load_data import check_source
+    from qtool.frontends.data.tables import has_columns
 
     named = [source for source in sources if source not in (None, NO_DATA)]
     for source in named:
         check_source(source)
-    if labels is not None and named:
+    if labels is not None and named and not has_columns(labels, Path(named[-1])):
         find_labels(labels, Path(named[-1]))
 
 
@@ -325,8 +327,9 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     """
     from qtool.core.data.array_files import find_labels
     from qtool.core.data.subset import FirstSamples
+    from qtool.frontends.data.tables import has_columns
 
-    if key is None:
+    if key is None or has_columns(key, Path(data)):
         own = getattr(batches, "labels", None)
         if own is None and context_value("classes"):
             raise click.BadParameter(

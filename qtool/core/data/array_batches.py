@@ -113,10 +113,11 @@ def table_arrays(
         names = ", ".join(name or "without a name" for name in dropped)
         log_note(f"the column '{names}' is left out: it is no input")
         columns = {name: a for name, a in columns.items() if name not in dropped}
-    required, names = arguments.required, arguments.names
-    named = required and required <= columns.keys()
-    if named and (len(required) > 1 or (names is not None and columns.keys() <= names)):
-        if left := [name for name in columns if names is not None and name not in names]:
+    required, known = arguments.required, arguments.names
+    named = bool(required) and required <= columns.keys()
+    if named and (len(required) > 1 or (known is not None and columns.keys() <= known)):
+        left = [] if known is None else [name for name in columns if name not in known]
+        if left:
             log_note(f"the column '{', '.join(left)}' is left out: it is no input")
         return {name: _numbers(name, a) for name, a in columns.items() if name not in left}
     arrays = {name: _numbers(name, a) for name, a in columns.items()}

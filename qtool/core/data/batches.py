@@ -125,8 +125,10 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
     losses are not known; data that can also give whole texts and an empty cache has a method
     `whole_texts`. Whole arrays become batches, other data is returned as it is.
     """
-    whole: Iterable[Any] = data.whole_texts() if hasattr(data, "whole_texts") else data
-    return whole_arrays(whole)
+    whole: Iterable[Any] = (
+        data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)
+    )
+    return whole
 
 
 def _read(
