@@ -102,7 +102,8 @@ def evaluate(
         model: the float model, as for `quantize`.
         data: batches, in the order of `labels`.
         labels: [samples] class numbers, an array or a list; the first output then holds [samples,
-            classes] scores.
+            classes] scores. Or numbers to predict, of the shape of the first output: MAE, MSE and R2
+            are measured.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: conditions of the latency measurement, on the first batch.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for

@@ -121,7 +121,7 @@ def tune(
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
     if labels is not None and function is None:
-        check_drop(goals.max_drop, percent=True)
+        check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
         check_label_count(labels, eval_data)
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))

@@ -154,7 +154,7 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
         DataError: the data has a known length, and another number of labels.
         OptionError: the goal for top-1 cannot be missed.
     """
-    if options.labels is not None and options.function is None:
+    if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
         check_drop(options.goals.drop, percent=True)
     check_label_count(options.labels, data)
 

@@ -53,7 +53,7 @@ class ReportOptions:
 
     Attributes:
         title: heading of the report; by default the name of its folder.
-        labels: [samples] class numbers.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output.
         function: the user's metrics, see `qtool.evaluation.user_metrics.user_metrics`.
         where: name of the function in errors.
         lower_is_better: names of its metrics that are errors or losses.
