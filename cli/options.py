@@ -195,8 +195,8 @@ eval_ = click.option(
     "--eval",
     "evaluate",
     metavar="MODULE:FUNCTION",
-    help="Your metric function: it takes a model (callable like the float model) and returns a "
-    "number, one number per sample, or a dict of these.",
+    help="Your metric function: it takes a model (callable like the float model), or outputs and "
+    "labels of --data, and returns a number, one number per sample, or a dict of these.",
 )
 minimize = click.option(
     "--minimize",

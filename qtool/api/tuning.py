@@ -35,6 +35,7 @@ from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.sensitivity import split_batch
+from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -126,6 +127,8 @@ def tune(
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)
+    if function is not None:
+        function, eval_data, _ = over_data(function, eval_data, labels)
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")

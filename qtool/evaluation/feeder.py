@@ -125,10 +125,10 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    yield from _feed(Feeder(path), data)
+    yield from feed(Feeder(path), data)
 
 
-def _feed(
+def feed(
     feeder: Feeder, data: Iterable[Any], check: Callable[[], None] = lambda: None
 ) -> Iterator[list[Array]]:
     """Yield batches as arrays; `check` is called before each."""
@@ -168,7 +168,7 @@ def measure_outputs(
     if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
         raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
-    stream = _feed(Feeder(reference.session), progress(data), current().check)
+    stream = feed(Feeder(reference.session), progress(data), current().check)
     return measure_arrays(
         files,
         stream,

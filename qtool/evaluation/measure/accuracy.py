@@ -158,8 +158,8 @@ def summarize(
 def built_in_metrics(
     measured: SampleStatistics, labels: ArrayLike | None, confidence: float = CONFIDENCE
 ) -> list[Metric]:
-    """Return top-1 and top-5 with labels, MAE, MSE and R2 with numbers to predict; the perplexity of
-    a language model without.
+    """Return top-1 and top-5 with labels, errors with numbers to predict, the perplexity of a
+    language model without.
 
     Raises:
         DataError: as for `summarize`.
