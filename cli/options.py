@@ -77,13 +77,6 @@ format_ = click.option(
     help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
     "operators such as QLinearConv. A name in .tflite asks for tflite; c-array: that as C source.",
 )
-image_layout = click.option(
-    "--layout",
-    type=click.Choice(IMAGE_LAYOUTS),
-    default="nhwc",
-    show_default=True,
-    help="Layout of images at the interface of a .tflite file; nchw is PyTorch's.",
-)
 layout = click.option(
     "--layout",
     type=click.Choice((*FOLDER_LAYOUTS, *IMAGE_LAYOUTS)),
@@ -130,7 +123,8 @@ output = click.option(
     "output_",
     required=True,
     type=Path_,
-    help="File to write: NAME.onnx for every target, NAME.tflite for TFLite.",
+    help="File to write: NAME.onnx for every target, NAME.tflite for TFLite; of a model folder "
+    "also a folder.",
 )
 calibration_output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."

@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 import click
 from qtool.cli.number_types import COUNT, Real
 
+from qtool.core.errors import QtoolError
+from qtool.core.model_files import model_file
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,7 +34,26 @@ class _Path(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _ModelFile(_Path):
+    """A model file, or the folder of one; data for it is read with the processors next to it."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        try:
+            file = model_file(super().convert(value, param, ctx))
+        except QtoolError as error:
+            self.fail(str(error), param, ctx)
+        if ctx is not None:
+            ctx.meta.setdefault(f"{__name__}.model_file", file)
+        return file
+
+
 Path_ = _Path(path_type=Path)
+ModelFile = _ModelFile(path_type=Path)
 ExistingPath = _Path(path_type=Path, exists=True)
 NO_DATA = "none"
 

@@ -155,7 +155,7 @@ def load_data(
         source,
         batch_size,
         model=model,
-        folder=context_value("processor") or (name if name and Path(name).is_dir() else None),
+        folder=context_value("processor") or _processor_folder(name),
         transform=context_value("transform"),
         max_length=context_value("max_length"),
         padded=bool(context_value("padded")),
@@ -173,6 +173,17 @@ def load_data(
             err=True,
         )
     return batches
+
+
+def _processor_folder(source: str | None) -> Path | None:
+    """Return the folder with a tokenizer and the like: that of MODEL, or of the model file."""
+    from qtool.frontends.huggingface.folder_layout import model_folder_of
+
+    if source is not None and Path(source).is_dir():
+        return Path(source)
+    file = context_value("model_file")
+    folder = None if file is None else model_folder_of(file)
+    return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
 def check_data(*sources: str | None, labels: str | None = None) -> None:

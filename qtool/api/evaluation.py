@@ -37,7 +37,7 @@ from qtool.planning.targets import DEFAULT
 from qtool.verification import FileCheck
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 def verify(
     file: str | Path,
     data: Iterable[Any] | None = None,
@@ -72,7 +72,7 @@ def verify(
     return opened.verify(inputs, progress)
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 @collective
 def evaluate(
     file: str | Path,

@@ -165,7 +165,7 @@ def tune(
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
-@accepts_paths("file", "repaired_file")
+@accepts_paths("file", "repaired_file", models="file")
 def explain(
     file: str | Path,
     model: Model | Captured,

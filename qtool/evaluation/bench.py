@@ -17,7 +17,7 @@ from qtool.evaluation.latency.bench import Bench, time_in_turns
 from qtool.evaluation.options import ReportOptions
 
 
-@accepts_paths("files")
+@accepts_paths("files", models="files")
 def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,

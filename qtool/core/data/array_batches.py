@@ -29,7 +29,7 @@ class ArrayBatches:
         arrays: name of an input -> [samples, ...]; "" names the only one.
         batch_size: samples per batch.
         labels: [samples] labels or [samples, ...] targets; None without.
-        positions: of the samples in a larger table, int64; None: all samples.
+        positions: positions of the samples in a larger table, int64; None: all samples.
     """
 
     arrays: Mapping[str, Any]

@@ -56,7 +56,7 @@ def chosen_classes(path: Path, classes: str | Sequence[str] | None) -> Mapping[s
     return {name: number for number, name in enumerate(names)}
 
 
-def check_names(labels: Sequence[int | str | None], numbers: Mapping[str, int]) -> None:
+def check_names(labels: Sequence[int | float | str | None], numbers: Mapping[str, int]) -> None:
     """Check that labels are among the chosen classes.
 
     Raises:

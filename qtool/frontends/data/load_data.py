@@ -347,8 +347,9 @@ def _equal_length_batches(rows: Sequence[Row], collate: Collator, size: int) -> 
     Padding would affect ranges and the noise of outputs. The largest batches come first, in order
     of their first rows; batches of length 1 last, since a first one would fix that dimension.
     """
-    is_text = isinstance(collate, ProcessorCollator)
-    lengths = collate.lengths(rows) if is_text else [()] * len(rows)
+    lengths: list[tuple[int, ...]] = [()] * len(rows)
+    if isinstance(collate, ProcessorCollator):
+        lengths = collate.lengths(rows)
     by_length: dict[tuple[int, ...], list[int]] = {}
     for index, length in enumerate(lengths):
         by_length.setdefault(length, []).append(index)

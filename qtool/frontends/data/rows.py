@@ -47,7 +47,8 @@ class Row:
         pair: the second text.
         target: text that a decoder has to produce.
         label: class number or name, or the number to predict.
-        messages: of a conversation, each with a role and a content; its contents are the text, too.
+        messages: messages of a conversation, each with a role and a content; the text has their
+            contents, too.
     """
 
     image: Any = None

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +133,8 @@ def _separated(path: Path) -> dict[str, Array]:
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
         raise DataError(f"{path} has two columns called '{twice}'; rename one")
-    cells = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: _cells(column) for name, column in zip_longest(header, cells, fillvalue=())}
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
 
 
 def _is_number(text: str) -> bool:
@@ -185,7 +184,7 @@ def choose_columns(
 
     Args:
         table: all columns.
-        path: of the table, for errors.
+        path: path of the table, for errors.
         chosen: names that the user chose; () for all but the label.
         label: name of the column of labels; None without.
 
