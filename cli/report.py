@@ -122,8 +122,8 @@ def _file_or_model(source: str, weights: Path | None, file: Path | None = None) 
     Args:
         file: made from it.
     """
-    from qtool.core.model_files import QUANTIZE_CONFIG
     from qtool.core.option_names import MODEL_FORMATS
+    from qtool.core.path_arguments import QUANTIZE_CONFIG
     from qtool.core.paths import is_file
 
     fixed = file is not None and source_options.context_value("fix")

@@ -15,7 +15,7 @@ import click
 from qtool.cli.number_types import COUNT, Real
 
 from qtool.core.errors import QtoolError
-from qtool.core.model_files import model_file
+from qtool.core.path_arguments import model_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 

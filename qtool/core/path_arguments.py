@@ -7,11 +7,15 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from qtool.core.errors import FileError
-from qtool.core.model_files import model_file
 from qtool.core.paths import is_dir
+
+QUANTIZE_CONFIG = "quantize_config.json"
+"""In a folder that qtool wrote: how each model file was quantized."""
+_PATTERNS = ("*.onnx", "*.tflite", "onnx/*.onnx")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -72,3 +76,24 @@ def _check(name: str, value: Any, only_path: bool) -> None:
     if bad:
         what = "None" if value is None else f"of the type {type(value).__name__}"
         raise FileError(f"{name} is {what}; give a path as a str or a pathlib.Path")
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """Return the only model file of a folder; another path as it is.
+
+    Raises:
+        FileError: the folder has no model file, or several.
+    """
+    folder = Path(path)
+    if not is_dir(folder):
+        return folder
+    files = sorted(file for pattern in _PATTERNS for file in folder.glob(pattern))
+    if not files:
+        raise FileError(
+            f"{path} is a folder without an .onnx or .tflite file; give a file, or the folder that "
+            "`qtool quantize` wrote"
+        )
+    if len(files) > 1:
+        names = ", ".join(file.relative_to(folder).as_posix() for file in files)
+        raise FileError(f"{path} has several model files ({names}); name one, as {files[0]}")
+    return files[0]

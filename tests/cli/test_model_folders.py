@@ -10,7 +10,7 @@ import pytest
 
 import qtool
 from qtool.core.errors import FileError
-from qtool.core.model_files import model_file
+from qtool.core.path_arguments import model_file
 from tests.cli.conftest import Cli, workplace
 
 EXAMPLE = Path(__file__).parents[2] / "examples/language_model"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
-from qtool.core.model_files import QUANTIZE_CONFIG
+from qtool.core.path_arguments import QUANTIZE_CONFIG
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, js_dtype
