@@ -13,7 +13,7 @@ from qtool.cli.number_types import DAY, Real
 
 @click.command("bench", cls=Command)
 @click.pass_context
-@click.argument("files", nargs=-1, required=True, type=source_options.Path_)
+@click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
     options.batch_sizes,

@@ -22,8 +22,8 @@ LOGGED = "qtool.logged"
 GROUPS = {
     "Model": "model weights fix task attention cache logits tokenizer calibration reference "
     "other_model block memory",
-    "Data": "data shape samples sample calibration_data eval_data labels transform processor "
-    "max_length pad_to_max_length stride state classes max_unreadable batch_size dynamic",
+    "Data": "data column shape samples sample calibration_data eval_data labels transform "
+    "processor max_length pad_to_max_length stride state classes max_unreadable batch_size dynamic",
     "Precision": "target mode accuracy recover observer recipe choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",

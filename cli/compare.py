@@ -11,13 +11,13 @@ from qtool.cli.command import Command
 
 
 @click.command("compare", cls=Command)
-@click.argument("files", nargs=-1, required=True, type=source_options.Path_)
+@click.argument("files", nargs=-1, required=True, type=source_options.ModelFile)
 @source_options.apply(
     source_options.data,
     options.report_folder(False, "Folder for the report."),
     click.option(
         "--reference",
-        type=source_options.Path_,
+        type=source_options.ModelFile,
         help="The file of FILES to compare with; by default the first.",
     ),
     options.labels,

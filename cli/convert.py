@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     options.target,
     options.format_,
     options.external_data,
-    options.image_layout,
+    options.layout,
     options.interface,
     options.recipe,
     options.mode,
@@ -48,7 +48,7 @@ def command(
     target: str | None,
     format_: str,
     external_data: bool,
-    layout: str,
+    layout: str | None,
     interface: str | None,
     recipe: Path | None,
     mode: str | None,
@@ -70,16 +70,16 @@ def command(
     """
     import qtool
     from qtool.api.model_folder import write_next_to
+    from qtool.api.quantize_to_file import FileTarget
     from qtool.api.quantized_file import FileOptions, write_file
-    from qtool.core.atomic import check_writable
-    from qtool.core.option_names import file_format, suffixes_of
     from qtool.planning.targets import target_for
 
-    kind = file_format(output_, format_)
-    check_writable(output_, model, weights, calibration, suffixes=suffixes_of(kind))
+    written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
+    place = FileTarget.check(output_, model, written, weights, calibration)
     calibrated = qtool.Calibration.load(calibration)
-    calibrated.check_target(target_for(kind, target, calibrated.target))
+    calibrated.check_target(target_for(place.format, target, calibrated.target))
     loaded = sources.load_model(model, weights)
+    writer = place.writer({"": loaded})
     quantized = qtool.convert(
         loaded,
         calibrated,
@@ -89,10 +89,12 @@ def command(
         recover=options.names(recover),
         dynamic=sources.parse_dynamic(dynamic),
     )
-    ports = {"layout": layout, "interface": interface, "timing": timing}
-    goals = {"min_coverage": min_coverage, "min_sqnr": min_sqnr}
-    file = write_file(quantized, output_, FileOptions(format_, external_data, **ports, **goals))
-    file = replace(file, kept=write_next_to(model, loaded, output_))
+    path = place.path if writer is None else writer.path("", quantized.plan)
+    file = write_file(quantized, path, place.options)
+    if writer is None:
+        file = replace(file, kept=write_next_to(model, loaded, path))
+    else:
+        file = writer.add(file)
     show_file(file, as_json, model)
     exit_if_missed(file)
 

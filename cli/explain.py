@@ -10,7 +10,7 @@ from qtool.cli.command import Command
 
 
 @click.command("explain", cls=Command)
-@click.argument("int8_file", type=source_options.Path_)
+@click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     click.option("--model", required=True, help="The float model, as for `qtool quantize`."),
     source_options.weights,

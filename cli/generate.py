@@ -11,7 +11,7 @@ from qtool.cli.number_types import COUNT, Real
 
 
 @click.command("generate", cls=Command)
-@click.argument("file", type=source_options.Path_)
+@click.argument("file", type=source_options.ModelFile)
 @click.argument("prompt")
 @source_options.apply(
     click.option(

@@ -10,7 +10,7 @@ from qtool.cli.command import Command
 
 
 @click.command("inspect", cls=Command)
-@click.argument("file", type=source_options.Path_)
+@click.argument("file", type=source_options.ModelFile)
 @source_options.apply(
     click.option(
         "--provenance",

@@ -77,13 +77,6 @@ format_ = click.option(
     help="qdq: float operators between QuantizeLinear and DequantizeLinear. qoperator: integer "
     "operators such as QLinearConv. A name in .tflite asks for tflite; c-array: that as C source.",
 )
-image_layout = click.option(
-    "--layout",
-    type=click.Choice(IMAGE_LAYOUTS),
-    default="nhwc",
-    show_default=True,
-    help="Layout of images at the interface of a .tflite file; nchw is PyTorch's.",
-)
 layout = click.option(
     "--layout",
     type=click.Choice((*FOLDER_LAYOUTS, *IMAGE_LAYOUTS)),
@@ -130,7 +123,8 @@ output = click.option(
     "output_",
     required=True,
     type=Path_,
-    help="File to write: NAME.onnx for every target, NAME.tflite for TFLite.",
+    help="File to write: NAME.onnx for every target, NAME.tflite for TFLite; of a model folder "
+    "also a folder.",
 )
 calibration_output = click.option(
     "-o", "--output", "output_", required=True, type=Path_, help="Calibration file to write."
@@ -188,14 +182,15 @@ def report_folder(required: bool, text: str) -> Callable[[F], F]:
 labels = click.option(
     "--labels",
     metavar="KEY|FILE",
-    help="Class numbers: name of an array in the --data file (.npz), or a .npy/.npz file.",
+    help="Class numbers, or numbers to predict: name of an array in the --data file (.npz) or of a "
+    "column (.csv, .jsonl, ...), or a .npy/.npz file.",
 )
 eval_ = click.option(
     "--eval",
     "evaluate",
     metavar="MODULE:FUNCTION",
-    help="Your metric function: it takes a model (callable like the float model) and returns a "
-    "number, one number per sample, or a dict of these.",
+    help="Your metric function: it takes a model (callable like the float model), or outputs and "
+    "labels of --data, and returns a number, one number per sample, or a dict of these.",
 )
 minimize = click.option(
     "--minimize",

@@ -123,7 +123,11 @@ def _file_or_model(source: str, weights: Path | None, file: Path | None = None) 
         file: made from it.
     """
     from qtool.core.option_names import MODEL_FORMATS
+    from qtool.core.path_arguments import QUANTIZE_CONFIG
+    from qtool.core.paths import is_file
 
     fixed = file is not None and source_options.context_value("fix")
-    is_file = source.endswith(tuple(MODEL_FORMATS)) and not fixed
-    return Path(source) if is_file else sources.load_model(source, weights, file=file)
+    if is_file(Path(source) / QUANTIZE_CONFIG):
+        return source_options.ModelFile.convert(source, None, click.get_current_context())
+    named = source.endswith(tuple(MODEL_FORMATS)) and not fixed
+    return Path(source) if named else sources.load_model(source, weights, file=file)

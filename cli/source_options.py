@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 import click
 from qtool.cli.number_types import COUNT, Real
 
+from qtool.core.errors import QtoolError
+from qtool.core.path_arguments import model_file
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,7 +34,26 @@ class _Path(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _ModelFile(_Path):
+    """A model file, or the folder of one; data for it is read with the processors next to it."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        try:
+            file = model_file(super().convert(value, param, ctx))
+        except QtoolError as error:
+            self.fail(str(error), param, ctx)
+        if ctx is not None:
+            ctx.meta.setdefault(f"{__name__}.model_file", file)
+        return file
+
+
 Path_ = _Path(path_type=Path)
+ModelFile = _ModelFile(path_type=Path)
 ExistingPath = _Path(path_type=Path, exists=True)
 NO_DATA = "none"
 
@@ -136,6 +158,13 @@ _reading = apply(
         "batches the first ones; by default all.",
     ),
     _context_option(
+        "column",
+        "--column",
+        metavar="NAME,...",
+        help="Columns of a table in --data to use: of numbers, or of the text (or two texts) of a "
+        "sample; by default usual names of texts, else all numbers.",
+    ),
+    _context_option(
         "states",
         "--state",
         multiple=True,
@@ -181,8 +210,8 @@ data = apply(
     click.option(
         "--data",
         required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; or "
-        "package.module:function that returns an iterable of batches.",
+        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json "
+        "or .jsonl file; or package.module:function that returns an iterable of batches.",
     ),
     _reading,
 )
@@ -199,9 +228,9 @@ def data_or_none(required: bool) -> Callable[[F], F]:
         click.option(
             "--data",
             required=required,
-            help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt or .jsonl file; "
-            "package.module:function that returns an iterable of batches; or none: inputs are "
-            f"generated from the statistics of MODEL's BatchNorm layers.{without}",
+            help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, "
+            ".json or .jsonl file; package.module:function that returns an iterable of batches; or "
+            f"none: inputs are generated from the statistics of MODEL's BatchNorms.{without}",
         ),
         click.option(
             "--shape",

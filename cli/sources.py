@@ -175,14 +175,15 @@ def load_data(
         source,
         batch_size,
         model=model,
-        folder=context_value("processor") or (name if name and Path(name).is_dir() else None),
+        folder=context_value("processor") or _processor_folder(name),
         transform=context_value("transform"),
         max_length=context_value("max_length"),
         padded=bool(context_value("padded")),
         stride=context_value("stride"),
         classes=context_value("classes"),
         unreadable=context_value("unreadable") or 0.0,
-        without=(labels,) if inside and labels else (),
+        labels=labels if inside else None,
+        column=context_value("column"),
         samples=None if whole else chosen_samples(),
         states=parse_states(context_value("states") or ()),
     )
@@ -212,6 +213,17 @@ def _load_arrays(
     return files
 
 
+def _processor_folder(source: str | None) -> Path | None:
+    """Return the folder with a tokenizer and the like: that of MODEL, or of the model file."""
+    from qtool.frontends.huggingface.folder_layout import model_folder_of
+
+    if source is not None and Path(source).is_dir():
+        return Path(source)
+    file = context_value("model_file")
+    folder = None if file is None else model_folder_of(file)
+    return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
 def check_data(*sources: str | None, labels: str | None = None) -> None:
     """Check before the model is loaded that data and labels exist.
 
@@ -227,7 +239,7 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
     named = [source for source in sources if source not in (None, NO_DATA)]
     for source in named:
         check_source(source)
-    if labels is not None and named:
+    if labels is not None and named and not _has_columns(labels, Path(named[-1])):
         find_labels(labels, Path(named[-1]))
 
 
@@ -356,6 +368,17 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
     return DataShard(batches, ranks.rank, ranks.size)
 
 
+def _has_columns(labels: str, data: Path) -> bool:
+    """Return whether --labels names a column of data; tables are read where torch is installed."""
+    from qtool.core.torch_package import has_torch
+
+    if not has_torch():
+        return False
+    from qtool.frontends.data.tables import has_columns
+
+    return has_columns(labels, data)
+
+
 def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     """Load the array that --labels names; without the option the labels of the data, or None.
 
@@ -365,7 +388,7 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     from qtool.core.numpy_files import find_labels
     from qtool.core.torch_package import has_torch
 
-    if key is None:
+    if key is None or _has_columns(key, Path(data)):
         own = getattr(batches, "labels", None)
         if own is None and context_value("classes"):
             raise click.BadParameter(

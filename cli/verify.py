@@ -16,7 +16,7 @@ SAMPLES = 256
 
 
 @click.command("verify", cls=Command)
-@click.argument("int8_file", type=source_options.Path_)
+@click.argument("int8_file", type=source_options.ModelFile)
 @source_options.apply(
     source_options.data_or_random,
     source_options.batch_size,

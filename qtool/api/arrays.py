@@ -17,7 +17,7 @@ from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.file_evaluation import evaluate_arrays
 
 
-@accepts_paths("file", "model")
+@accepts_paths("file", "model", models="file model")
 def evaluate(
     file: str | Path,
     model: str | Path,

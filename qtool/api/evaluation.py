@@ -27,6 +27,7 @@ from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.same_model import check_same_model
+from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import (
     Captured,
     DynamicSizes,
@@ -36,7 +37,7 @@ from qtool.frontends.captured_model import (
 from qtool.planning.targets import DEFAULT
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 @collective
 def evaluate(
     file: str | Path,
@@ -67,7 +68,8 @@ def evaluate(
         model: the float model, as for `quantize`.
         data: batches, in the order of `labels`.
         labels: [samples] class numbers, an array or a list; the first output then holds [samples,
-            classes] scores.
+            classes] scores. Or numbers to predict, of the shape of the first output, for MAE, MSE
+            and R2.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
         threads, seconds: conditions of the latency measurement, on the first batch.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
@@ -87,6 +89,8 @@ def evaluate(
     opened = open_file(file)
     if function is None:
         check_label_count(labels, data)
+    else:
+        function, data, labels = over_data(function, data, labels)
     check_fixed_inputs(file, model)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")

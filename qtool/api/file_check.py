@@ -15,7 +15,7 @@ from qtool.evaluation.model_inputs import random_inputs
 from qtool.verification import FileCheck
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 def verify(
     file: str | Path,
     data: Iterable[Any] | None = None,

@@ -26,7 +26,7 @@ _SIZES = ("config.json", "genai_config.json")
 _T = TypeVar("_T")
 
 
-@accepts_paths("file", "model", "tokenizer")
+@accepts_paths("file", "model", "tokenizer", models="file")
 def generate(
     file: str | Path,
     prompt: str,

@@ -23,6 +23,7 @@ from qtool.frontends.huggingface.companion_files import (
 )
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, LAYOUTS, SHARED, FolderLayout
+from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.genai_files import write_speech_files
 from qtool.frontends.huggingface.model_card import model_card
 from qtool.planning.plan import QuantPlan
@@ -39,7 +40,10 @@ def folder_name(source: str | Path | None, output: Path, layout: str | None) -> 
     Raises:
         FileError: the output cannot be written.
         OptionError: the layout does not suit model or output.
+        CaptureError: the model is a GGUF file, an adapter, or quantized already.
     """
+    if source is not None:
+        check_float_weights(Path(source))
     named, from_folder = layout in FOLDER_LAYOUTS, source is not None and is_dir(source)
     if not named and (output.suffix or not from_folder):
         return None

@@ -25,7 +25,7 @@ from qtool.evaluation.machine import this_machine
 from qtool.evaluation.model_inputs import random_inputs
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 def verify_on(
     file: str | Path,
     cpus: str | Iterable[str],

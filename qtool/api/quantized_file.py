@@ -18,6 +18,7 @@ from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
+from qtool.core.data import whole_texts
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
@@ -204,7 +205,7 @@ def write_file(
             place,
             evaluation.batches,
             evaluation.labels,
-            progress=stage("evaluating", evaluation.batches),
+            progress=stage("evaluating", whole_texts(evaluation.batches)),
         )
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
     return QuantizedFile(

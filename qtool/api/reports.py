@@ -42,7 +42,7 @@ from qtool.frontends.onnx import load_onnx
 from qtool.planning.targets import DEFAULT
 
 
-@accepts_paths("files", "folder", "reference")
+@accepts_paths("files", "folder", "reference", models="files reference")
 def compare(
     files: Sequence[str | Path],
     data: Iterable[Any],
@@ -89,7 +89,7 @@ def compare(
     return pages.write(measure_files(ordered, data, options, keep=pages.kept, bars=bars))
 
 
-@accepts_paths("folder", mixed="source model calibration")
+@accepts_paths("folder", mixed="source model calibration", models="source")
 def report(
     source: QuantizedModel | Model | Captured | str | Path,
     data: Iterable[Any],

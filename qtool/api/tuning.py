@@ -21,6 +21,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
@@ -34,6 +35,7 @@ from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.sensitivity import split_batch
+from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -120,11 +122,13 @@ def tune(
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
     if labels is not None and function is None:
-        check_drop(goals.max_drop, percent=True)
+        check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
         check_label_count(labels, eval_data)
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)
+    if function is not None:
+        function, eval_data, _ = over_data(function, eval_data, labels)
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
@@ -161,7 +165,7 @@ def tune(
     return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
 
 
-@accepts_paths("file", "repaired_file")
+@accepts_paths("file", "repaired_file", models="file")
 def explain(
     file: str | Path,
     model: Model | Captured,
@@ -271,6 +275,7 @@ def _tried_format(target: str, wanted: str | None) -> str:
 
 def _reiterable(data: Iterable[Any]) -> Any:
     """Return data that can be read more than once."""
+    data = whole_arrays(data)
     return list(data) if iter(data) is data else data
 
 

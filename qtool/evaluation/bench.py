@@ -16,7 +16,7 @@ from qtool.evaluation.latency.bench import Bench, time_in_turns
 from qtool.evaluation.options import ReportOptions
 
 
-@accepts_paths("files")
+@accepts_paths("files", models="files")
 def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,
@@ -49,10 +49,10 @@ def bench(
     """
 
     def first_batch(path: Path) -> list[Array]:
-        first = next(iter(data or ()), None)
+        first = next(file_inputs(path, () if data is None else data), None)
         if first is None:
             raise DataError("the data is empty; give at least one batch")
-        return next(file_inputs(path, [first]))
+        return first
 
     return time_in_turns(
         files,

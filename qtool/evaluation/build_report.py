@@ -42,7 +42,7 @@ from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.sensitivity import measure_sensitivity
 from qtool.evaluation.subject import Subject
-from qtool.evaluation.user_metrics import user_metrics
+from qtool.evaluation.user_metrics import over_data, user_metrics
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.verification import Coverage, Exactness, planned_coverage
 
@@ -73,6 +73,9 @@ def build_report(
     """
     files = [s.file for s in subjects]
     check_same_inputs(files)
+    if options.function is not None:
+        function, data, labels = over_data(options.function, data, options.labels)
+        options = replace(options, function=function, labels=labels)
     check_options(data, options)
     data = whole_texts(data)
     opened = [open_file(f) for f in files]
@@ -156,7 +159,7 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
         DataError: the data has a known length, and another number of labels.
         OptionError: the goal for top-1 cannot be missed.
     """
-    if options.labels is not None and options.function is None:
+    if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
         check_drop(options.goals.drop, percent=True)
     check_label_count(options.labels, data)
 

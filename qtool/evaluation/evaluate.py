@@ -52,9 +52,9 @@ def evaluate_files(
     Args:
         data: batches in the order of `labels`, read once; with several ranks, the share of this
             rank.
-        labels: [samples] class numbers; the first output must then be [samples, classes] scores.
-            With several ranks: those of the share, or of all data, where batch i belongs to rank
-            i modulo the number of ranks.
+        labels: [samples] class numbers; the first output must then be [samples, classes] scores. Or
+            numbers to predict, of the shape of the first output. With several ranks: those of the
+            share, or of all data, where batch i belongs to rank i modulo the number of ranks.
         function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
         timed: a batch to time; by default the first.
         baseline: files of the float model, among them the one to time; by default `float_file` is

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core import random_inputs as generated
-from qtool.core.data import Batch, batches, to_batch
+from qtool.core.data import Batch, batches, to_batch, whole_texts
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
@@ -21,7 +21,7 @@ from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
 from qtool.evaluation.measure.accuracy import check_labels
-from qtool.evaluation.measure.array_batches import check_names, fit_array
+from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
@@ -39,6 +39,7 @@ def check_label_count(labels: ArrayLike | None, data: Iterable[Any]) -> None:
     """
     if labels is None:
         return
+    data = whole_texts(data)
     count = getattr(data, "sample_count", None)
     if isinstance(data, list | tuple):
         count = sum(to_batch(item).size for item in data)
@@ -113,10 +114,10 @@ def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    yield from _feed(Feeder(path), data)
+    yield from feed(Feeder(path), data)
 
 
-def _feed(
+def feed(
     feeder: Feeder, data: Iterable[Any], check: Callable[[], None] = lambda: None
 ) -> Iterator[list[Array]]:
     """Yield batches as arrays; `check` is called before each."""
@@ -156,7 +157,7 @@ def measure_outputs(
     if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
         raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
-    stream = _feed(Feeder(reference.session), progress(data), current().check)
+    stream = feed(Feeder(reference.session), progress(data), current().check)
     return measure_arrays(
         files,
         stream,

@@ -50,7 +50,7 @@ class CalibrationContents(JsonRecord):
         return table(("tensor", "low", "high"), rows)
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     """Return the contents of a file.
 

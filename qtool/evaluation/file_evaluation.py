@@ -16,7 +16,7 @@ from qtool.core.option_names import NATIVE
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.measure.accuracy import summarize
-from qtool.evaluation.measure.array_batches import array_batches
+from qtool.evaluation.measure.input_arrays import input_arrays
 from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.model_inputs import check_same_inputs, resized
@@ -36,7 +36,7 @@ def evaluate_arrays(
 
     Args:
         float_file, int8_file: files with the same inputs and outputs.
-        data: batches of arrays, see `array_batches`.
+        data: batches of arrays, see `input_arrays`.
         labels: [samples] class numbers; the first output must then be [samples, classes] scores.
         threads, seconds: conditions of each latency, which is measured on the first batch.
         runtime: see `open_model`.
@@ -48,7 +48,7 @@ def evaluate_arrays(
     files = (float_file, int8_file)
     check_same_inputs(files)
     reference = Reference(float_file, runtime)
-    stream = array_batches(open_model(float_file), data)
+    stream = input_arrays(open_model(float_file), data)
     first = next(stream, None)
     if first is None:
         raise DataError("the evaluation data is empty; give at least one batch")

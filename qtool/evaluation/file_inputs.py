@@ -9,7 +9,7 @@ from typing import Any
 from qtool.backends.open_files import open_model
 from qtool.core.torch_package import has_torch
 from qtool.core.types import Array
-from qtool.evaluation.measure.array_batches import array_batches
+from qtool.evaluation.measure.input_arrays import input_arrays
 
 
 def file_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
@@ -18,13 +18,13 @@ def file_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
     Args:
         path: the file.
         data: batches of tensors in any nesting; where torch is not installed, of arrays as
-            `array_batches` takes them.
+            `input_arrays` takes them.
 
     Raises:
         DataError: a batch does not fit the file.
     """
     if not has_torch():
-        return array_batches(open_model(path), data)
+        return input_arrays(open_model(path), data)
     from qtool.evaluation.feeder import data_inputs  # reads tensors
 
     return data_inputs(path, data)

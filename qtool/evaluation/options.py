@@ -53,8 +53,9 @@ class ReportOptions:
 
     Attributes:
         title: heading of the report; by default the name of its folder.
-        labels: [samples] class numbers.
-        function: the user's metrics, see `qtool.evaluation.user_metrics.user_metrics`.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output.
+        function: the user's metrics, see `user_metrics` and `over_data` of
+            `qtool.evaluation.user_metrics`: of a model, or of outputs and labels.
         where: name of the function in errors.
         lower_is_better: names of its metrics that are errors or losses.
         batch_sizes, threads: every pair of them is timed.

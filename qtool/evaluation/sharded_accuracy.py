@@ -68,7 +68,7 @@ def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | No
 def _label_kind(labels: Array | None, samples: int) -> str:
     if labels is None:
         return "none"
-    return "share" if labels.ndim == 1 and len(labels) == samples else "all"
+    return "share" if labels.ndim and len(labels) == samples else "all"
 
 
 def _saved(*arrays: Array, **named: Array) -> bytes:

@@ -1,9 +1,11 @@
-"""Metrics of the user's own function, which is called with each file like the float model."""
+"""Metrics of the user's own function: of each file, called like the float model, or of its outputs
+and the labels of the data."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import numpy as np
 import torch
 
 from qtool.backends.open_files import open_model
-from qtool.core.data import Batch, to_batch
+from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
+from qtool.core.data.arguments import LABELS
 from qtool.core.errors import DataError, describe
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
-from qtool.evaluation.feeder import Feeder
+from qtool.distributed import current
+from qtool.evaluation.feeder import Feeder, feed
 from qtool.evaluation.metrics import Metric, make_metric
 
 
@@ -89,6 +93,55 @@ def _number(value: Any, where: str) -> Array:
     return array
 
 
+def over_data(
+    function: Callable[..., Any], data: Iterable[Any], labels: Any
+) -> tuple[Callable[[Any], Any], Iterable[Any], Any]:
+    """Return a function of outputs and labels as one of a model, data that can be read again, and
+    no labels, since the function has them; of a function of a model all as it is.
+
+    Args:
+        function: takes a model; or, if it has two required arguments, the outputs for all data and
+            its labels: each a tensor with the samples of all batches, of several outputs a tuple of
+            these, of batches of different shapes a list.
+        data: batches.
+        labels: labels of all samples; None: those of the batches, what a tuple has after the inputs
+            and a dict under usual names.
+
+    Raises:
+        DataError: the data is shared between ranks.
+    """
+    if not _takes_outputs(function):
+        return function, data, labels
+    if current().is_distributed:
+        raise DataError("a function of outputs and labels needs all data in one process")
+    batches = whole_texts(data)
+    batches = list(batches) if iter(batches) is batches else batches
+
+    def metric(model: FileFunction) -> Any:
+        outputs, own = model.outputs_and_labels(batches)
+        known = own if labels is None else to_tensor(np.asarray(labels))
+        if known is None:
+            raise DataError(
+                "the data has no labels; pass them, or batches of inputs and labels such as "
+                "(images, masks)"
+            )
+        return function(outputs, known)
+
+    metric.__name__ = getattr(function, "__name__", "metric")
+    return metric, batches, None
+
+
+def _takes_outputs(function: Callable[..., Any]) -> bool:
+    """Return whether a function has two required arguments, rather than a model alone."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    return len(required) == len(("outputs", "labels"))
+
+
 class FileFunction:
     """An ONNX file that is called like the float model.
 
@@ -107,6 +160,43 @@ class FileFunction:
         outputs = tuple(torch.from_numpy(o) for o in self.session.run(arrays))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def outputs_and_labels(self, data: Iterable[Any]) -> tuple[Any, Any]:
+        """Return the outputs for all data and its labels, see `over_data`; None without labels."""
+        labels: list[Any] = []
+
+        def items() -> Iterator[Any]:
+            for item in data:
+                labels.append(_labels_of(item, self.feeder.names))
+                yield item
+
+        runs = [self.session.run(arrays) for arrays in feed(self.feeder, items())]
+        outputs = tuple(_joined([to_tensor(o) for o in each]) for each in zip(*runs, strict=True))
+        known = None if any(each is None for each in labels) else _joined(labels)
+        return outputs[0] if len(outputs) == 1 else outputs, known
+
     def eval(self) -> FileFunction:
         """Return self: evaluation loops call model.eval()."""
         return self
+
+
+def _labels_of(item: Any, inputs: Sequence[str]) -> Any:
+    """Return what a batch has besides the inputs; None without."""
+    if isinstance(item, Mapping):
+        labels = {k: v for k, v in item.items() if k in LABELS and k not in inputs}
+        return next(iter(labels.values())) if len(labels) == 1 else labels or None
+    rest = item[len(inputs) :] if isinstance(item, tuple | list) else ()
+    return rest[0] if len(rest) == 1 else tuple(rest) or None
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the values of all batches as one: tensors by their samples, others in a list."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_joined(each) for each in zip(*parts, strict=True))
+    tensors = [to_tensor(part) for part in parts]
+    if all(isinstance(t, torch.Tensor) and t.dim() for t in tensors):
+        same = len({t.shape[1:] for t in tensors}) == 1
+        return torch.cat(tensors) if same else tensors
+    return [value for part in parts for value in (part if isinstance(part, list) else [part])]

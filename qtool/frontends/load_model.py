@@ -14,6 +14,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
 from qtool.core.user_code import user_place
+from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
 from qtool.frontends.onnx import load_onnx
@@ -54,6 +55,7 @@ def load_model(
     source = str(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
+    check_float_weights(path)
     if task is not None and not is_dir(path):
         raise CaptureError(
             f"{argument('--task')} is for folders of transformers, not for {source}; leave it out"

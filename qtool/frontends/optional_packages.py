@@ -15,6 +15,8 @@ PACKAGES = {
     "timm": "timm",
     "torchvision": "torchvision",
     "soundfile": "soundfile",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
 }
 """Import name -> name of the package to install."""
 

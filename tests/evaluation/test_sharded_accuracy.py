@@ -34,7 +34,19 @@ def measured(batch: int) -> SampleStatistics:
     pair = np.stack([0 * place, place])
     signals, noises = place[:, None], pair[:, :, None]
     return SampleStatistics(
-        classes, signals, noises, (n,), pair, place, pair, pair, pair, 3, "classes", ("output",)
+        classes,
+        signals,
+        noises,
+        (n,),
+        pair,
+        place,
+        pair,
+        pair,
+        pair,
+        classes,
+        3,
+        "classes",
+        ("output",),
     )
 
 

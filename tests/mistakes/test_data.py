@@ -38,17 +38,13 @@ def quantized_tensor() -> torch.Tensor:
 
 
 REFUSED: Cases = {
-    "one tensor": (
-        lambda: quantize(IMAGES),
-        "data is a Tensor; give an iterable of batches, for instance [tensor] or a DataLoader",
+    "arrays of different lengths": (
+        lambda: quantize({"x": IMAGES, "mask": IMAGES[:3]}),
+        "the arrays of the data have different numbers of samples: {'x': ..., 'mask': 3}",
     ),
-    "one array": (
-        lambda: quantize(IMAGES.numpy()),
-        "data is a ndarray; give an iterable of batches, ... for instance [tensor] or a DataLoader",
-    ),
-    "one dict": (
-        lambda: quantize({"x": IMAGES}),
-        "data is a dict; give an iterable of batches, for instance [tensor] or a DataLoader",
+    "one dict of numbers": (
+        lambda: quantize({"x": 3}),
+        "data is a dict, and 'x' in it has no samples along ... or a list of batches",
     ),
     "a path": (
         lambda: quantize("calib_data/digits"),
@@ -215,9 +211,9 @@ REFUSED: Cases = {
         lambda: quantize([{"a": A}], two_inputs()),
         "a batch has a, Two.forward takes a, b ... in the order of the arguments",
     ),
-    "a dict with a key too many": (
-        lambda: quantize([{"a": A, "b": B, "mask": A}], two_inputs()),
-        "a batch has a, b, mask, Two.forward ... in the order of the arguments",
+    "a dict with a key too many and one too few": (
+        lambda: quantize([{"a": A, "mask": A}], two_inputs()),
+        "a batch has a, mask, Two.forward ... in the order of the arguments",
     ),
     "a tuple with an entry too few": (
         lambda: quantize([(A,)], two_inputs()),
@@ -241,6 +237,10 @@ REFUSED: Cases = {
     ),
 }
 NOTED: Cases = {
+    "a dict with a key too many": (
+        lambda: quantize([{"a": A, "b": B, "mask": A}], two_inputs()),
+        "'mask' in the batches is left out: the model has no such input",
+    ),
     "float64": (
         lambda: quantize([IMAGES.double()], image_net()),
         "the data is in float64: it is converted to float32",

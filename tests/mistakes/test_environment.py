@@ -17,6 +17,7 @@ from tests.mistakes.mistake import Cases, check_refused
 from tests.mistakes.nets import IMAGES, image_net, quantize
 
 D = [IMAGES]
+ADAPTER = '{"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}'
 REFUSED: Cases = {
     "a package that is missing": (
         lambda: _without("timm"),
@@ -78,6 +79,44 @@ REFUSED: Cases = {
         lambda: _folder("{}", "pytorch_model.bin"),
         "hub has no weights in safetensors; save the model with save_pretrained",
     ),
+    "an adapter": (
+        lambda: _hub({"adapter_config.json": ADAPTER, "adapter_model.safetensors": ""}),
+        (
+            "hub is an adapter (LORA) for meta-llama/Llama-3.2-1B, no whole model; merge it with "
+            "... AutoPeftModelForCausalLM.from_pretrained('hub').merge_and_unload()"
+        ),
+    ),
+    "a GGUF file": (
+        lambda: _file("model.gguf"),
+        "model.gguf is a GGUF ... ForCausalLM.from_pretrained('.', gguf_file='model.gguf')",
+    ),
+    "a GGUF file with a task": (
+        lambda: _file("model.gguf", task="text-generation"),
+        "model.gguf is a GGUF file of llama.cpp",
+    ),
+    "a folder with a GGUF file": (
+        lambda: _folder("{}", "model.gguf"),
+        "hub/model.gguf is a GGUF file of llama.cpp",
+    ),
+    **{
+        f"weights of {name}": (
+            lambda config=config: _folder(config, "model.safetensors"),
+            f"hub holds weights that are quantized already, by {name}, ... they were made from",
+        )
+        for name, config in {
+            "GPTQ": '{"quantization_config": {"quant_method": "gptq", "bits": 4}}',
+            "AWQ": '{"quantization_config": {"quant_method": "awq", "bits": 4}}',
+            "bitsandbytes": '{"quantization_config": {"load_in_4bit": true}}',
+            "compressed-tensors (llm-compressor)": (
+                '{"quantization_config": {"quant_method": "compressed-tensors"}}'
+            ),
+            "hqq": '{"quantization_config": {"quant_method": "hqq"}}',
+        }.items()
+    },
+    "weights of AutoGPTQ": (
+        lambda: _hub({"quantize_config.json": '{"bits": 4}', "config.json": "{}"}),
+        "hub holds weights that are quantized already, by GPTQ",
+    ),
 }
 
 
@@ -132,6 +171,18 @@ def _folder(config: str, weights: str = "") -> types.ModuleType:
     Path("hub/config.json").write_text(config)
     Path("hub", weights or "model.safetensors").touch()
     return qtool.load_model("hub")
+
+
+def _hub(files: dict[str, str]) -> object:
+    Path("hub").mkdir()
+    for name, text in files.items():
+        Path("hub", name).write_text(text)
+    return qtool.load_model("hub")
+
+
+def _file(name: str, task: str | None = None) -> object:
+    Path(name).touch()
+    return qtool.load_model(name, task=task)
 
 
 def _folder_that_fails(cause: str) -> object:

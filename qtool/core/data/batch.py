@@ -121,6 +121,28 @@ class Batch:
                 )
 
 
+def to_tensor(value: Any) -> Any:
+    """Return an array as a tensor, copied if torch cannot use its memory (read-only, byte order).
+
+    A tensor of torch.inference_mode, which torch.export does not take, is copied, too; anything
+    else is returned unchanged.
+
+    Raises:
+        DataError: torch has no such type (text, objects).
+    """
+    if isinstance(value, torch.Tensor) and value.is_inference():
+        return value.clone()
+    if not isinstance(value, np.ndarray):
+        return value
+    try:
+        native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise DataError(
+            f"an array of type {value.dtype} cannot be a model input; give numbers"
+        ) from error
+
+
 def _unsupported_layout(tensor: torch.Tensor) -> str | None:
     """Return what a tensor is that is not dense, and what to give; None if it is."""
     if tensor.is_nested:

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.batch import Batch
+from qtool.core.data.array_batches import whole_arrays
+from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
@@ -63,7 +64,7 @@ def batches(
     """Yield the batches of any iterable.
 
     Args:
-        data: items as `to_batch` takes them.
+        data: items as `to_batch` takes them, or all samples as `whole_arrays` takes them.
         model: whose forward says how many entries of a tuple are arguments.
         inputs: names of inputs, which are no labels, where there is no model.
         size: number of samples of each batch; None: as the model, or else the data, has it.
@@ -79,11 +80,7 @@ def batches(
     """
     if isinstance(data, str | Path):
         raise DataError(f"data is the name {str(data)!r}; give qtool.load_data({str(data)!r})")
-    if isinstance(data, torch.Tensor | np.ndarray | Mapping):
-        raise DataError(
-            f"data is a {type(data).__name__}; give an iterable of batches, "
-            "for instance [tensor] or a DataLoader"
-        )
+    data = whole_arrays(data, model)
     source: Any = data  # mypy finds the method orders of the classes below inconsistent
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         raise DataError(
@@ -113,6 +110,7 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     Raises:
         DataError: see `batches`.
     """
+    data = whole_arrays(data, model)
     stream = batches(data, model)
     first = next(stream, None)
     if first is None or iter(data) is not data:
@@ -125,9 +123,11 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
 
     Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
     losses are not known; data that can also give whole texts and an empty cache has a method
-    `whole_texts`. Other data is returned as it is.
+    `whole_texts`. Whole arrays become batches, other data is returned as it is.
     """
-    whole: Iterable[Any] = data.whole_texts() if hasattr(data, "whole_texts") else data
+    whole: Iterable[Any] = (
+        data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)
+    )
     return whole
 
 
@@ -153,25 +153,3 @@ def _read(
         if note is not None and index == 0 and not isinstance(model, fx.GraphModule):
             log_note(note)  # of a captured graph it was said at the capture
         yield batch
-
-
-def to_tensor(value: Any) -> Any:
-    """Return an array as a tensor, copied if torch cannot use its memory (read-only, byte order).
-
-    A tensor of torch.inference_mode, which torch.export does not take, is copied, too; anything
-    else is returned unchanged.
-
-    Raises:
-        DataError: torch has no such type (text, objects).
-    """
-    if isinstance(value, torch.Tensor) and value.is_inference():
-        return value.clone()
-    if not isinstance(value, np.ndarray):
-        return value
-    try:
-        native = np.require(value, value.dtype.newbyteorder("="), ["C", "W"])
-        return torch.from_numpy(native)
-    except TypeError as error:
-        raise DataError(
-            f"an array of type {value.dtype} cannot be a model input; give numbers"
-        ) from error

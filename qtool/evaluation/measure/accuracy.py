@@ -15,6 +15,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
+from qtool.evaluation.measure.regression import regression_metrics, targets_of
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
@@ -98,8 +99,8 @@ class Accuracy:
 
     Attributes:
         samples: number of samples.
-        metrics: the user's first, then top-1 and top-5 with labels, and the perplexity of a
-            language model.
+        metrics: the user's first, then top-1 and top-5 with labels, errors with numbers to predict,
+            and the perplexity of a language model.
         models: the reference first.
         scores: what agreement compares: "classes" of samples, "tokens" (a class for each token),
             "next tokens" of a language model; "" if the outputs are no scores.
@@ -128,7 +129,8 @@ def summarize(
     """Return metrics, agreement and worst samples.
 
     Args:
-        labels: [samples] class numbers; the first output must then be [samples, classes] scores.
+        labels: [samples] class numbers; the first output must then be [samples, classes] scores. Or
+            numbers to predict, of the shape of the first output.
         extra: the user's metrics, which come first. With them and without labels the outputs are
             not interpreted as class scores: they may be embeddings, for example.
 
@@ -137,10 +139,11 @@ def summarize(
             scores; or the reference outputs NaN or Inf on every sample.
     """
     check_finite(measured)
-    if extra and labels is None and measured.scores == CLASSES:
+    predicts = targets_of(measured, labels) is not None
+    if (predicts or (extra and labels is None)) and measured.scores == CLASSES:
         measured = replace(measured, classes=measured.classes[:, :, :0], scores="")
     metrics = [*extra, *built_in_metrics(measured, labels)]
-    numbers = None if labels is None else np.asarray(labels)
+    numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
     return Accuracy(
         measured.samples,
@@ -155,11 +158,14 @@ def summarize(
 def built_in_metrics(
     measured: SampleStatistics, labels: ArrayLike | None, confidence: float = CONFIDENCE
 ) -> list[Metric]:
-    """Return top-1 and top-5 with labels, the perplexity of a language model without.
+    """Return top-1 and top-5 with labels, errors with numbers to predict, the perplexity of a
+    language model without.
 
     Raises:
         DataError: as for `summarize`.
     """
+    if (targets := targets_of(measured, labels)) is not None:
+        return regression_metrics(measured, targets, confidence)
     if labels is not None:
         return _label_metrics(measured, np.asarray(labels), confidence)
     if measured.scores != NEXT_TOKENS or not measured.tokens.sum():
@@ -168,9 +174,11 @@ def built_in_metrics(
 
 
 def check_labels(labels: ArrayLike, samples: int | None) -> None:
-    """Raise DataError unless there is one label per sample; None: an unknown number of samples."""
+    """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
+    number of samples."""
     array = np.asarray(labels)
-    if array.ndim != 1:
+    several = array.ndim > 1 and array.size > len(array)
+    if not array.ndim or (several and np.isin(array, (0, 1)).all()):
         raise DataError(
             f"the labels have shape {list(array.shape)}; pass one class number per sample"
         )
@@ -195,10 +203,11 @@ def _check_classes(labels: Array, n_classes: int) -> None:
 
 def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float) -> list[Metric]:
     check_labels(labels, measured.samples)
+    labels = labels.reshape(-1)
     if measured.scores != CLASSES:
         raise DataError(
-            "labels need [samples, classes] scores as the first output; use a function instead, "
-            f"with {argument('--eval')}"
+            "labels need [samples, classes] scores as the first output; use a function of outputs "
+            f"and labels instead, with {argument('--eval')}"
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

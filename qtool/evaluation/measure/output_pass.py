@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -175,9 +176,9 @@ class _Accumulator:
         self.stored: list[tuple[int, SampleStatistics]] = []
         if (arrays := store.load("outputs")) is not None:
             marks = arrays.pop("marks").tolist()
-            self.stored = list(
-                zip(marks, SampleStatistics.from_arrays(arrays).by_batch(), strict=True)
-            )
+            with suppress(KeyError):  # of an older qtool
+                parts = SampleStatistics.from_arrays(arrays).by_batch()
+                self.stored = list(zip(marks, parts, strict=True))
 
     @property
     def is_stored(self) -> bool:

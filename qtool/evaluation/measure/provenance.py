@@ -88,7 +88,7 @@ def _origin_rows(origin: Origin) -> list[tuple[str, str]]:
     ]
 
 
-@accepts_paths("file")
+@accepts_paths("file", models="file")
 def provenance(file: str | Path) -> Provenance:
     """Return what made a model file.
 

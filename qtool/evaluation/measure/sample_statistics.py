@@ -20,6 +20,9 @@ from qtool.verification.strip_padding import Padding
 
 TOP = 5
 
+VALUES = 256
+"""Most numbers of the first output of a sample that are kept, for metrics of regressions."""
+
 CLASSES, TOKENS, NEXT_TOKENS = "classes", "tokens", "next tokens"
 """What the first output scores: classes of samples, classes of tokens, the next token."""
 
@@ -41,6 +44,8 @@ class SampleStatistics:
         loss: [files, n] sum of the cross-entropy of next tokens, in nats.
         divergence: [files, n] sum over these tokens of the Kullback-Leibler divergence from the
             first file, in nats.
+        values: [files, n, up to VALUES] the first output as it is, float32; none if it is larger or
+            of varying size.
         n_classes: number of classes of the first output; 0 without class scores.
         scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
         outputs: names of the outputs in `signals`, in the order of the model.
@@ -55,6 +60,7 @@ class SampleStatistics:
     equal: Array
     loss: Array
     divergence: Array
+    values: Array
     n_classes: int = 0
     scores: str = ""
     outputs: tuple[str, ...] = ()
@@ -99,6 +105,8 @@ class SampleStatistics:
     @classmethod
     def joined(cls, parts: Sequence[SampleStatistics]) -> SampleStatistics:
         """Return the statistics of consecutive samples as one."""
+        if len({p.values.shape[2] for p in parts}) > 1:
+            parts = [replace(p, values=p.values[:, :, :0]) for p in parts]
         arrays: dict[str, Any] = {
             name: np.concatenate([getattr(p, name) for p in parts], axis)
             for name, axis in _AXES.items()
@@ -125,6 +133,7 @@ _AXES = {
     "equal": 1,
     "loss": 1,
     "divergence": 1,
+    "values": 1,
 }
 """Array -> its axis of samples."""
 
@@ -185,6 +194,7 @@ class OutputReader:
             equal,
             loss,
             divergence,
+            np.stack([_values(own[0], size) for own in outputs]),
             n_classes,
             CLASSES if n_classes else scores,
             tuple(self.names[i] for i in compared),
@@ -265,6 +275,12 @@ def _noise(reference: Sequence[Array], rows: Sequence[Array]) -> Array:
 
 def _rows(array: Array, size: int) -> Array:
     return array.reshape(size, -1).astype(np.float64)
+
+
+def _values(output: Array, size: int) -> Array:
+    """Return the numbers of each sample, [n, values]; [n, 0] for others than `values` has."""
+    few = output.size <= VALUES * size and output.dtype.kind == "f"
+    return output.reshape(size, -1).astype(np.float32) if few else np.zeros((size, 0), np.float32)
 
 
 def _top_classes(scores: Array, size: int) -> Array:

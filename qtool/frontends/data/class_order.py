@@ -56,7 +56,7 @@ def chosen_classes(path: Path, classes: str | Sequence[str] | None) -> Mapping[s
     return {name: number for number, name in enumerate(names)}
 
 
-def check_names(labels: Sequence[int | str | None], numbers: Mapping[str, int]) -> None:
+def check_names(labels: Sequence[int | float | str | None], numbers: Mapping[str, int]) -> None:
     """Check that labels are among the chosen classes.
 
     Raises:
@@ -71,7 +71,7 @@ def check_names(labels: Sequence[int | str | None], numbers: Mapping[str, int]) 
 
 
 def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray[Any, Any] | None:
-    """Return class numbers, int64 [samples]; None if a row has none.
+    """Return class numbers, int64 [samples], or float64 numbers to predict; None if a row has none.
 
     The chosen or the model's numbers come first, then names that are numbers, then the alphabetical
     order of the names, as in torchvision's ImageFolder: where the model's classes have no names,
@@ -81,6 +81,8 @@ def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray
     names = [r.label for r in rows]
     if any(n is None for n in names):
         return None
+    if any(isinstance(n, float) for n in names) and not any(isinstance(n, str) for n in names):
+        return np.array(names, np.float64)
     texts = [str(n) for n in names]
     if set(texts) <= numbers.keys():
         return np.array([numbers[t] for t in texts], np.int64)

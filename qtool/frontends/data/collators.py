@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from qtool.core.argument_names import argument
 from qtool.core.data import to_tensor
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.paths import is_special_file
@@ -83,6 +84,7 @@ class ProcessorCollator:
         decoder_start: first token of the decoder's text; None without a decoder.
         forward: parameters of the model's forward; other outputs of processors are dropped. None
             keeps all.
+        special: add the tokenizer's special tokens; the template of a conversation has them.
     """
 
     tokenizer: Any = None
@@ -92,6 +94,7 @@ class ProcessorCollator:
     padded: bool = False
     decoder_start: int | None = None
     forward: frozenset[str] | None = None
+    special: bool = True
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         inputs: dict[str, torch.Tensor] = {}
@@ -130,6 +133,8 @@ class ProcessorCollator:
 
     def _ids(self, texts: list[str], pairs: list[str] | None = None, **padding: Any) -> Any:
         options = {"truncation": True, "max_length": self.max_length, **padding}
+        if not self.special:
+            options["add_special_tokens"] = False
         try:
             return self.tokenizer(texts, pairs, **options)
         except Exception as error:
@@ -181,6 +186,30 @@ class ProcessorCollator:
             name: {0: "batch"} if length is None else {0: "batch", 1: length}
             for name, length in lengths.items()
         }
+
+
+def render_conversations(rows: Sequence[Row], tokenizer: Any, folder: Path | None) -> list[Row]:
+    """Return rows whose texts are their conversations in the tokenizer's chat template.
+
+    Raises:
+        DataError: the tokenizer has no template, or it refuses a conversation.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise DataError(
+            f"the data has conversations, and the tokenizer in {folder} has no chat template; give "
+            f"texts, or a folder whose tokenizer has one with {argument('--processor')}"
+        )
+    rendered = []
+    for row in rows:
+        try:
+            text = tokenizer.apply_chat_template(list(row.messages), tokenize=False)
+        except Exception as error:  # templates raise what they like
+            raise DataError(
+                f"the chat template in {folder} refuses a conversation ({str(row)[:60]!r}): "
+                f"{describe(error)}"
+            ) from error
+        rendered.append(replace(row, text=text))
+    return rendered
 
 
 def _texts(rows: Sequence[Row]) -> tuple[list[str], list[str] | None]:

@@ -17,6 +17,8 @@ from torch import nn
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.attributes import attribute
+from qtool.core.data.arguments import Arguments
+from qtool.core.data.array_batches import Columns
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
@@ -24,11 +26,24 @@ from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
-from qtool.frontends.data.collators import Collator, ProcessorCollator, UnreadableFileError
+from qtool.frontends.data.collators import (
+    Collator,
+    ProcessorCollator,
+    UnreadableFileError,
+    render_conversations,
+)
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
+from qtool.frontends.data.tables import (
+    TABLES,
+    choose_columns,
+    holds_numbers,
+    number_batches,
+    parse_columns,
+    read_table,
+)
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -142,6 +157,8 @@ def load_data(
     stride: int | None = None,
     classes: str | Sequence[str] | None = None,
     states: States | str | None = None,
+    column: str | Sequence[str] | None = None,
+    labels: str | None = None,
 ) -> Iterable[Any]:
     """Load batches from a data source.
 
@@ -151,8 +168,9 @@ def load_data(
     Args:
         source: `package.module:function` (or a call of it with literals) that returns an iterable
             of batches; a .npy or .npz file or a folder of them; a folder of images or sounds, with
-            or without a subfolder per class; a .txt file with one text per line; a .jsonl file; a
-            folder that `Dataset.save_to_disk` wrote.
+            or without a subfolder per class; a .txt file with one text per line; a .csv, .tsv,
+            .parquet, .json or .jsonl file, of numbers or of texts; a folder that
+            `Dataset.save_to_disk` wrote.
         batch_size: samples per batch.
         model: the model that takes the batches, if it is loaded.
         folder: a local folder with a tokenizer, image processor or feature extractor.
@@ -171,6 +189,11 @@ def load_data(
             line. By default classes.txt in the folder, else as for `class_numbers`.
         states: the source has recordings for a recurrent `model`: each file of arrays, or batch of
             a function, has a row per step. Output -> input, or "auto"; see `with_states`.
+        column: names of the columns of a table to use, a list or separated by commas: of numbers,
+            or of a text, of two texts or a conversation. By default texts in columns with usual
+            names, else all numbers.
+        labels: name of the column, or of the array, that has labels, or numbers to predict; batches
+            of a table have them as `labels`. By default a column of a usual name.
 
     Raises:
         DataError: there is no data, it cannot be read, or there is no preprocessing for it.
@@ -180,8 +203,12 @@ def load_data(
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
     options: dict[str, Any] = {"transform": transform, "max_length": max_length}
     options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
-    if (named or arrays) and (unused := [name for name, value in options.items() if value]):
-        raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
+    without = without if labels is None else (*without, labels)
+    chosen = parse_columns(column)
+    if chosen and (named or arrays):
+        raise DataError(f"{source} has no columns; leave out {argument('--column')}")
+    if named or arrays:
+        _check_unused(source, options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
@@ -197,25 +224,61 @@ def load_data(
     folder_path = None if folder is None else Path(folder)
     if stride is not None:
         return sliding_windows(path, stride, folder_path, model, max_length)
-    rows = read_rows(path)
+    order = chosen_classes(path, classes)
+    numbers = _classes(model) if order is None else order
+    if (table := _number_table(path, chosen, labels, numbers)) is not None:
+        _check_unused(source, options)
+        columns, target = table
+        takes = Arguments.of(model if isinstance(model, nn.Module) else None)
+        return number_batches(
+            columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
+        )
+    rows = read_rows(path, chosen, labels)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
     whole = model.model if isinstance(model, EncoderPart | DecoderPart) else model
     plain = make_collator(rows[0], folder_path, whole, transform, max_length, padded)
+    if rows[0].messages and isinstance(plain, ProcessorCollator):
+        rows = render_conversations(rows, plain.tokenizer, folder_path)
+        plain = replace(plain, special=False)
     collate = _for_model(plain, model)
     errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
-    if isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None:
-        batch_size = 1  # its kernel takes several samples only for a prompt or a single token
     readable = [row for at, row in enumerate(rows) if at not in errors]
-    order = chosen_classes(path, classes)
-    lengths: list[tuple[int, ...]] = [()] * len(readable)
     if isinstance(plain, ProcessorCollator):
-        lengths = plain.lengths(readable)
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
-    batches = _equal_length_batches(readable, lengths, batch_size)
-    numbers = _classes(model) if order is None else order
+    batches = _equal_length_batches(readable, plain, _batch_size(model, batch_size))
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
+
+
+def _check_unused(source: str | Path, options: Mapping[str, Any]) -> None:
+    """Raise DataError for options of texts, images and sounds where the data is model inputs."""
+    if unused := [name for name, value in options.items() if value]:
+        raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
+
+
+def _number_table(
+    path: Path, chosen: Sequence[str], label: str | None, numbers: Mapping[str, int]
+) -> tuple[Columns, np.ndarray[Any, Any] | None] | None:
+    """Return the columns of inputs and of labels of a table of numbers; None of other data.
+
+    `numbers` are those of class names.
+    """
+    if path.suffix not in TABLES or not is_file(path):
+        return None
+    columns, target = choose_columns(read_table(path), path, chosen, label)
+    if not holds_numbers(columns):
+        return None
+    if target is not None and target.dtype == object:
+        target = class_numbers([Row(label=str(name)) for name in target], numbers)
+    return columns, target
+
+
+def _batch_size(model: Any, size: int) -> int:
+    """Return the batch size for a model: grouped attention with a cache takes several samples only
+    for a prompt or a single token."""
+    cached = isinstance(model, DecoderWithCache) and model.is_grouped and model.empty_cache is None
+    return 1 if cached else size
 
 
 def example_texts(model: Any, folder: str | Path) -> Iterable[Any] | None:
@@ -269,14 +332,15 @@ def _warn_unknown(share: float, source: str | Path) -> None:
         )
 
 
-def _equal_length_batches(
-    rows: Sequence[Row], lengths: Sequence[tuple[int, ...]], size: int
-) -> list[Sequence[Row]]:
+def _equal_length_batches(rows: Sequence[Row], collate: Collator, size: int) -> list[Sequence[Row]]:
     """Return batches of rows of equal length, which need no padding.
 
     Padding would affect ranges and the noise of outputs. The largest batches come first, in order
     of their first rows; batches of length 1 last, since a first one would fix that dimension.
     """
+    lengths: list[tuple[int, ...]] = [()] * len(rows)
+    if isinstance(collate, ProcessorCollator):
+        lengths = collate.lengths(rows)
     by_length: dict[tuple[int, ...], list[int]] = {}
     for index, length in enumerate(lengths):
         by_length.setdefault(length, []).append(index)

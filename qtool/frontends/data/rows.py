@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
-TEXTS = (".txt", ".jsonl")
 METADATA = "metadata.jsonl"
 """Metadata in folders of images or sounds, as in `datasets`: a `file_name` per line, and more."""
 
@@ -27,6 +29,11 @@ _TEXT = (
     ("question1", "question2"),
 )
 _LABEL = ("label", "labels", "class")
+_CHATS = ("messages", "conversations", "conversation")
+_ROLES = {"human": "user", "gpt": "assistant"}
+"""Names of roles in conversations with `from` and `value`."""
+_CLASSES = int | str | np.integer
+_TARGETS = _CLASSES | float | np.number
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,9 @@ class Row:
         text: the text, or the first one of two.
         pair: the second text.
         target: text that a decoder has to produce.
-        label: class number or name.
+        label: class number or name, or the number to predict.
+        messages: messages of a conversation, each with a role and a content; the text has their
+            contents, too.
     """
 
     image: Any = None
@@ -47,7 +56,8 @@ class Row:
     text: str | None = None
     pair: str | None = None
     target: str | None = None
-    label: int | str | None = None
+    label: int | float | str | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -58,27 +68,38 @@ class Row:
         return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None) -> list[Row]:
     """Return the samples of a folder by file name, or of a file in its order.
 
     A folder has images or sounds, optionally in a subfolder per class, with texts and labels in
     metadata.jsonl; or `Dataset.save_to_disk` wrote it. A .txt file has one text per line, a .jsonl
-    file one object per line.
+    file one object per line; other tables are those of `read_table`.
+
+    Args:
+        path: the folder or file.
+        columns: names of the columns of the text, of two texts, of an image or of a conversation;
+            by default usual names.
+        label: name of the column of labels; by default a usual name.
 
     Raises:
         DataError: there are no samples, or they are of different kinds.
     """
     if is_dir(path):
-        rows = _saved(path) if (path / "state.json").is_file() else _folder(path)
+        saved = (path / "state.json").is_file()
+        rows = _saved(path, columns, label) if saved else _folder(path, columns, label)
     elif not is_file(path):
         raise DataError(f"{path}: no such file or folder")
     elif path.suffix == ".txt":
-        lines = _lines(path)
+        lines = read_lines(path)
         rows = [Row(text=line) for line in lines if line.strip()]
-    elif path.suffix == ".jsonl":
-        rows = [_row(each, f"{path}, line {at + 1}") for at, each in _objects(path)]
+    elif path.suffix == LINES:
+        rows = [
+            _row(each, f"{path}, line {at + 1}", columns, label) for at, each in read_objects(path)
+        ]
+    elif path.suffix in TABLES:
+        rows = _table(path, columns, label)
     else:
-        known = ", ".join((".npy", ".npz", *TEXTS))
+        known = ", ".join((".npy", ".npz", ".txt", *TABLES))
         raise DataError(f"{path}: data is a folder, a file of {known}, or package.module:function")
     if not rows:
         raise DataError(f"{path} has no samples")
@@ -91,18 +112,23 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def _folder(path: Path) -> list[Row]:
+def _folder(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
     if (path / METADATA).is_file():
         return [
-            _row({**each, "file_name": path / str(each.get("file_name", ""))}, str(path))
-            for _, each in _objects(path / METADATA)
+            _row(
+                {**each, "file_name": path / str(each.get("file_name", ""))},
+                str(path),
+                columns,
+                label,
+            )
+            for _, each in read_objects(path / METADATA)
         ]
     rows = []
     for file in sorted(p for p in path.rglob("*") if p.suffix.lower() in (*IMAGES, *SOUNDS)):
         inside = file.relative_to(path).parts[:-1]
-        label = inside[0] if inside else None
+        folder = inside[0] if inside else None
         image = file if file.suffix.lower() in IMAGES else None
-        rows.append(Row(image, None if image is not None else file, label=label))
+        rows.append(Row(image, None if image is not None else file, label=folder))
     if not rows:
         known = ", ".join((".npy", ".npz", *IMAGES, *SOUNDS))
         raise DataError(f"{path} has no data; supported files are {known}")
@@ -114,58 +140,84 @@ def _folder(path: Path) -> list[Row]:
     return rows
 
 
-def _row(columns: Mapping[str, Any], where: str) -> Row:
-    """Return a row from an object with the usual column names of datasets."""
-    text, pair = next(((a, b) for a, b in _TEXT if isinstance(columns.get(a), str)), ("", ""))
-    label = next((columns[k] for k in _LABEL if isinstance(columns.get(k), int | str)), None)
+def _row(
+    columns: Mapping[str, Any],
+    where: str,
+    chosen: Sequence[str] = (),
+    label: str | None = None,
+) -> Row:
+    """Return a row from an object with the usual column names of datasets, or the chosen ones."""
+    for name in (*chosen, *([] if label is None else [label])):
+        if name not in columns:
+            raise DataError(f"{where} has no column '{name}'; its columns are {_listed(columns)}")
+    names = (chosen[0], (*chosen, "")[1]) if chosen else None
+    texts = next(((a, b) for a, b in _TEXT if isinstance(columns.get(a), str)), ("", ""))
+    text, pair = names or texts
+    known, types = (_LABEL, _CLASSES) if label is None else ((label,), _TARGETS)
+    number = next((columns[k] for k in known if isinstance(columns.get(k), types)), None)
     image, sound = columns.get("image"), columns.get("audio")
     file = columns.get("file_name")
     if isinstance(file, Path):
         if not is_file(file):
             raise DataError(f"{where}: {METADATA} names {file.name}, which is not there")
         image, sound = (file, None) if file.suffix.lower() in IMAGES else (None, file)
+    messages = _conversation(columns, chosen)
+    content = "\n".join(str(m.get("content", "")) for m in messages) if messages else None
     row = Row(
         image,
         sound,
-        columns.get(text),
-        columns.get(pair) if isinstance(columns.get(pair), str) else None,
+        columns[text] if isinstance(columns.get(text), str) else content,
+        columns[pair] if isinstance(columns.get(pair), str) else None,
         columns.get("target") if isinstance(columns.get("target"), str) else None,
-        label,
+        number.item() if isinstance(number, np.generic) else number,
+        messages,
     )
     if not row.kinds:
-        names = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
+        usual = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
         raise DataError(
-            f"{where} has no text, image or sound; its columns are {', '.join(map(str, columns))}, "
-            f"known are {names}, image, audio"
+            f"{where} has no text, image or sound; its columns are {_listed(columns)}, "
+            f"known are {usual}, {', '.join(_CHATS)}, image, audio; name the columns to use, of "
+            f"texts or of numbers, with {argument('--column')}"
         )
     return row
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as text: {describe(error)}") from error
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(map(str, columns))
 
 
-def _objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    for at, line in enumerate(_lines(path)):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
-        yield at, value
+def _conversation(
+    columns: Mapping[str, Any], chosen: Sequence[str]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the messages of a conversation, each with a role and a content; () without one."""
+    for name in chosen or _CHATS:
+        messages = columns.get(name)
+        messages = messages.tolist() if isinstance(messages, np.ndarray) else messages
+        if isinstance(messages, list) and messages and all(isinstance(m, dict) for m in messages):
+            return tuple(
+                {"role": _ROLES.get(m["from"], m["from"]), "content": m.get("value")}
+                if "from" in m
+                else m
+                for m in messages
+            )
+    return ()
 
 
-def _saved(path: Path) -> list[Row]:
+def _table(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
+    table = read_table(path)
+    rows = []
+    for at, cells in enumerate(zip(*table.values(), strict=True)):
+        row = _row(dict(zip(table, cells, strict=True)), f"{path}, row {at + 1}", columns, label)
+        inside = isinstance(row.image, str) and not is_file(row.image)
+        rows.append(replace(row, image=path.parent / row.image) if inside else row)
+    return rows
+
+
+def _saved(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
     datasets = require("datasets", f"the dataset in {path}", DataError)
     try:
         rows = datasets.load_from_disk(str(path))
-        return [_row(each, f"{path}, row {at}") for at, each in enumerate(rows)]
+        return [_row(each, f"{path}, row {at}", columns, label) for at, each in enumerate(rows)]
     except DataError:
         raise
     except Exception as error:

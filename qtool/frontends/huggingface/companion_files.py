@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
+from qtool.core.path_arguments import QUANTIZE_CONFIG
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, js_dtype
@@ -19,7 +20,6 @@ from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
 _CONFIG, _JS_CONFIG, _MODULES = "config.json", "transformers.js_config", "modules.json"
-QUANTIZE_CONFIG = "quantize_config.json"
 _COPIED = (
     _CONFIG,
     "generation_config.json",

@@ -9,6 +9,11 @@ from qtool.core.argument_names import argument
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
+from qtool.frontends.huggingface.library_models import (
+    GENAI_DECODERS,
+    JS_TYPES,
+    optimum_cache,
+)
 
 FEATURES, CLASSES, TEXT = "feature-extraction", "text-classification", "text-generation"
 WRITING, SPEECH = "text2text-generation", "automatic-speech-recognition"
@@ -75,21 +80,43 @@ def refusal(consumer: str, model: Any) -> str | None:
     if isinstance(model, EncoderPart | DecoderPart) and not isinstance(model, MergedPart):
         return _PARTS
     task, ort_class = _row(model)
-    if consumer == GENAI and not (isinstance(model, DecoderWithCache) or is_whisper(model)):
-        return (
-            "it loads Whisper and language models with a KV cache: "
-            f"{argument('--task', 'text-generation-with-past')}"
-        )
-    if consumer == JS and task == TEXT and not isinstance(model, DecoderWithCache):
-        return (
-            "it loads language models with a KV cache: "
-            f"{argument('--task', 'text-generation-with-past')}"
-        )
+    cached = isinstance(model, DecoderWithCache)
+    with_past = argument("--task", "text-generation-with-past")
+    if consumer == GENAI and not (cached or is_whisper(model)):
+        return f"it loads Whisper and language models with a KV cache: {with_past}"
+    if consumer == JS and task == TEXT and not cached:
+        return f"it loads language models with a KV cache: {with_past}"
     if consumer == OPTIMUM and not ort_class:
         return f"it has no class for {task}"
     if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
         return f"it loads text encoders and classifiers, not models for {task}"
-    return None
+    kind = str(_whole(model).config.model_type)
+    types = _types(consumer, task)
+    if types is not None and kind not in types:
+        return f"it knows no models of the type {kind} for {task}"
+    return _cache_refusal(consumer, model) if cached else None
+
+
+def _types(consumer: str, task: str) -> frozenset[str] | None:
+    """Return the types of models that a library loads for a task; None: any."""
+    if consumer == GENAI:
+        return GENAI_DECODERS if task == TEXT else None
+    if consumer == JS and task in (FEATURES, *JS_TYPES):
+        return JS_TYPES.get(task)
+    return frozenset() if consumer == JS else None
+
+
+def _cache_refusal(consumer: str, model: DecoderWithCache) -> str | None:
+    """Return why a library makes another KV cache than the file of a decoder takes; None if not."""
+    if consumer != OPTIMUM:
+        return None
+    theirs, own = optimum_cache(model.config), model.cache_size()
+    if theirs == own:
+        return None
+    return (
+        f"it makes a KV cache of {theirs[0]} heads of {theirs[1]} features for the type "
+        f"{model.config.model_type}, the model has {own[0]} of {own[1]}"
+    )
 
 
 def loading_lines(consumer: str, model: Any, file: str) -> list[str]:

@@ -23,6 +23,7 @@ from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.process_lock import silence_logging
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
+from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import (
     WITH_PAST,
     model_class,
@@ -79,6 +80,7 @@ def load_without_weights(
     Raises:
         CaptureError: the model cannot be built, or its package is missing.
     """
+    check_float_weights(path)
     config = read_config(path)
     try:
         with silence_logging(), without_weights():

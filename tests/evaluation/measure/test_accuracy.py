@@ -76,11 +76,42 @@ def test_labels_at_the_end_of_a_tuple_are_no_input(files, x):
 
 @pytest.mark.parametrize(
     ("labels", "says"),
-    [(np.zeros(49, int), "49 labels for 50 samples"), (np.zeros((50, 1), int), "have shape")],
+    [
+        (np.zeros(49, int), "49 labels for 50 samples"),
+        (np.eye(50, 2, dtype=int), "have shape"),
+        (np.full((50, 9), 0.5), "9 numbers per sample, the first output has 12"),
+        (np.full((50, 12), np.nan), "label 0 is NaN"),
+    ],
 )
 def test_labels_that_do_not_fit(files, x, labels, says):
     with pytest.raises(DataError, match=says):
         summarize(measure_outputs(files, [x]), labels)
+
+
+@pytest.mark.parametrize("width", [1, 3], ids=["one number", "several"])
+@pytest.mark.parametrize("size", [16, 50])
+def test_errors_of_a_regression_equal_numpy(tmp_path, x, width, size):
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(6, width))
+    off = weight + 0.1 * generator.normal(size=(6, width))
+    pair = [linear_file(tmp_path / f"{n}.onnx", w) for n, w in (("a", weight), ("b", off))]
+    targets = x.numpy() @ weight + generator.normal(size=(50, width))
+    found = summarize(measure_outputs(pair, x.split(size)), targets)
+    assert [m.name for m in found.metrics] == ["MAE", "MSE", "R2"]
+    assert [m.higher_is_better for m in found.metrics] == [False, False, True]
+    for i, file in enumerate(pair):
+        error = outputs(file, x) - targets
+        r2 = 1 - (error**2).sum(0) / ((targets - targets.mean(0)) ** 2).sum(0)
+        expected = np.abs(error).mean(), (error**2).mean(), r2.mean()
+        assert [m.values[i] for m in found.metrics] == pytest.approx(expected, rel=1e-5)
+    assert found.scores == ""
+    assert found.metrics[0].intervals[1] is not None
+
+
+def test_a_column_of_class_numbers_is_one_per_sample(files, x):
+    labels = np.random.default_rng(1).integers(0, 12, 50)
+    measured = measure_outputs(files, [x])
+    assert summarize(measured, labels[:, None]).metrics == summarize(measured, labels).metrics
 
 
 def test_labels_without_scores(tmp_path, x):

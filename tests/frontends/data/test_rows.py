@@ -93,9 +93,9 @@ def test_what_is_not_json(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="cannot be read as text"):
         read_rows(path)
-    other = tmp_path / "a.csv"
+    other = tmp_path / "a.xls"
     other.touch()
-    with pytest.raises(DataError, match=r"data is a folder, a file of .npy, .npz, .txt, .jsonl"):
+    with pytest.raises(DataError, match=r"data is a folder, a file of .npy, .npz, .txt, .csv"):
         read_rows(other)
 
 

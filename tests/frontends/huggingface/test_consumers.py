@@ -20,10 +20,12 @@ from qtool.cli import main
 
 import qtool
 from qtool.core.option_names import FOLDER_LAYOUTS
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.consumers import refusal
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, LAYOUTS, OPTIMUM, SENTENCES
 from tests.frontends.conftest import RATE, TEXTS, save_lines, save_sound
 from tests.frontends.huggingface.test_encoder_decoder import t5_model, whisper
-from tests.frontends.huggingface.test_fused_decoder import model_of
+from tests.frontends.huggingface.test_fused_decoder import FAMILIES, WIDE, model_of
 from tests.frontends.huggingface.test_model_folder import SMALL, tokenizer
 
 library = pytest.importorskip("transformers")
@@ -375,6 +377,88 @@ def test_genai_hears(layout: str, folder: Make, data: Path, tmp_path: Path) -> N
     made = compute(GENAI, out, ids=[1], features=heard["input_features"].tolist(), tokens=NEW)
     assert made == written(out, heard, ends=2)[1 : 1 + len(made)]
     assert len(made) > 1
+
+
+# --- which language models they load ------------------------------------------------------------
+
+SMALL_GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+LOADED: dict[str, tuple[str, ...]] = {
+    "Llama": (GENAI, OPTIMUM, JS),
+    "Mistral": (GENAI, OPTIMUM, JS),
+    "Qwen3": (GENAI, OPTIMUM, JS),
+    "Gemma3Text": (GENAI, OPTIMUM, JS),
+    "Granite": (GENAI, OPTIMUM, JS),
+    "Phi3": (GENAI, JS),  # Optimum makes a cache of all heads
+    "Gemma2": (GENAI, JS),
+    "Starcoder2": (JS,),
+    "Olmo3": (JS,),
+    "GPT2": (OPTIMUM, JS),
+    "Mixtral": (),
+}
+"""Architecture -> libraries that load it, as tried with each."""
+
+
+def architecture(name: str) -> Any:
+    torch.manual_seed(0)
+    if name in FAMILIES:
+        return model_of(name)
+    sizes = SMALL_GPT if name == "GPT2" else {**WIDE, "num_key_value_heads": 2}
+    more = {"num_local_experts": 4} if name == "Mixtral" else {}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    words = {"vocab_size": len(tokenizer(library))}
+    config = getattr(library, f"{name}Config")(**{**sizes, **more, **ends, **words})
+    head = "LMHeadModel" if name == "GPT2" else "ForCausalLM"
+    return getattr(library, f"{name}{head}")(config).eval()
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_card_names_the_libraries_that_load_a_model(name: str) -> None:
+    model = DecoderWithCache(architecture(name))
+    assert tuple(c for c in (GENAI, OPTIMUM, JS) if refusal(c, model) is None) == LOADED[name]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", [name for name, consumers in LOADED.items() if consumers])
+def test_libraries_load_the_models_of_their_cards(name: str, data: Path, tmp_path: Path) -> None:
+    tried = [c for c in LOADED[name] if not missing(c)]
+    if not tried:
+        pytest.skip(f"none of {', '.join(LOADED[name])} is installed")
+    source, out = tmp_path / "model", tmp_path / "out"
+    architecture(name).save_pretrained(source)
+    tokenizer(library).save_pretrained(source)
+    line = ["--task", "text-generation-with-past", "--mode", "weight-only"]
+    convert(source, out, data / "texts.txt", *line)
+    prompt = tokenizer(library)(TEXTS[0])["input_ids"]
+    expected = list(continuation(out, TEXTS[0]))
+    assert ids(out, TEXTS[0]) == prompt
+    calls: dict[str, dict[str, Any]] = {
+        GENAI: {"ids": prompt},
+        OPTIMUM: {"ids": prompt, "class": "ORTModelForCausalLM"},
+        JS: {"task": "text-generation", "texts": TEXTS[:1]},
+    }
+    for consumer in tried:
+        made = compute(consumer, out, tokens=NEW, **calls[consumer])
+        made = made[0] if consumer == JS else made
+        new = made if consumer == GENAI else made[len(prompt) :]
+        assert new == expected[: len(new)], consumer
+        assert len(expected) - len(new) in (0, 1)  # an end may be left out
+
+
+@pytest.mark.parametrize(
+    ("consumer", "name", "sentence"),
+    [
+        (GENAI, "Mixtral", "it knows no models of the type mixtral for text-generation"),
+        (
+            OPTIMUM,
+            "Phi3",
+            "a KV cache of 4 heads of 16 features for the type phi3, the model has 2",
+        ),
+    ],
+)
+def test_the_sentence_on_a_model_that_is_not_loaded(
+    consumer: str, name: str, sentence: str
+) -> None:
+    assert sentence in str(refusal(consumer, DecoderWithCache(architecture(name))))
 
 
 # --- in Python ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from qtool.core.types import Array
 from qtool.evaluation.model_inputs import DTYPES
 
 
-def array_batches(session: Session, data: Iterable[Any]) -> Iterator[list[Array]]:
+def input_arrays(session: Session, data: Iterable[Any]) -> Iterator[list[Array]]:
     """Yield batches as arrays in the order of the inputs of a file.
 
     Args:
@@ -33,7 +33,7 @@ def array_batches(session: Session, data: Iterable[Any]) -> Iterator[list[Array]
 
 
 def named_arrays(item: Any, names: Sequence[str]) -> dict[str, Array]:
-    """Return a batch by the names of the inputs; see `array_batches`."""
+    """Return a batch by the names of the inputs; see `input_arrays`."""
     if isinstance(item, Mapping):
         values = {str(key): np.asarray(value) for key, value in item.items()}
         if len(names) == 1 == len(values) and names[0] not in values:

@@ -1,0 +1,71 @@
+"""Metrics of numbers that a model predicts: mean absolute and squared error, R2."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from qtool.core.argument_names import argument
+from qtool.core.errors import DataError
+from qtool.core.types import Array
+from qtool.evaluation.measure.sample_statistics import CLASSES, SampleStatistics
+from qtool.evaluation.metrics import CONFIDENCE, Metric, make_metric
+
+
+def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | None:
+    """Return labels as numbers to predict, float64 [samples, values]; None for class numbers.
+
+    They are class numbers where the first output scores classes and there is one per sample; so are
+    labels of 0 and 1 alone, which no error in numbers judges.
+
+    Raises:
+        DataError: there are other numbers of them than of the first output, or one is NaN or Inf.
+    """
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.dtype.kind not in "biuf" or not array.ndim or measured.scores not in ("", CLASSES):
+        return None
+    flat = array.reshape(len(array), -1).astype(np.float64)
+    if np.isin(flat, (0, 1)).all() or (measured.scores == CLASSES and flat.shape[1] == 1):
+        return None
+    if len(flat) != measured.samples:
+        raise DataError(f"{len(flat)} labels for {measured.samples} samples; pass one per sample")
+    if not np.isfinite(flat).all():
+        raise DataError(
+            f"label {int(np.argmin(np.isfinite(flat).all(1)))} is NaN or infinite; leave out that "
+            "sample, or fill it in"
+        )
+    if (width := measured.values.shape[2]) != flat.shape[1]:
+        has = f"the first output has {width}" if width else "those of the first output are not kept"
+        raise DataError(
+            f"the labels have {flat.shape[1]} numbers per sample, {has}; use a function of outputs "
+            f"and labels instead, with {argument('--eval')}"
+        )
+    return flat
+
+
+def regression_metrics(
+    measured: SampleStatistics, targets: Array, confidence: float = CONFIDENCE
+) -> list[Metric]:
+    """Return MAE, MSE and R2 of every model.
+
+    Of several values per sample the errors are means over them, and R2 is the mean of that of each
+    (scikit-learn's `uniform_average`); values that never change have none.
+
+    Args:
+        measured: statistics of the outputs.
+        targets: [samples, values] numbers to predict.
+        confidence: probability of the intervals.
+    """
+    errors = measured.values.astype(np.float64) - targets
+    rows = {"MAE": np.abs(errors).mean(2), "MSE": np.square(errors).mean(2)}
+    metrics = [
+        make_metric(name, each, "built in", higher_is_better=False, confidence=confidence)
+        for name, each in rows.items()
+    ]
+    total = np.square(targets - targets.mean(0)).sum(0)
+    if (varies := total > 0).any():
+        shares = np.square(errors).sum(1)[:, varies] / total[varies]
+        metrics.append(make_metric("R2", list(1 - shares.mean(1)), "built in"))
+    return metrics

@@ -1,0 +1,266 @@
+"""Reads tables: .csv, .tsv, .parquet and .json files as columns, or as a row per sample."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.core.argument_names import argument
+from qtool.core.data.arguments import LABELS, Arguments
+from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
+from qtool.core.errors import DataError, describe
+from qtool.core.numpy_files import even_positions
+from qtool.core.paths import is_file
+from qtool.core.types import Array
+from qtool.frontends.optional_packages import require
+
+TABLES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
+LINES = ".jsonl"
+
+
+def read_table(path: Path) -> dict[str, Array]:
+    """Return the columns of a file by name, each [samples]; texts and lists have the dtype object.
+
+    Raises:
+        DataError: it cannot be read, or is no table.
+    """
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    if path.suffix in (".json", LINES):
+        return _columns([row for _, row in read_objects(path)])
+    return _separated(path)
+
+
+def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    """Yield the objects of a .json or .jsonl file, with their positions: of lines from 0.
+
+    Raises:
+        DataError: a line is no object, or the file is no list of objects.
+    """
+    if path.suffix == ".json":
+        whole = _whole_json(path)
+        if whole is not None:
+            yield from enumerate(whole)
+            return
+    for at, line in enumerate(read_lines(path)):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
+        yield at, value
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file; DataError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        remedy = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+        why = f"{describe(error)}{remedy}"
+        raise DataError(f"{path} cannot be read as text: {why}") from error
+
+
+def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
+    """Return the objects of a file that is one JSON value: a list of them, or columns, as pandas
+    writes them; None for a file with an object per line."""
+    try:
+        value = json.loads("\n".join(read_lines(path)))
+    except (ValueError, RecursionError) as error:
+        if "Extra data" in str(error):
+            return None
+        raise DataError(f"{path} is not JSON: {describe(error)}") from error
+    if isinstance(value, dict) and len(value) == 1:  # {"data": [...]}
+        only = next(iter(value.values()))
+        value = only if isinstance(only, list) and only and isinstance(only[0], dict) else value
+    if isinstance(value, dict):
+        columns = [list(c.values()) if isinstance(c, dict) else c for c in value.values()]
+        if all(isinstance(c, list) for c in columns) and len({len(c) for c in columns}) == 1:
+            return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+        return value
+    raise DataError(
+        f"{path} is no table; write a list of objects, [{{...}}, {{...}}], an object per line, or "
+        "columns of equal lengths"
+    )
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _column([row.get(name) for row in rows]) for name in names}
+
+
+def _column(values: Sequence[Any]) -> Array:
+    if all(isinstance(v, int | float) for v in values):
+        return np.array(values)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _separated(path: Path) -> dict[str, Array]:
+    """Read comma-separated values; semicolons and tabs separate, too, where the first line has more
+    of them."""
+    lines = read_lines(path)
+    if not lines:
+        raise DataError(f"{path} has no samples")
+    separator = max(",;\t", key=lines[0].count)
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+    except csv.Error as error:
+        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
+    header = [cell.strip() for cell in rows[0]]
+    if all(map(_is_number, header)) and header != [str(i) for i in range(len(header))]:
+        header = [str(i) for i in range(len(header))]  # there are no names
+    else:
+        rows = rows[1:]
+    odd = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
+    if odd is not None:
+        raise DataError(
+            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} "
+            "columns; quote texts that hold separators"
+        )
+    if len(set(header)) < len(header):
+        twice = next(name for i, name in enumerate(header) if name in header[:i])
+        raise DataError(f"{path} has two columns called '{twice}'; rename one")
+    columns = zip(*rows, strict=True) if rows else [()] * len(header)
+    return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _cells(values: Sequence[str]) -> Array:
+    """Return a column of a text file: whole numbers, numbers, or texts."""
+    texts = np.array([v.strip() for v in values])
+    with suppress(ValueError, OverflowError):
+        return texts.astype(np.int64)
+    with suppress(ValueError, OverflowError):
+        return texts.astype(np.float64)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
+
+
+def _parquet(path: Path) -> dict[str, Array]:
+    try:
+        if find_spec("pyarrow") is None and find_spec("pandas") is not None:
+            frame = require("pandas", f"the table in {path}", DataError).read_parquet(path)
+            return {str(name): np.asarray(frame[name]) for name in frame.columns}
+        library = require("pyarrow.parquet", f"the table in {path}", DataError)
+        return {
+            name: column.to_numpy()
+            for name, column in zip(*_named(library.read_table(path)), strict=True)
+        }
+    except DataError:
+        raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
+
+
+def _named(table: Any) -> tuple[list[str], list[Any]]:
+    return list(table.column_names), list(table.columns)
+
+
+def choose_columns(
+    table: Columns, path: Path, chosen: Sequence[str], label: str | None
+) -> tuple[Columns, Array | None]:
+    """Return the columns of inputs, and that of the labels.
+
+    Args:
+        table: all columns.
+        path: path of the table, for errors.
+        chosen: names that the user chose; () for all but the label.
+        label: name of the column of labels; None without.
+
+    Raises:
+        DataError: there is no such column, or there are no samples.
+    """
+    for name in (*chosen, *([] if label is None else [label])):
+        if name not in table:
+            raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
+    if not table or not len(next(iter(table.values()))):
+        raise DataError(f"{path} has no samples")
+    names = chosen or [name for name in table if name != label]
+    return {name: table[name] for name in names}, None if label is None else table[label]
+
+
+def holds_numbers(columns: Columns) -> bool:
+    """Return whether columns are numbers, or lists of numbers: inputs of a model as they are.
+
+    Those with the usual names of labels may be texts.
+    """
+    inputs = [c for name, c in columns.items() if name not in LABELS] or [*columns.values()]
+    return all(isinstance(_first_number(c[0]), int | float | np.number) for c in inputs)
+
+
+def _first_number(value: Any) -> Any:
+    while isinstance(value, list | np.ndarray) and len(value):
+        value = value[0]
+    return value
+
+
+def number_batches(
+    columns: Columns,
+    labels: Array | None,
+    arguments: Arguments,
+    *,
+    chosen: Sequence[str],
+    batch_size: int,
+    samples: int | None,
+) -> ArrayBatches:
+    """Return the columns of numbers of a table as batches.
+
+    Args:
+        columns: the inputs.
+        labels: [samples]; None without.
+        arguments: what the model takes.
+        chosen: columns that the user chose.
+        batch_size: samples per batch.
+        samples: number of evenly spaced samples to use; None: all.
+
+    Raises:
+        DataError: a column does not hold numbers alone.
+    """
+    at = even_positions(len(next(iter(columns.values()))), samples)
+    arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
+    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at)
+
+
+def has_columns(labels: str, path: Path) -> bool:
+    """Return whether labels are a column of data: it is a table, or a saved dataset, and they are
+    no file.
+
+    Raises:
+        DataError: the table has no such column.
+    """
+    saved = is_file(path / "state.json") or is_file(path / "metadata.jsonl")
+    if is_file(labels) or not (saved or (is_file(path) and path.suffix in TABLES)):
+        return False
+    if not saved:
+        choose_columns(read_table(path), path, (), labels)
+    return True
+
+
+def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return names out of a list, or of a text where commas separate them."""
+    names = columns.split(",") if isinstance(columns, str) else columns or ()
+    stripped = tuple(name.strip() for name in names)
+    if not all(stripped):
+        raise DataError(f"{argument('--column')} has an empty name; give names of columns")
+    return stripped

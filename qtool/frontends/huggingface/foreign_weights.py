@@ -1,0 +1,100 @@
+"""Folders and files whose weights are no float model: adapters, quantized weights, GGUF files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qtool.core.errors import CaptureError
+from qtool.core.paths import is_dir, is_file
+
+GGUF = ".gguf"
+_ADAPTER = "adapter_config.json"
+_CONFIGS = ("quantize_config.json", "quant_config.json")
+"""What AutoGPTQ and AutoAWQ wrote before config.json had a `quantization_config`."""
+_DEQUANTIZED = ("fp8", "mxfp4")
+"""Methods whose weights transformers makes float on a CPU, without a package."""
+_METHODS = {
+    "gptq": "GPTQ",
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors (llm-compressor)",
+}
+
+
+def check_float_weights(path: Path) -> None:
+    """Refuse a file or folder whose weights are no float model that transformers loads by itself.
+
+    Raises:
+        CaptureError: it is a GGUF file, or has an adapter or quantized weights; the message says
+            which, and what to give.
+    """
+    if path.suffix.lower() == GGUF and is_file(path):
+        raise CaptureError(_gguf(path))
+    if not is_dir(path):
+        return
+    if is_file(path / _ADAPTER) and not _weights(path):
+        raise CaptureError(_adapter(path, _read(path / _ADAPTER)))
+    if (method := _method(path, _read(path / "config.json"))) is not None:
+        raise CaptureError(
+            f"{path} holds weights that are quantized already, by {_METHODS.get(method, method)}, "
+            "and qtool quantizes float models; give the folder of the model that they were made "
+            "from"
+        )
+    files = sorted(path.glob(f"*{GGUF}"))
+    if files and not _weights(path):
+        raise CaptureError(_gguf(files[0]))
+
+
+def _gguf(file: Path) -> str:
+    load = f"AutoModelForCausalLM.from_pretrained({str(file.parent)!r}, gguf_file={file.name!r})"
+    return (
+        f"{file} is a GGUF file of llama.cpp, mostly with quantized weights; give the folder of "
+        "the float model that it was made from, or make one of it with transformers and the "
+        f"package gguf: {load}.save_pretrained(folder)"
+    )
+
+
+def _adapter(folder: Path, config: Mapping[str, Any]) -> str:
+    base = config.get("base_model_name_or_path")
+    of = f" for {base}" if isinstance(base, str) and base else ""
+    kind = str(config.get("peft_type") or "PEFT")
+    return (
+        f"{folder} is an adapter ({kind}){of}, no whole model; merge it with the package peft and "
+        "give the folder of the result: "
+        f"AutoPeftModelForCausalLM.from_pretrained({str(folder)!r}).merge_and_unload()"
+        ".save_pretrained(folder)"
+    )
+
+
+def _method(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """Return the method of quantized weights; None for float ones and those that become float."""
+    described = config.get("quantization_config")
+    if isinstance(described, dict):
+        bits = [b for b in ("load_in_4bit", "load_in_8bit") if described.get(b)]
+        method = str(described.get("quant_method") or ("bitsandbytes" if bits else "a tool"))
+        return None if method in _DEQUANTIZED else method
+    old = next((c for c in map(_read, (folder / n for n in _CONFIGS)) if _bits(c)), None)
+    if old is None:
+        return None
+    return str(old.get("quant_method") or ("gptq" if "bits" in old else "awq"))
+
+
+def _bits(config: Mapping[str, Any]) -> bool:
+    return any(key in config for key in ("bits", "w_bit"))
+
+
+def _weights(folder: Path) -> bool:
+    files = (p.name for p in folder.glob("*.safetensors"))
+    return any(not name.startswith("adapter_") for name in files)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Return the contents of a configuration; {} if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

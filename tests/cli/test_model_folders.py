@@ -1,0 +1,72 @@
+"""Commands take the folder of a transformers model that `quantize` and `convert` write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import qtool
+from qtool.core.errors import FileError
+from qtool.core.path_arguments import model_file
+from tests.cli.conftest import Cli, workplace
+
+EXAMPLE = Path(__file__).parents[2] / "examples/language_model"
+MODEL = (str(EXAMPLE / "model"), "--task", "text-generation-with-past")
+TEXTS = ("--data", str(EXAMPLE / "evaluation.txt"), "--samples", "2", "--max-length", "24")
+COMMANDS = {
+    "verify": TEXTS,
+    "inspect": (),
+    "evaluate": ("--model", *MODEL, *TEXTS, "--seconds", "0.1"),
+    "bench": (*TEXTS, "--seconds", "0.1", "--batch-sizes", "1"),
+    "generate": ("A scale", "--tokens", "3"),
+}
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """A folder with a folder of a model, made by way of a calibration."""
+    pytest.importorskip("transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        cli = workplace(tmp_path_factory.mktemp("folders"), patch)
+        cli("calibrate", *MODEL, *TEXTS, "-o", "lm.calib")
+        conversion = ("--mode", "weight-only-int4", "--accuracy", "fast", "--seconds", "0")
+        cli("convert", *MODEL, "--calibration", "lm.calib", *conversion, "-o", "out")
+        yield cli
+
+
+def test_convert_writes_what_libraries_look_for(cli: Cli) -> None:
+    out = cli.folder / "out"
+    assert json.loads((out / "quantize_config.json").read_text())["files"]
+    assert (out / "README.md").is_file()
+    assert (out / "tokenizer.json").is_file()
+    assert model_file(out) == out / "onnx" / "model_q4.onnx"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_take_the_folder(command: str, cli: Cli) -> None:
+    assert "model_q4" in cli(command, "out", *COMMANDS[command], code=(0, 1)).output
+
+
+def test_a_report_takes_the_folder(cli: Cli) -> None:
+    error = cli.refuses("report", "out", *TEXTS, "-o", "page")
+    assert "out/onnx/model_q4.onnx has no QuantizeLinear nodes; pass its float model" in error
+
+
+def test_functions_take_the_folder(cli: Cli) -> None:
+    assert "model_q4" in str(qtool.inspect(cli.folder / "out").summary())
+    assert qtool.generate(str(cli.folder / "out"), "A scale", tokens=2).tokens
+
+
+def test_a_folder_without_a_file_or_with_several(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"is a folder without an \.onnx or \.tflite file; give"):
+        model_file(tmp_path)
+    for name in ("encoder.onnx", "decoder.onnx"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        FileError, match=r"several model files \(decoder.onnx, encoder.onnx\); name"
+    ):
+        qtool.verify(tmp_path)
+    assert model_file(tmp_path / "none") == tmp_path / "none"

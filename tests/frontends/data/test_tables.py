@@ -1,0 +1,162 @@
+"""Tables as files: numbers for a model as they are, texts and conversations for its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qtool.core.data.array_batches import ArrayBatches
+from qtool.core.errors import DataError
+from qtool.frontends.data.collators import render_conversations
+from qtool.frontends.data.load_data import load_data
+from qtool.frontends.data.rows import read_rows
+from qtool.frontends.data.tables import read_table
+
+ROWS = [{"age": 20 + i, "height": i / 4, "price": 2.5 * i} for i in range(6)]
+CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+
+
+def _separated(separator: str, index: bool = False) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        lines = [separator.join(["", *ROWS[0]] if index else ROWS[0])]
+        for at, row in enumerate(ROWS):
+            cells = [at, *row.values()] if index else row.values()
+            lines.append(separator.join(map(str, cells)))
+        (folder / "t.csv").write_text("\ufeff" + "\n".join(lines) + "\n\n", "utf-8")
+        return folder / "t.csv"
+
+    return write
+
+
+def _json(content: Any, name: str = "t.json") -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / name).write_text(text)
+        return folder / name
+
+    return write
+
+
+def _parquet(folder: Path) -> Path:
+    table = pytest.importorskip("pyarrow").Table.from_pylist(ROWS)
+    pytest.importorskip("pyarrow.parquet").write_table(table, folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+LINES = "\n".join(map(json.dumps, ROWS))
+COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+INDEXED = {name: dict(enumerate(values)) for name, values in COLUMNS.items()}
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(_separated(","), id="commas"),
+        pytest.param(_separated(";"), id="semicolons"),
+        pytest.param(_separated("\t"), id="tabs"),
+        pytest.param(_separated(",", index=True), id="an index without a name"),
+        pytest.param(_json(ROWS), id="objects"),
+        pytest.param(_json({"data": ROWS}), id="objects inside"),
+        pytest.param(_json(COLUMNS), id="columns"),
+        pytest.param(_json(INDEXED), id="columns of pandas"),
+        pytest.param(_json(LINES), id="an object per line"),
+        pytest.param(_json(LINES, "t.jsonl"), id="jsonl"),
+        pytest.param(_parquet, id="parquet"),
+    ],
+)
+def test_numbers_are_one_input(tmp_path, write):
+    data = load_data(write(tmp_path), 4, labels="price")
+    assert isinstance(data, ArrayBatches)
+    assert torch.cat(list(data)).tolist() == [[20.0 + i, i / 4] for i in range(6)]
+    assert data.labels.tolist() == COLUMNS["price"]
+
+
+def test_a_part_of_a_table(tmp_path):
+    data = load_data(_separated(",")(tmp_path), samples=3, column="height", labels="price")
+    (batch,) = data
+    assert batch.tolist() == [[0.0], [0.5], [1.0]]
+    assert data.labels.tolist() == [0.0, 5.0, 10.0]
+
+
+def test_labels_that_are_names(tmp_path):
+    rows = [{"a": 1.0, "kind": "pear"}, {"a": 2.0, "kind": "apple"}]
+    path = _json(rows)(tmp_path)
+    assert load_data(path, labels="kind").labels.tolist() == [1, 0]
+    assert load_data(path, labels="kind", classes="pear,apple").labels.tolist() == [0, 1]
+
+
+def test_a_table_without_names(tmp_path):
+    (tmp_path / "t.csv").write_text("1.5,2\n3,4\n")
+    assert read_table(tmp_path / "t.csv")["0"].tolist() == [1.5, 3.0]
+    (tmp_path / "t.csv").write_text("0,1\n3,4\n")  # the names that pandas gives
+    assert read_table(tmp_path / "t.csv")["0"].tolist() == [3]
+
+
+def test_lists_are_an_input(tmp_path):
+    rows = [{"pixels": [[1, 2], [3, 4]]}] * 3
+    (batch,) = load_data(_json(rows)(tmp_path))
+    assert batch.shape == (3, 2, 2)
+
+
+def test_texts_by_the_names_of_their_columns(tmp_path):
+    rows = [{"review": "fine", "stars": 4.5, "text": "other"}]
+    (row,) = read_rows(_json(rows)(tmp_path), ["review"], "stars")
+    assert (row.text, row.label) == ("fine", 4.5)
+    (tmp_path / "t.csv").write_text('text,label\n"a, b",1\n')
+    (row,) = read_rows(tmp_path / "t.csv")
+    assert (row.text, row.label) == ("a, b", 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (_json([{"a": 1}]), {"labels": "y"}, "t.json has no column 'y'; its columns are a"),
+        (_json([{"a": 1}]), {"column": "a,b"}, "t.json has no column 'b'"),
+        (_json([{"a": 1, "b": "x"}]), {}, r"row 1 has no text.*name the columns to use.*'column'"),
+        (_json([{"a": 1}, {"a": None}]), {}, "the column 'a' holds None, no number"),
+        (_json([1, 2]), {}, "t.json is no table; write a list of objects"),
+        (_json([]), {}, "t.json has no samples"),
+        (_json("{"), {}, "t.json is not JSON"),
+        (_json("a,b\n1,2,3\n", "t.csv"), {}, "row 1 has 3 cells, the table has 2 columns"),
+        (_json("a,a\n1,2\n", "t.csv"), {}, "two columns called 'a'"),
+        (_json("", "t.csv"), {}, "t.csv has no samples"),
+        (_json("damaged", "t.parquet"), {}, r"t.parquet (cannot be read|needs pyarrow)"),
+        (_json([{"a": 1}]), {"transform": "m:f"}, "leave out transform"),
+    ],
+)
+def test_what_is_no_table(tmp_path, make, options, message):
+    with pytest.raises(DataError, match=message):
+        load_data(make(tmp_path), **options)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": CHAT},
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+    ],
+    ids=["messages", "from and value"],
+)
+def test_conversations_in_the_template_of_the_tokenizer(tmp_path, row):
+    def template(messages: list[dict[str, str]], tokenize: bool) -> str:
+        return "".join(f"<{m['role']}>{m['content']}" for m in messages)
+
+    rows = read_rows(_json([row])(tmp_path))
+    tokenizer = SimpleNamespace(chat_template="...", apply_chat_template=template)
+    (rendered,) = render_conversations(rows, tokenizer, None)
+    assert rendered.text == "<user>Hi<assistant>Hello"
+    with pytest.raises(DataError, match="no chat template; give texts"):
+        render_conversations(rows, SimpleNamespace(), None)
+
+
+def test_types_of_columns(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,2,x\n2,2.5,y\n")
+    types = {name: column.dtype for name, column in read_table(tmp_path / "t.csv").items()}
+    assert types == {"a": np.int64, "b": np.float64, "c": object}
