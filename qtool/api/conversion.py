@@ -28,6 +28,7 @@ from qtool.core.errors import CalibrationError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
 from qtool.frontends.captured_model import (
@@ -85,8 +86,10 @@ def calibrate(
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
         raise CalibrationError(
-            "there is nothing to calibrate: no tensor of this plan has a fixed range; use "
-            "`qtool quantize` (in Python qtool.quantize), which needs one batch only"
+            "there is nothing to calibrate: no tensor of this plan has a fixed range",
+            OtherFile(
+                "use `qtool quantize` (in Python qtool.quantize), which needs one batch only"
+            ),
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     return replace(calibration, notes=notes)
@@ -132,13 +135,13 @@ def convert(
     except DataError as error:
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
-            f"the calibration was made with another model, one that takes {takes}; "
-            f"calibrate this model first ({error})"
+            f"the calibration was made with another model, one that takes {takes} ({error})",
+            OtherFile("calibrate this model first"),
         ) from error
     if captured.fingerprint != calibration.fingerprint:
         raise CalibrationError(
-            "the calibration was made with another model, or with other weights; "
-            "calibrate this model first"
+            "the calibration was made with another model, or with other weights",
+            OtherFile("calibrate this model first"),
         )
     options = (recipe, mode, accuracy, recover)
     chosen = calibration.recipe if options == (None,) * 4 else Recipe.of(*options)
@@ -279,5 +282,6 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
         if calibrated is not None and calibrated != point.spec.observer:
             raise CalibrationError(
                 f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
-                f"was made with {calibrated}; calibrate again with this recipe"
+                f"was made with {calibrated}",
+                OtherFile("calibrate again with this recipe"),
             )

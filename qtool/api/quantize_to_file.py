@@ -23,6 +23,7 @@ from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.remedies import Option, OtherFile
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import check_source, load_data
@@ -224,8 +225,9 @@ def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, A
     if target.source is None:
         raise OptionError(TWO_PARTS)
     raise OptionError(
-        f"{target.source} becomes two files with this task; name a folder, or a part with "
-        f"{argument('--task', f'{task}-encoder')} or -decoder"
+        f"{target.source} becomes two files with this task",
+        OtherFile("name a folder as output"),
+        Option("--task", f"{task}-encoder", "name a part with {} or -decoder"),
     )
 
 

@@ -13,9 +13,9 @@ from qtool.api.quantized_file import FileOptions, QuantizedFile, file_of_blocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
 from qtool.blockwise.quantize import convert_blocks
 from qtool.core import formats
-from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.remedies import Omission, Option
 from qtool.planning.recipe import Recipe
 
 
@@ -137,9 +137,10 @@ def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -
     """
     if option := next((name for name, used in options.items() if used), None):
         size = formats.size(needed + needed // 50)  # printed with three digits
-        more = argument("--memory", size.replace(" ", ""))
-        change = "give data" if option == WITHOUT_DATA else "leave it out"
+        change = Option("--data") if option == WITHOUT_DATA else Omission(option, "leave it out")
         raise OptionError(
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
-            f"where {option} is not possible; {change}, or convert it with {more}"
+            f"where {option} is not possible",
+            change,
+            Option("--memory", size.replace(" ", ""), "convert it with {}"),
         )

@@ -5,8 +5,9 @@ Sentences for users name arguments by `argument`, so that everybody reads what t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _KEYWORDS = {
     "--processor": "folder",
@@ -20,7 +21,17 @@ _KEYWORDS = {
 }
 """Option -> keyword or call, where it is not the option's name."""
 
+_VALUES: dict[str, Callable[[Any], object]] = {
+    "--recover": lambda step: [step],
+    "--state": lambda pair: dict([pair.split("=")]),
+}
+"""Option -> its value in Python, where it is not the one on the command line."""
+
 _on_command_line = False
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @contextmanager
@@ -48,5 +59,5 @@ def argument(option: str, value: object = None) -> str:
         return option if value is None else f"{option} {value}"
     name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
     if value is not None and not name.endswith(")"):
-        return f"{name}={value!r}"
+        return f"{name}={_VALUES.get(option, _same)(value)!r}"
     return name if name.endswith(")") else f"'{name}'"

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import Omission
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
@@ -56,15 +57,17 @@ def load_model(
     reader = _FILES.get(path.suffix)
     if task is not None and not is_dir(path):
         raise CaptureError(
-            f"{argument('--task')} is for folders of transformers, not for {source}; leave it out"
+            f"{argument('--task')} is for folders of transformers, not for {source}",
+            Omission("--task", "leave it out"),
         )
     if fixed and path.suffix != ONNX:
         raise CaptureError(
-            f"{argument('--fix')} is for .onnx files, not for {source}; leave it out"
+            f"{argument('--fix')} is for .onnx files, not for {source}",
+            Omission("--fix", "leave it out"),
         )
     if reader is not None or is_dir(path):
         if weights is not None:
-            raise CaptureError(f"{source} holds its own weights; leave out {argument('--weights')}")
+            raise CaptureError(f"{source} holds its own weights", Omission("--weights"))
         if fixed:
             return load_onnx(source, fixed)
         return reader(source) if reader is not None else load_folder(path, task, attention)

@@ -74,7 +74,7 @@ REFUSED: Cases = {
     ),
     "no output that is a tensor": (
         lambda: quantize(D, custom(lambda y, x: {})),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... it gains nothing from quantization: keep it in float",
     ),
     "an object as output": (
         lambda: quantize(D, custom(lambda y, x: Detections(y))),
@@ -98,11 +98,11 @@ REFUSED: Cases = {
     ),
     "NaN weights": (
         lambda: quantize(D, _with_weight(torch.nan)),
-        "the weights of the model hold NaN: ... its training diverged: take another one",
+        "the weights of the model hold NaN: ... its training diverged; take another one",
     ),
     "Inf weights": (
         lambda: quantize(D, _with_weight(torch.inf)),
-        "the weights of the model hold Inf: ... its training diverged: take another one",
+        "the weights of the model hold Inf: ... its training diverged; take another one",
     ),
     "weights on the meta device": (
         lambda: quantize(D, image_net().to("meta")),
@@ -114,17 +114,17 @@ REFUSED: Cases = {
     ),
     "nothing to quantize": (
         lambda: quantize(D, nn.Softmax(1).eval()),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... it gains nothing from quantization: keep it in float",
     ),
     "more classes in a table than tokens": (
         lambda: quantize([IDS + 10], token_net()),
-        "the model does not run on the given inputs ... from: use the model's own tokenizer",
+        "the model does not run on the given inputs ... from; use the model's own tokenizer",
     ),
     "an LSTM with projections": (
         lambda: quantize(
             [torch.randn(40, 5, 3)], nn.LSTM(3, 4, proj_size=2, batch_first=True).eval()
         ),
-        "ONNX does not support an LSTM with ... or a linear layer behind the LSTM",
+        "ONNX does not support an LSTM with ... or put a linear layer behind the LSTM",
     ),
     "a module that contains itself": (
         lambda: quantize(D, _cyclic()),
@@ -132,7 +132,7 @@ REFUSED: Cases = {
     ),
     "lazy layers without a first run": (
         lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
-        "the model has lazy layers, whose ... a batch, or load its weights, first",
+        "the model has lazy layers, whose ... a batch first, or load its weights first",
     ),
     "a forward without arguments": (
         lambda: quantize(D, Nullary().eval()),

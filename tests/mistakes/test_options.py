@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "weights alone, of unknown sizes": (
         "quantize tests.mistakes.nets:image_net --mode weight-only -o out.onnx",
-        "there is no data, and the sizes of the ... give data, or them with --shape",
+        "there is no data, and the sizes of the ... give data, or give them with --shape",
     ),
     "no output": ("quantize net --data x.npy", "Missing option '-o' / '--output'."),
     "two models": ("quantize a b --data x.npy -o out.onnx", "Got unexpected extra argument (b)"),
@@ -174,11 +174,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "no data and no BatchNorm": (
         "calibrate tests.mistakes.nets:flat_net --data none --shape 12 -o c.calib",
-        "there is no data, and no BatchNorm in ... data, or the model before folding",
+        "there is no data, and no BatchNorm in ... data, or give the model before folding",
     ),
     "no data and no shape": (
         "calibrate tests.mistakes.nets:image_net --data none -o c.calib",
-        "there is no data, and the sizes of the ... give data, or them with --shape",
+        "there is no data, and the sizes of the ... give data, or give them with --shape",
     ),
     "a share above 1": (
         f"{Q} --max-unreadable 5",

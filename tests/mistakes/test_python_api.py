@@ -89,7 +89,7 @@ REFUSED: Cases = {
     ),
     "all layers in float": (
         lambda: quantize(D, recipe=[{"select": "*", "as": "float"}]),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... leave out the rules of 'recipe' that keep its layers",
     ),
     "a regex that does not end": (
         lambda: quantize(D, recipe=[{"select": "/(a+)+$/", "as": "float"}]),

@@ -16,6 +16,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import name_of
+from qtool.core.remedies import DataEdit, ModelEdit, OtherFile
 
 _COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -40,7 +41,8 @@ def check_weights(model: nn.Module | ExportedProgram) -> None:
         more = f" (and {len(broken) - 1} others)" if len(broken) > 1 else ""
         raise DataError(
             f"the weights of the model hold {what}: '{name}'{more}; the checkpoint is damaged or "
-            "its training diverged: take another one"
+            "its training diverged",
+            OtherFile("take another one"),
         )
 
 
@@ -68,10 +70,20 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
         with torch.no_grad():
             finder.run(*graph.leaves_of(batch), enable_io_processing=False)
         where = "" if finder.first is None else f", first after {name_of(finder.first)}"
-        raise DataError(
-            f"batch {index}: output '{name}' of the float model is {what}{where}; repair the model "
-            "or its weights, or check that the data is what it was trained on"
-        )
+        problem = f"batch {index}: output '{name}' of the float model is {what}{where}"
+        if finder.masked:
+            problem += ", which has a row that the mask excludes as a whole: padding alone"
+        raise DataError(problem, *(UNPADDED if finder.masked else NOT_FINITE))
+
+
+NOT_FINITE = (
+    ModelEdit("repair the model or its weights"),
+    DataEdit("check that the data is what it was trained on"),
+)
+UNPADDED = (
+    DataEdit("leave out samples of padding alone"),
+    DataEdit("make batches of texts of one length, without padding"),
+)
 
 
 class _FirstNotFinite(fx.Interpreter):
@@ -79,18 +91,31 @@ class _FirstNotFinite(fx.Interpreter):
 
     Attributes:
         first: that node; None without one.
+        masked: whether it is an attention that excludes all of a row.
     """
 
     def __init__(self, module: fx.GraphModule, what: str) -> None:
         super().__init__(module)
         self.what = what
         self.first: fx.Node | None = None
+        self.masked = False
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if self.first is None and n.op.startswith("call") and _not_finite(result) == self.what:
             self.first = n
+            attends = any(word in str(n.target) for word in ("softmax", "attention"))
+            inputs = [x for x in n.args if isinstance(x, fx.Node)]
+            self.masked = attends and any(_excludes_rows(self.env[x]) for x in inputs)
         return result
+
+
+def _excludes_rows(mask: Any) -> bool:
+    """Return whether all of a row is excluded: scores of -Inf, or a mask that is False."""
+    if not isinstance(mask, torch.Tensor) or not mask.dim() or not mask.numel():
+        return False
+    kept = mask if mask.dtype is torch.bool else mask != -torch.inf
+    return not bool(kept.any(-1).all())
 
 
 def _not_finite(value: Any) -> str | None:

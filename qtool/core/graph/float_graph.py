@@ -19,6 +19,7 @@ from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input
+from qtool.core.remedies import DataEdit
 from qtool.core.source_metadata import SourceMetadata
 
 
@@ -224,7 +225,8 @@ class FloatGraph:
         if len(ours) == len(theirs) and ours != theirs:
             raise DataError(
                 f"batch {index} has None for other arguments than the batch that the model was "
-                "captured with; a graph has one path: give the same ones"
+                "captured with, and a graph has one path",
+                DataEdit("give the same ones"),
             )
 
     def _converted(self, batch: Batch) -> Batch:
@@ -274,29 +276,33 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     dtype = str(actual.dtype).removeprefix("torch.")
     converted = expected.dtype == "float32" and actual.is_floating_point()  # see `_converted`
     if dtype != expected.dtype and not converted:
-        how = "x.float() / 255" if dtype == "uint8" else f"x.to(torch.{expected.dtype})"
-        raise DataError(
-            f"{where} is {dtype}, the model takes {expected.dtype}; convert it first ({how})"
-        )
+        edit = DataEdit("convert it first ({})", f"x.to(torch.{expected.dtype})")
+        if dtype == "uint8":
+            edit = DataEdit(f"convert it first ({{}}), {NORMALISED}", "x.float() / 255")
+        raise DataError(f"{where} is {dtype}, the model takes {expected.dtype}", edit)
     fits = actual.dim() == len(expected.shape) and all(
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
     )
     if not fits:
         raise DataError(
-            f"{where} has shape {list(actual.shape)}, the model takes {expected}"
-            f"{_shape_remedy(expected.shape, actual)}"
+            f"{where} has shape {list(actual.shape)}, the model takes {expected}",
+            *_shape_remedies(expected.shape, actual),
         )
 
 
-def _shape_remedy(expected: Sequence[int | str], actual: torch.Tensor) -> str:
-    """Return what to write for a tensor without a batch or with its channels last, or ""."""
+NORMALISED = "then the mean and standard deviation of the training, if it had any"
+"""What the expression x.float() / 255 leaves out."""
+
+
+def _shape_remedies(expected: Sequence[int | str], actual: torch.Tensor) -> list[DataEdit]:
+    """Return what to write for a tensor without a batch or with its channels last."""
 
     def fits(shape: Sequence[int]) -> bool:
         pairs = zip(expected, shape, strict=False)
         return len(shape) == len(expected) and all(isinstance(e, str) or e == s for e, s in pairs)
 
     if fits((1, *actual.shape)):
-        return "; give batches, x[None] or those of a DataLoader"
+        return [DataEdit("give batches, {} or those of a DataLoader", "x[None]")]
     if actual.dim() == 4 and fits([actual.shape[axis] for axis in (0, 3, 1, 2)]):
-        return "; its channels are last: give x.permute(0, 3, 1, 2)"
-    return ""
+        return [DataEdit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
+    return []

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.open_files import open_readable, runtime_title
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
+from qtool.core.remedies import Option
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -171,8 +171,8 @@ def time_in_turns(
         inputs = resized(paths[:1], batch, size)
         if any(len(a) != size for a in inputs if a.ndim):
             raise DataError(
-                f"{paths[0].name} does not accept batch size {size}; change "
-                f"{argument('--batch-sizes')}"
+                f"{paths[0].name} does not accept batch size {size}",
+                Option("--batch-sizes", text="change {}"),
             )
         timings += [
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit, Option
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.sample_statistics import (
@@ -172,10 +172,13 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
     array = np.asarray(labels)
     if array.ndim != 1:
         raise DataError(
-            f"the labels have shape {list(array.shape)}; pass one class number per sample"
+            f"the labels have shape {list(array.shape)}",
+            DataEdit("pass one class number per sample"),
         )
     if samples is not None and len(array) != samples:
-        raise DataError(f"{len(array)} labels for {samples} samples; pass one per sample")
+        raise DataError(
+            f"{len(array)} labels for {samples} samples", DataEdit("pass one per sample")
+        )
 
 
 def _check_classes(labels: Array, n_classes: int) -> None:
@@ -183,13 +186,15 @@ def _check_classes(labels: Array, n_classes: int) -> None:
     if labels.dtype.kind not in "iub" and not (
         labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
     ):
-        raise DataError(f"the labels are {labels.dtype}; pass class numbers, whole and from 0")
+        raise DataError(
+            f"the labels are {labels.dtype}", DataEdit("pass class numbers, whole and from 0")
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= n_classes:
         one = low == 1 and high == n_classes
         hint = "labels start at 1: subtract 1" if one else f"pass numbers of 0 to {n_classes - 1}"
         raise DataError(
-            f"the labels are {low} to {high}, the model has {n_classes} classes; {hint}"
+            f"the labels are {low} to {high}, the model has {n_classes} classes", DataEdit(hint)
         )
 
 
@@ -197,8 +202,8 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     check_labels(labels, measured.samples)
     if measured.scores != CLASSES:
         raise DataError(
-            "labels need [samples, classes] scores as the first output; use a function instead, "
-            f"with {argument('--eval')}"
+            "labels need [samples, classes] scores as the first output",
+            Option("--eval", text="use a function instead, with {}"),
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

@@ -24,6 +24,7 @@ from qtool.core.graph.float_tolerance import (
     largest_distance,
 )
 from qtool.core.process_lock import relaxed_gc, silence_logging
+from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (
     check_axes,
@@ -66,8 +67,8 @@ def capture_module(
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError(
-            "the model is a TorchScript module, which torch.export does not support; give the "
-            "original nn.Module"
+            "the model is a TorchScript module, which torch.export does not support",
+            ModelEdit("give the original nn.Module"),
         )
     _refuse_training(model)
     if has_weights:
@@ -128,8 +129,9 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         node, sizes = runner.mismatch
         raise CaptureError(
             f"{G.name_of(node)} has the shape {sizes} on the example, but torch.export assumes "
-            f"{list(G.shape(node))}: it assumes that a size computed from data is never 1; write "
-            "that size as a number in the model, or give an example in which it is larger"
+            f"{list(G.shape(node))}: it assumes that a size computed from data is never 1",
+            ModelEdit("write that size as a number in the model"),
+            DataEdit("give a first batch in which it is larger"),
         )
     index, gap = max(
         largest_distance(expected, actual),
@@ -141,7 +143,8 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         raise CaptureError(
             f"output '{name}' of the captured graph differs from the model's by {gap:.2g} of its "
             "range: the model changes between calls, or depends on something that torch.export "
-            "does not see; make it depend on its inputs alone"
+            "does not see",
+            ModelEdit("make it depend on its inputs alone"),
         )
 
 
@@ -192,14 +195,15 @@ def _refuse_training(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if module.training and (not path or type(module).__module__.startswith("torch.nn")):
             where = f"module '{path}' ({type(module).__name__})" if path else "the model"
-            raise CaptureError(f"{where} is in training mode; call model.eval() first")
+            raise CaptureError(f"{where} is in training mode", ModelEdit("call model.eval() first"))
 
 
 def _refuse_meta(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise CaptureError(
-                f"'{name}' is on the meta device, which has no values; load the weights first"
+                f"'{name}' is on the meta device, which has no values",
+                ModelEdit("load the weights first"),
             )
 
 
