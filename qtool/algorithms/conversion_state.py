@@ -20,7 +20,7 @@ from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_tolerance import float_tolerance
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import GraphPass, run_passes, same_function
@@ -177,7 +177,7 @@ class ConversionState:
             count += f" of {kept.total}; equal samples count once"
         why = f"the calibration kept too few samples for it ({count})"
         if not kept.limit:
-            again = Option("--recover", step, "calibrate again with {}")
+            again = Argument("--recover", step, "calibrate again with {}")
             why = f"the calibration kept no samples; {again}"
         return self.with_notes(f"{step}: skipped, since {why}")
 

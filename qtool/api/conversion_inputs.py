@@ -23,7 +23,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.random_inputs import is_cache, random_inputs
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
@@ -62,8 +62,8 @@ def capture_data(
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
-            Option("--data", text="give data"),
-            Option("--shape", text="give them with {}"),
+            Argument("--data", text="give data"),
+            Argument("--shape", text="give them with {}"),
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)

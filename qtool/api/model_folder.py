@@ -13,7 +13,7 @@ from qtool.core.atomic import check_folders
 from qtool.core.errors import FileError, OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS
 from qtool.core.paths import is_dir
-from qtool.core.remedies import Omission, Option, OtherFile
+from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
@@ -50,7 +50,7 @@ def folder_name(source: str | Path | None, output: Path, layout: str | None) -> 
     if output.suffix in (".onnx", ".tflite"):
         raise OptionError(
             f"{option} is a folder of several files",
-            Option("-o", output.with_suffix(""), "name it, as {}"),
+            Argument("-o", output.with_suffix(""), "name it, as {}"),
         )
     if output.exists() and not output.is_dir():
         raise FileError(f"cannot write {output}: it is a file", OtherFile("name a folder"))
@@ -111,7 +111,7 @@ class FolderWriter:
         if len(chosen.consumers) == 1 and (reason := refusal(layout, model)) is not None:
             raise OptionError(
                 f"{layout} does not load this model: {reason}",
-                Option("--layout", text="choose another {}"),
+                Argument("--layout", text="choose another {}"),
             )
         return cls(Path(source), folder, chosen, model)
 

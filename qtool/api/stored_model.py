@@ -13,9 +13,10 @@ from qtool.api.quantized_file import FileOptions, QuantizedFile, file_of_blocks
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
 from qtool.blockwise.quantize import convert_blocks
 from qtool.core import formats
+from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.remedies import Omission, Option
+from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.planning.recipe import Recipe
 
 
@@ -121,26 +122,31 @@ def quantize_by_blocks(
 
 
 WITHOUT_DATA = "a conversion without data"
-"""One of the options of `refuse_blocks`, which is in use where something is left out."""
+GIVE_DATA = Argument("--data", text="give data")
 
 
-def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -> None:
+def options_in_use(options: Mapping[str, bool]) -> dict[str, Remedy]:
+    """Return option -> to leave it out, of options -> whether they are in use."""
+    used = (option for option, is_used in options.items() if is_used)
+    return {argument(option): Omission(option, "leave it out") for option in used}
+
+
+def refuse_blocks(model: str | Path, needed: int, refused: Mapping[str, Remedy]) -> None:
     """Refuse what a conversion block by block cannot do, before work begins.
 
     Args:
         model: the folder or file.
         needed: memory in bytes of a conversion of the whole model.
-        options: name -> whether it is in use, of those that need the whole model.
+        refused: what is in use of what needs the whole model -> what to do instead.
 
     Raises:
-        OptionError: one is.
+        OptionError: something is.
     """
-    if option := next((name for name, used in options.items() if used), None):
+    if option := next(iter(refused), None):
         size = formats.size(needed + needed // 50)  # printed with three digits
-        change = Option("--data") if option == WITHOUT_DATA else Omission(option, "leave it out")
         raise OptionError(
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
             f"where {option} is not possible",
-            change,
-            Option("--memory", size.replace(" ", ""), "convert it with {}"),
+            refused[option],
+            Argument("--memory", size.replace(" ", ""), "convert it with {}"),
         )

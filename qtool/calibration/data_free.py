@@ -22,7 +22,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import EPS_POSITION, batch_norms
 from qtool.core.progress import track
-from qtool.core.remedies import ModelEdit, Option
+from qtool.core.remedies import Argument, ModelEdit
 from qtool.planning.fake_quantize import insert_probes
 
 SAMPLES, BATCH = 128, 32
@@ -90,7 +90,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
         raise DataError(
             "there is no data, and no BatchNorm in the model to generate inputs from (an exporter "
             "may have folded them)",
-            Option("--data", text="give data"),
+            Argument("--data", text="give data"),
             ModelEdit("give the model before folding"),
         )
     tensors = graph.tensors_of(Batch(*graph.example))
@@ -98,7 +98,7 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
         if not tensor.is_floating_point():
             raise DataError(
                 f"input '{info.name}' is not float and cannot be generated",
-                Option("--data", text="give data"),
+                Argument("--data", text="give data"),
             )
     module = G.clone(graph.module)
     modules = insert_probes(module, {f"{s.tensor}.seen": s.tensor for s in statistics})

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _KEYWORDS = {
+    "-o": "path",
     "--processor": "folder",
     "--max-unreadable": "unreadable",
     "--pad-to-max-length": "padded",

@@ -13,11 +13,11 @@ from qtool.core.argument_names import argument
 
 
 @dataclass(frozen=True)
-class Option:
+class Argument:
     """An argument to pass.
 
     Attributes:
-        name: its name on the command line, such as "--target".
+        name: its name on the command line, as for `argument`.
         value: value to pass; None: the user's choice.
         text: clause in the imperative; {} is the argument as the user spells it.
     """
@@ -36,7 +36,7 @@ class Omission:
 
     Attributes:
         name: its name on the command line.
-        text: as in `Option`.
+        text: as in `Argument`.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Package:
         return self.text.replace("{}", self.name)
 
 
-Remedy = Option | Omission | DataEdit | ModelEdit | OtherFile | Package
+Remedy = Argument | Omission | DataEdit | ModelEdit | OtherFile | Package
 
 
 def sentence_with(message: str, remedies: Sequence[Remedy]) -> str:

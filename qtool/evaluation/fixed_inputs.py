@@ -11,7 +11,7 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.backends.table import open_file
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import FileError, VerificationError
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
@@ -59,7 +59,7 @@ def check_fixed_inputs(file: str | Path, model: object) -> None:
             raise VerificationError(
                 f"input '{name}' is fixed to {value} in {Path(file).name}, and {there} in the "
                 "float model",
-                Option("--fix", f"{name}={value}", "load it with {}"),
+                Argument("--fix", f"{name}={value}", "load it with {}"),
             )
 
 

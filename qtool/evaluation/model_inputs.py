@@ -14,7 +14,7 @@ from qtool.backends.session import FLOATS
 from qtool.core import random_inputs as generated
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input, is_cache
-from qtool.core.remedies import Option, OtherFile
+from qtool.core.remedies import Argument, OtherFile
 from qtool.core.summary import group_names
 from qtool.core.types import Array
 
@@ -62,7 +62,7 @@ def check_cache(file: str | Path, inputs: Sequence[Input]) -> None:
         raise DataError(
             f"{Path(file).name} has its KV cache in int8, which cannot be compared with the float "
             f"model's",
-            Option("--eval-data", text="measure such a file when it is written ({})"),
+            Argument("--eval-data", text="measure such a file when it is written ({})"),
             OtherFile("evaluate a file with its cache in float"),
         )
 
@@ -92,7 +92,7 @@ def check_same_inputs(files: Sequence[Path]) -> None:
             with_cache, without = (files[0], file) if cached[0] else (file, files[0])
             raise DataError(
                 f"{with_cache.name} has a KV cache as inputs, {without.name} has none",
-                Option("--task", text="take both of one {}"),
+                Argument("--task", text="take both of one {}"),
             )
         if [kind for _, *kind in other] != [kind for _, *kind in first]:
             raise DataError(
@@ -157,7 +157,7 @@ def random_inputs(
     if odd := [i for i in inputs if i.dtype not in DTYPES.values()]:
         raise DataError(
             f"input '{odd[0].name}' is {odd[0].dtype}",
-            Option("--data", text="give data for it with {}"),
+            Argument("--data", text="give data for it with {}"),
         )
     calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))
     for start in range(0, samples, batch_size):

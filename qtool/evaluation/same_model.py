@@ -9,7 +9,7 @@ from qtool.backends.table import open_file
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import weights_digest
 from qtool.core.log import log_warning
-from qtool.core.remedies import Option, OtherFile
+from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
@@ -45,6 +45,6 @@ def check_same_model(file: str | Path, captured: Captured, model: object) -> Non
         raise VerificationError(
             text,
             OtherFile("give that model and its weights"),
-            Option("--other-model", text="compare with this one anyway with {}"),
+            Argument("--other-model", text="compare with this one anyway with {}"),
         )
     log_warning(text)

@@ -20,10 +20,11 @@ from typing import Any
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
 from qtool.core.graph.file_parts import branch_inputs, part_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
-from qtool.core.remedies import ModelEdit, Omission, Option, Remedy
+from qtool.core.remedies import Argument, ModelEdit, Omission, Remedy
 from qtool.core.schemes import Scheme, When
 from qtool.core.summary import group_names
 from qtool.core.types import ObserverSpec
@@ -101,9 +102,9 @@ def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
     """Return what to do about a network that stays in float as a whole: the first change of rules,
     mode or target with which something runs in integers."""
     if names := list(dict.fromkeys(i for n in G.calls(state.graph) for i in branch_inputs(n))):
-        values = " --fix ".join(f"{name}=VALUE" for name in names)
+        values = f" {argument('--fix')} ".join(f"{name}=VALUE" for name in names)
         text = f"the network is inside an If on {group_names(names)}: fix that input ({{}})"
-        return [Option("--fix", values, text)]
+        return [Argument("--fix", values, text)]
 
     def has_integers(target: Target = state.target, **changes: Any) -> bool:
         choices = replace(recipe, **changes).choices(_operators(state.graph))
@@ -114,9 +115,9 @@ def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
     if recipe.rules and has_integers(rules=()):
         return [Omission("--recipe", "leave out the rules of {} that keep its layers in float")]
     for mode in (m for m in MODES if m != recipe.mode and has_integers(mode=m)):
-        return [Option("--mode", mode, "use {}")]
+        return [Argument("--mode", mode, "use {}")]
     for name in (t.name for t in TARGETS.values() if has_integers(t)):
-        return [Option("--target", name, "use {}")]
+        return [Argument("--target", name, "use {}")]
     return [ModelEdit("it gains nothing from quantization: keep it in float")]
 
 

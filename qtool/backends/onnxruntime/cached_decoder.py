@@ -10,8 +10,9 @@ import onnxruntime as ort
 
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import session
+from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
-from qtool.core.remedies import Option
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 from qtool.core.value_names import MASK
 
@@ -51,7 +52,7 @@ class CachedDecoder:
         if not past or len(past) != len(present):
             raise DataError(
                 f"{path} has no KV cache",
-                Option("--task", "text-generation-with-past", "write it with {}"),
+                OtherFile(f"write it with {argument('--task', 'text-generation-with-past')}"),
             )
         self._in_place = _is_in_place(path)
         size = capacity if self._in_place else 0

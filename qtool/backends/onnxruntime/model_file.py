@@ -28,7 +28,7 @@ from qtool.backends.runtimes import runs_here
 from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
 from qtool.core.quant_params import QuantParams
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import TARGETS, Target
 from qtool.verification import Exactness, FileCheck
@@ -64,7 +64,7 @@ class OnnxFile(ReadableOnnx):
         return path
 
 
-FLOAT_MODEL = Option("--model", text="pass its float model with {}")
+FLOAT_MODEL = Argument("--model", text="pass its float model with {}")
 
 
 def remove_quantization(path: str | Path) -> onnx.ModelProto:
@@ -167,10 +167,10 @@ def check_measurable(target: Target) -> None:
     if runs_here(target):
         return
     others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
-    remedies = [Option("-o", f"FILE{s}", "write a {}") for s in others if s != OnnxFile.suffix]
+    remedies = [Argument("-o", f"FILE{s}", "write a {}") for s in others if s != OnnxFile.suffix]
     raise PlanError(
         f"a search measures time, and files for {target.name} do not run in ONNX Runtime here",
-        Option("--target", text="choose another {}"),
+        Argument("--target", text="choose another {}"),
         *remedies,
     )
 

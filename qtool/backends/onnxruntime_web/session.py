@@ -12,7 +12,7 @@ from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime_web.node_process import PROCESS, REMEDY, version
 from qtool.backends.session import Clock, OtherRuntime
 from qtool.core.errors import OptionError
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 
 WARM_UP = 1.0
@@ -33,7 +33,7 @@ class WebSession:
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         if threads > 1:
-            raise OptionError("onnxruntime-web runs on one thread here", Option("--threads", 1))
+            raise OptionError("onnxruntime-web runs on one thread here", Argument("--threads", 1))
         here = OnnxSession(path)  # in node inputs have no names for their dimensions
         self.inputs, self.outputs = here.inputs, here.outputs
         path = Path(path).resolve()

@@ -15,7 +15,7 @@ from qtool.backends.tflite.file import Model, Tensor
 from qtool.backends.tflite.kernels.micro import LEAST_SCALE
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import ExportError, VerificationError
-from qtool.core.remedies import ModelEdit, Omission, Option, Remedy
+from qtool.core.remedies import Argument, ModelEdit, Omission, Remedy
 from qtool.planning.execution import BY_RECIPE
 
 OPERATORS = frozenset(
@@ -41,7 +41,7 @@ _SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
 """Operators that saturate early with large input scales -> keys of their kernels."""
 
 
-TFLITE = Option("--target", "tflite", "use {}")
+TFLITE = Argument("--target", "tflite", "use {}")
 REPLACED = ModelEdit("replace it in the model")
 
 

@@ -26,7 +26,7 @@ from qtool.backends.tflite.verification import (
     compare_litert_codes,
 )
 from qtool.core.errors import KernelError, PlanError, VerificationError
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import Target
 from qtool.verification import Exactness, FileCheck
@@ -87,7 +87,7 @@ def check_measurable(target: Target) -> None:
     if target.name == deployment.TARGET:
         raise PlanError(
             "a search measures time, and a microcontroller has another than this machine",
-            Option("--target", "tflite", "use {}"),
+            Argument("--target", "tflite", "use {}"),
         )
     litert.require()
 
@@ -103,7 +103,7 @@ def without_quantization(model: Model) -> Model:
     if not any(t.quantization is not None for t in model.tensors):
         raise VerificationError(
             "the file has no quantized tensor",
-            Option("--model", text="pass its float model with {}"),
+            Argument("--model", text="pass its float model with {}"),
         )
     tensors = list(map(_real, model.tensors))
     same: dict[int, int] = {}

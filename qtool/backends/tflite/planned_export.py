@@ -33,7 +33,7 @@ from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.remedies import Option, Package
+from qtool.core.remedies import Argument, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -143,8 +143,8 @@ def write(
     if chosen.profile != FAMILY:
         raise ExportError(
             f"target {chosen.name} writes ONNX files",
-            Option("--target", "tflite", "for a TFLite file use {}"),
-            Option("--target", deployment.TARGET, "{}"),
+            Argument("--target", "tflite", "for a TFLite file use {}"),
+            Argument("--target", deployment.TARGET, "{}"),
         )
     small = chosen.name == deployment.TARGET
     metadata = {

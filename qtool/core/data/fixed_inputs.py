@@ -12,7 +12,7 @@ from torch import fx, nn
 from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
 from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit, Option
+from qtool.core.remedies import Argument, DataEdit
 
 FIXED_INPUTS = "qtool_fixed_inputs"
 """Attribute of a module, and key in the meta of a graph's first input."""
@@ -61,7 +61,7 @@ class FixedInputs:
                     f"batch {index}: input '{name}' is {value!s:.60}, and the model has it fixed "
                     f"to {shown}",
                     DataEdit("leave it out of the data"),
-                    Option("--fix", text="use {} with the value of the data"),
+                    Argument("--fix", text="use {} with the value of the data"),
                 )
         kwargs = {k: v for k, v in batch.kwargs.items() if k not in named}
         return Batch(args[: len(self.order) - len(self.values)], kwargs)

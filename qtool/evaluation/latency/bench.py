@@ -14,7 +14,7 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -172,7 +172,7 @@ def time_in_turns(
         if any(len(a) != size for a in inputs if a.ndim):
             raise DataError(
                 f"{paths[0].name} does not accept batch size {size}",
-                Option("--batch-sizes", text="change {}"),
+                Argument("--batch-sizes", text="change {}"),
             )
         timings += [
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)

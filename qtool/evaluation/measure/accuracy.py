@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit, Option
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.sample_statistics import (
@@ -203,7 +203,7 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     if measured.scores != CLASSES:
         raise DataError(
             "labels need [samples, classes] scores as the first output",
-            Option("--eval", text="use a function instead, with {}"),
+            Argument("--eval", text="use a function instead, with {}"),
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

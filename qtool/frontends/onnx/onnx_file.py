@@ -27,7 +27,7 @@ from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
-from qtool.core.remedies import DataEdit, ModelEdit, Option, OtherFile, Remedy
+from qtool.core.remedies import Argument, DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
@@ -260,7 +260,7 @@ def _of_any_size(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dic
         if batch.size > 1 and _runs(model, one):
             raise CaptureError(
                 "the file runs with one sample alone, whatever its inputs declare",
-                Option("--batch-size", 1, "give batches of 1 ({})"),
+                Argument("--batch-size", 1, "give batches of 1 ({})"),
                 DYNAMIC_BATCH,
             ) from error
         raise
@@ -403,6 +403,6 @@ def _batch_remedies(sizes: Sequence[int | str], tensor: torch.Tensor) -> list[Re
     if only and all(
         isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
     ):
-        batches = Option("--batch-size", sizes[0], f"give batches of {sizes[0]} ({{}})")
+        batches = Argument("--batch-size", sizes[0], f"give batches of {sizes[0]} ({{}})")
         return [batches, DYNAMIC_BATCH]
     return [DataEdit("give batches of that type and shape")]

@@ -25,7 +25,7 @@ from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family, cpuinfo
 from qtool.backends.onnxruntime.emulation.processes import TimeLimitError, run_command
 from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
 from qtool.core.errors import EmulationError
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 
 _SCRIPTS = Path(__file__).parent
@@ -73,8 +73,8 @@ def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float)
     except TimeLimitError as error:
         raise EmulationError(
             str(error),
-            Option("--samples", text="give fewer samples"),
-            Option("--timeout", text="give a longer time limit with {}"),
+            Argument("--samples", text="give fewer samples"),
+            Argument("--timeout", text="give a longer time limit with {}"),
         ) from error
     return how.runtime
 

@@ -38,7 +38,7 @@ from qtool.core.errors import ExportError
 from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.operator_kinds import tensors_that_jump
 from qtool.core.ops import row_of
-from qtool.core.remedies import Option
+from qtool.core.remedies import Argument
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.plan import QuantPlan
@@ -111,7 +111,7 @@ def to_tflite(
         raise ExportError(
             "the file would hold no integers: qtool writes no TFLite layer with integer weights "
             "and float results",
-            Option("--mode", "static", "use {}"),
+            Argument("--mode", "static", "use {}"),
         )
     outputs = [
         _output(writer, node, name, layout)

@@ -17,7 +17,7 @@ from qtool.backends.tflite.export.values import Cache, Order, Parts, Stored, Val
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.quant_params import QuantParams
-from qtool.core.remedies import ModelEdit, Option
+from qtool.core.remedies import Argument, ModelEdit
 from qtool.core.types import Bounds
 from qtool.planning.plan import QuantPlan
 
@@ -31,7 +31,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.uint8: "uint8",
 }
 FIXED_BATCH = (
-    Option("--target", "tflite-micro", "convert it for a fixed batch, with {}"),
+    Argument("--target", "tflite-micro", "convert it for a fixed batch, with {}"),
     ModelEdit("capture the model for one sample"),
 )
 """Remedies for sizes that follow the batch."""
