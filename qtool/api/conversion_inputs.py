@@ -62,7 +62,7 @@ def capture_data(
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
-            Argument("--data", text="give data"),
+            Argument("--data", text="give data", replaces="--shape"),
             Argument("--shape", text="give them with {}"),
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None

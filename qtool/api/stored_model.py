@@ -148,5 +148,5 @@ def refuse_blocks(model: str | Path, needed: int, refused: Mapping[str, Remedy])
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
             f"where {option} is not possible",
             refused[option],
-            Argument("--memory", size.replace(" ", ""), "convert it with {}"),
+            Argument("--memory", size.replace(" ", "").removesuffix("bytes"), "convert it with {}"),
         )

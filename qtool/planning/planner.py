@@ -118,7 +118,7 @@ def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
         return [Argument("--mode", mode, "use {}")]
     for name in (t.name for t in TARGETS.values() if has_integers(t)):
         return [Argument("--target", name, "use {}")]
-    return [ModelEdit("it gains nothing from quantization: keep it in float")]
+    return [ModelEdit("keep it in float")]
 
 
 def _choose_integer(state: NodeDecisions) -> None:

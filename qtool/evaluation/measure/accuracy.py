@@ -203,7 +203,7 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     if measured.scores != CLASSES:
         raise DataError(
             "labels need [samples, classes] scores as the first output",
-            Argument("--eval", text="use a function instead, with {}"),
+            Argument("--eval", text="use a function instead, with {}", replaces="--labels"),
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

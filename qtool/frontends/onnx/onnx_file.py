@@ -403,6 +403,5 @@ def _batch_remedies(sizes: Sequence[int | str], tensor: torch.Tensor) -> list[Re
     if only and all(
         isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
     ):
-        batches = Argument("--batch-size", sizes[0], f"give batches of {sizes[0]} ({{}})")
-        return [batches, DYNAMIC_BATCH]
+        return [DataEdit(f"give at least {sizes[0]} samples"), DYNAMIC_BATCH]
     return [DataEdit("give batches of that type and shape")]
