@@ -20,15 +20,17 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights fix task attention cache logits tokenizer calibration reference "
-    "other_model block memory",
-    "Data": "data shape samples sample calibration_data eval_data labels transform processor "
-    "max_length pad_to_max_length stride state classes max_unreadable batch_size dynamic",
+    "Model": "model weights fix task tokenizer calibration reference other_model",
+    "Data": "data shape samples sample calibration_data eval_data labels classes transform "
+    "batch_size dynamic max_unreadable",
     "Precision": "target mode accuracy recover observer recipe choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
     "Measurement": "evaluate minimize batch_sizes threads runtime seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
+    "Texts and recordings": "processor max_length pad_to_max_length padded stride state states",
+    "Language models": "attention cache logits",
+    "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
     "repaired_file arm web title history provenance config as_json verbose quiet log_level",

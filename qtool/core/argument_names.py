@@ -5,9 +5,8 @@ Sentences for users name arguments by `argument`, so that everybody reads what t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 _KEYWORDS = {
     "-o": "path",
@@ -22,17 +21,7 @@ _KEYWORDS = {
 }
 """Option -> keyword or call, where it is not the option's name."""
 
-_VALUES: dict[str, Callable[[Any], object]] = {
-    "--recover": lambda step: [step],
-    "--state": lambda pair: dict([pair.split("=")]),
-}
-"""Option -> its value in Python, where it is not the one on the command line."""
-
 _on_command_line = False
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 @contextmanager
@@ -60,5 +49,12 @@ def argument(option: str, value: object = None) -> str:
         return option if value is None else f"{option} {value}"
     name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
     if value is not None and not name.endswith(")"):
-        return f"{name}={_VALUES.get(option, _same)(value)!r}"
+        return f"{name}={_in_python(option, value)!r}"
     return name if name.endswith(")") else f"'{name}'"
+
+
+def _in_python(option: str, value: object) -> object:
+    """Return the value of an option as Python has it, where it is not the one of the command."""
+    if option == "--recover":
+        return [value]
+    return dict([str(value).split("=")]) if option == "--state" else value

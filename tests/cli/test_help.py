@@ -116,3 +116,9 @@ def test_old_names_of_options_still_work(cli: Cli) -> None:
     )
     text = cli("explain", "--help").output
     assert not any(re.search(rf"{name}\b", text) for name in old[::2])
+
+
+def test_options_of_language_models_are_behind_the_data() -> None:
+    text = CliRunner().invoke(main, ["quantize", "--help"]).output
+    for option in ("--cache", "--attention", "--logits", "--memory", "--processor"):
+        assert text.index("--data ") < text.index(f"{option} ")
