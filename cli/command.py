@@ -7,6 +7,7 @@ dependency for the sixty lines below.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 import click
@@ -78,6 +79,20 @@ def heading(text: str) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
 
 
+def _commands_with(option: str) -> str:
+    """Return which commands have an option, as "`qtool tune` has it"; "" if none has."""
+    from qtool.cli import COMMANDS
+
+    commands = ((name, import_module(f"qtool.cli.{name}").command) for name in COMMANDS)
+    *others, last = [""] + [
+        f"`qtool {name}`"
+        for name, each in commands
+        if any(option in parameter.opts for parameter in each.params)
+    ]
+    listed = " and ".join(filter(None, [", ".join(filter(None, others)), last]))
+    return f"{listed} {'have' if len(others) > 1 else 'has'} it" if last else ""
+
+
 class Command(click.Command):
     """A command whose help lists options by topic, with -v, -q and --log-level."""
 
@@ -95,6 +110,14 @@ class Command(click.Command):
 
         with log_to_stderr():
             return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if others := _commands_with(error.option_name):
+                error.message = f"{error.message.rstrip('.')}; {others}"
+            raise
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Return heading -> options with a help text, in the order of `GROUPS`."""

@@ -38,6 +38,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.torch.export_errors import RunError
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
@@ -132,7 +133,7 @@ def convert(
     example = example_batch(calibration, model) if sample is None else sample
     try:
         captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))
-    except DataError as error:
+    except (DataError, RunError) as error:
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
             f"the calibration was made with another model, one that takes {takes} ({error})",

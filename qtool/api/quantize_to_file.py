@@ -28,7 +28,13 @@ from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
-from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
+from qtool.core.option_names import (
+    FOLDER_LAYOUTS,
+    FORMATS,
+    MODEL_SUFFIXES,
+    file_format,
+    suffixes_of,
+)
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
@@ -119,6 +125,13 @@ class FileTarget:
             suffixes = suffixes_of(file_format(path, options.format))
             check_writable(path, source, *inputs, suffixes=suffixes)
         images = None if options.layout in FOLDER_LAYOUTS else options.layout
+        written = file_format(path, options.format)
+        for option, value in (("--layout", images), ("--interface", options.interface)):
+            if value not in (None, "nchw", "float") and FORMATS.get(written) == MODEL_SUFFIXES:
+                raise OptionError(
+                    f"{argument(option, value)} is for .tflite files, and {path} is an .onnx file",
+                    Omission(option, "leave it out"),
+                )
         return cls(path, source, replace(options, layout=images), layout)
 
     def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:

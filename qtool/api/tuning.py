@@ -21,7 +21,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
@@ -119,6 +119,10 @@ def tune(
     current().continue_on_rank_zero()
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
+    for value, kind in ((goals, TuneGoals), (options, SearchOptions)):
+        if not isinstance(value, kind):
+            name = kind.__name__
+            raise OptionError(f"{value!s:.60} is no {name}; give qtool.{name}(...)")
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=True)
         check_label_count(labels, eval_data)

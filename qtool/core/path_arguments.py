@@ -37,7 +37,10 @@ def accepts_paths(*names: str, mixed: str = "") -> Callable[[Callable[_P, _R]], 
                 value, default = arguments[name], signature.parameters[name].default
                 if value is None and default is None:
                     continue
-                for each in value if isinstance(value, list | tuple) else [value]:
+                several = "Sequence" in str(signature.parameters[name].annotation)
+                if several and isinstance(value, str | os.PathLike):
+                    raise FileError(f"{name} is {os.fspath(value)!r}; give a list of paths")
+                for each in value if several and isinstance(value, list | tuple) else [value]:
                     _check(name, each, name in names)
             return function(*args, **kwargs)
 

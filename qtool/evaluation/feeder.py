@@ -15,6 +15,7 @@ from qtool.core import random_inputs as generated
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.named_tensors import named_leaves
+from qtool.core.data.shape_remedies import shape_remedies
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
@@ -114,7 +115,10 @@ def _checked(expected: Any, tensor: Any, index: int) -> Array:
         not isinstance(e, int) or e == a for e, a in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        raise DataError(f"{where} has shape {list(array.shape)}, the model takes {shape}")
+        raise DataError(
+            f"{where} has shape {list(array.shape)}, the model takes {shape}",
+            *shape_remedies(shape, array.shape),
+        )
     return array
 
 

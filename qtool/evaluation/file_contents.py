@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qtool.backends.open_files import is_model
 from qtool.calibration.calibration import Calibration
+from qtool.core.errors import CalibrationError, FileError
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import JsonRecord
@@ -66,7 +67,16 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     path = Path(file)
     if is_model(path):
         return model_contents(file)
-    calibration = Calibration.load(path)
+    if not path.exists():
+        raise FileError(f"{path}: no such file")
+    try:
+        calibration = Calibration.load(path)
+    except CalibrationError as error:
+        if path.suffix == ".calib" or path.is_dir():
+            raise
+        raise FileError(
+            f"{path} is neither a model (.onnx, .tflite) nor a calibration of qtool"
+        ) from error
     return CalibrationContents(
         str(file),
         calibration.target,

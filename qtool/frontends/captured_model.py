@@ -226,8 +226,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     if are_untrained(graph.module, norms):
         log_warning(
             f"the statistics of {_all_of(len(norms))} are those of initialisation (mean 0, "
-            "variance 1): the network looks untrained; load its weights first "
-            f"({argument('--weights')})"
+            "variance 1): the network looks untrained; check that its weights are "
+            f"loaded ({argument('--weights')})"
         )
     unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
@@ -248,6 +248,10 @@ def _no_model(value: object) -> str:
         return f"{what}, not a class; give an instance, {value.__name__}(...).eval()"
     if isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values()):
         return f"{what}, not a state dict; build the network and call its load_state_dict"
+    if type(value).__name__ == "ModelProto":
+        return f"{what}, not an onnx.ModelProto; save it, and give qtool.load_model(path)"
+    if isinstance(value, list | tuple) or hasattr(value, "__next__"):
+        return f"{what}, not a {type(value).__name__}; the model comes first, then the data"
     if hasattr(value, "plan") and hasattr(value, "export"):
         return f"{what}, not a quantized model; give the float model it was made from"
     kind = type(value).__name__

@@ -52,6 +52,11 @@ def load_model(
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
     """
+    if not isinstance(source, str | Path):
+        kind = "None" if source is None else f"a {type(source).__name__}"
+        raise CaptureError(
+            f"the source is {kind}; give a path or a name (a model needs no loading)"
+        )
     source = str(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
@@ -92,6 +97,19 @@ def load_model(
 
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5")
+_FOREIGN = {
+    ".pb": "TensorFlow, which tf2onnx converts to ONNX",
+    ".keras": "Keras, which tf2onnx converts to ONNX",
+    ".tflite": "TFLite, which is a result of qtool",
+    ".mlmodel": "Core ML",
+    ".mlpackage": "Core ML",
+    ".engine": "TensorRT, made for one GPU",
+    ".plan": "TensorRT, made for one GPU",
+    ".xml": "OpenVINO",
+    ".pdmodel": "PaddlePaddle, which paddle2onnx converts to ONNX",
+    ".onnxt": "ONNX in text",
+}
+"""Suffix -> what a file of another tool is."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -112,6 +130,8 @@ def _no_model(source: str) -> str:
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")
         return f"{source} is a file of Python code; name what builds the model: {module}:factory"
+    if (tool := _FOREIGN.get(suffix)) is not None:
+        return f"{source} is a file of {tool}; qtool reads PyTorch and ONNX: {forms}"
     if is_file(source):
         return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
     hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"

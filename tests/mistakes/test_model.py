@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -112,6 +114,22 @@ REFUSED: Cases = {
         lambda: quantize(D, torch.jit.trace(image_net(), IMAGES)),
         "the model is a TorchScript module, which ... not support; give the original nn.Module",
     ),
+    "DataParallel": (
+        lambda: quantize(D, nn.DataParallel(image_net())),
+        "the model is a DataParallel; give the one inside, model.module",
+    ),
+    "quantized by torch": (
+        lambda: quantize(D, _quantized_by_torch()),
+        "the model is quantized already ('1' is a Linear of torch.ao); give the float model",
+    ),
+    "the data before the model": (
+        lambda: qtool.quantize(D, image_net()),
+        "data is a Sequential, a model; the model comes first",
+    ),
+    "an ONNX model in memory": (
+        lambda: quantize(D, _onnx_model()),
+        "not an onnx.ModelProto; save it, and give qtool.load_model(path)",
+    ),
     "nothing to quantize": (
         lambda: quantize(D, nn.Softmax(1).eval()),
         "nothing in this model can run in ... keep it in float",
@@ -192,6 +210,19 @@ class Detections:
 
     def __init__(self, scores: torch.Tensor) -> None:
         self.scores = scores
+
+
+def _quantized_by_torch() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that these will end
+        net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
+        return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+
+
+def _onnx_model() -> object:
+    import onnx
+
+    return onnx.ModelProto()
 
 
 class Nullary(nn.Module):

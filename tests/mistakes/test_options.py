@@ -135,6 +135,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --min-coverage nan",
         "Invalid value for '--min-coverage': nan is not a finite number.",
     ),
+    "a drop in percent": (
+        f"{T} --max-drop 1%",
+        "Invalid value for '--max-drop': '1%' is a percentage; write 0.01.",
+    ),
+    "an option of other commands": (
+        "evaluate out.onnx --model net --data x.npy --max-drop 0.1",
+        "No such option '--max-drop'; `qtool report`, `qtool compare` and `qtool tune` have it",
+    ),
+    "a layout of images for an ONNX file": (
+        f"{Q} --layout nhwc",
+        "--layout nhwc is for .tflite files, and out.onnx is an .onnx file; leave it out",
+    ),
+    "integers at the interface of an ONNX file": (
+        f"{Q} --interface int8",
+        "--interface int8 is for .tflite files, and out.onnx is an .onnx file; leave it out",
+    ),
+    "a target of no name": (
+        f"{Q} --target android",
+        "Invalid value for '--target': unknown target 'android'; there are: onnxruntime",
+    ),
     "SQNR with a unit": (
         f"{Q} --min-sqnr 30dB",
         "Invalid value for '--min-sqnr': '30dB' is not a valid float.",
@@ -203,10 +223,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a length for arrays": (
         f"{Q} --max-length 128",
         "tests.mistakes.nets:images has model inputs, used as they are; leave out max_length",
-    ),
-    "max-drop in percent": (
-        f"{T} --max-drop 1%",
-        "Invalid value for '--max-drop': '1%' is not a valid float.",
     ),
     "max-drop NaN": (
         f"{T} --max-drop nan",

@@ -93,7 +93,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a TFLite file as the model": (
         f"quantize net.tflite {D} {OUT}",
-        "net.tflite is no model: the suffix '.tflite' is ... file, or a folder with a config.json",
+        "net.tflite is a file of TFLite, which is a result of qtool; qtool reads PyTorch and ONNX",
     ),
     "a folder without config.json": (
         f"quantize folder {D} {OUT}",
@@ -329,11 +329,32 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "inspect a text": (
         "inspect text.txt",
-        "text.txt: not a calibration file, or truncated ... while deserializing: header too large)",
+        "text.txt is neither a model (.onnx, .tflite) nor a calibration of qtool",
     ),
     "inspect a state dict": (
         "inspect state.pt",
-        "state.pt: not a calibration file, or truncated ... while deserializing: header too large)",
+        "state.pt is neither a model (.onnx, .tflite) nor a calibration of qtool",
+    ),
+    "inspect an image that is not there": ("inspect no.png", "no.png: no such file"),
+    "a calibration with the name of a model": (
+        f"calibrate tests.mistakes.nets:image_net {D} -o net.onnx",
+        "net.onnx is the name of a model; name the calibration net.calib, or use `qtool quantize`",
+    ),
+    "a file of TensorFlow": (
+        f"quantize net.pb {D} {OUT}",
+        "net.pb is a file of TensorFlow, which tf2onnx converts to ONNX; qtool reads PyTorch and",
+    ),
+    "empty weights": (
+        f"{N} --weights empty.pt {D} {OUT}",
+        "empty.pt cannot be read as weights (it is ... or torch.save(model.state_dict(), path)",
+    ),
+    "grey images": (
+        f"{N} --data grey.npy {OUT}",
+        "the model does not run on the given inputs ... 3 channels, but got 1 channels instead",
+    ),
+    "a calibration of another network": (
+        "convert tests.mistakes.nets:flat_net --calibration net.calib -o out.onnx",
+        "the calibration was made with another model, one that takes input: float32[batch, 3, 8, 8]",
     ),
     "verify a file that is not there": ("verify no.onnx", "no.onnx: no such file"),
     "verify a text": (
@@ -393,7 +414,8 @@ def prepare() -> None:
         Path(name).write_text("this is a text")
     for name in ("text.txt", "table.csv", "data.zip", "net.tflite", "data.onnx", "state.onnx"):
         Path(name).write_text("a,b\n1,2\n")
-    Path("empty.onnx").touch()
+    for name in ("empty.onnx", "empty.pt"):
+        Path(name).touch()
     Path("folder").mkdir()
     Path("folder/readme.txt").write_text("hello")
     Path("empty").mkdir()
@@ -432,6 +454,7 @@ def _save_images() -> None:
     np.savez("lengths.npz", x=images, y=images[:3])
     np.savez("two.npz", left=images, right=images)
     np.save("bytes.npy", (images * 9).clip(0).astype(np.uint8))
+    np.save("grey.npy", images[:, :1])
     np.save("nhwc.npy", images.transpose(0, 2, 3, 1))
     np.save("large.npy", np.zeros((8, 3, 9, 9), np.float32))
     from safetensors.torch import save_file

@@ -143,6 +143,27 @@ REFUSED: Cases = {
         lambda: qtool.inspect(image_net()),
         "file is of the type Sequential; give a path as a str or a pathlib.Path",
     ),
+    "an export to two paths": (
+        lambda: quantize(D).export(["a.onnx"]),
+        "path is of the type list; give a path as a str or a pathlib.Path",
+    ),
+    "no threads": (
+        lambda: qtool.evaluate("out.onnx", image_net(), D, threads=0),
+        "threads is 0; give a whole number of at least 1",
+    ),
+    "seconds below zero": (
+        lambda: qtool.evaluate("out.onnx", image_net(), D, seconds=-1),
+        "seconds is -1; give a finite number above 0",
+    ),
+    "bench of a path": (lambda: qtool.bench("a.onnx"), "files is 'a.onnx'; give a list of paths"),
+    "goals as a dict": (
+        lambda: qtool.tune(image_net(), D, D, goals={"max_drop": 0.1}),
+        "{'max_drop': 0.1} is no TuneGoals; give qtool.TuneGoals(...)",
+    ),
+    "load_model of a model": (
+        lambda: qtool.load_model(image_net()),
+        "the source is a Sequential; give a path or a name (a model needs no loading)",
+    ),
     "bench of no file": (lambda: qtool.bench([]), "there is no file; give one or more to time"),
     "compare of no file": (
         lambda: qtool.compare([], D),

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
+from qtool.core.data.shape_remedies import NORMALISED, shape_remedies
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input
 from qtool.core.remedies import DataEdit
@@ -286,23 +287,5 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     if not fits:
         raise DataError(
             f"{where} has shape {list(actual.shape)}, the model takes {expected}",
-            *_shape_remedies(expected.shape, actual),
+            *shape_remedies(expected.shape, actual.shape),
         )
-
-
-NORMALISED = "then the mean and standard deviation of the training, if it had any"
-"""What the expression x.float() / 255 leaves out."""
-
-
-def _shape_remedies(expected: Sequence[int | str], actual: torch.Tensor) -> list[DataEdit]:
-    """Return what to write for a tensor without a batch or with its channels last."""
-
-    def fits(shape: Sequence[int]) -> bool:
-        pairs = zip(expected, shape, strict=False)
-        return len(shape) == len(expected) and all(isinstance(e, str) or e == s for e, s in pairs)
-
-    if fits((1, *actual.shape)):
-        return [DataEdit("give batches, {} or those of a DataLoader", "x[None]")]
-    if actual.dim() == 4 and fits([actual.shape[axis] for axis in (0, 3, 1, 2)]):
-        return [DataEdit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
-    return []

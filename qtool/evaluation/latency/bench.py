@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.open_files import open_readable, runtime_title
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, OptionError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
-from qtool.core.remedies import Argument
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -185,6 +185,9 @@ def time_in_turns(
 def _check_numbers(
     batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
 ) -> None:
+    for name, value in (("batch_sizes", batch_sizes), ("threads", threads)):
+        if not isinstance(value, Sequence):
+            raise OptionError(f"{name} is {value!r}", DataEdit(f"give a list, [{value!r}]"))
     for size in batch_sizes:
         Range(low=1, whole=True).check("batch_sizes", size)
     for count in threads:

@@ -94,6 +94,10 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 """Errors of torch.export -> what is wrong, and what to do about it."""
 
 
+class RunError(CaptureError):
+    """The model does not run on a batch."""
+
+
 class FixedSizeError(CaptureError):
     """A dimension that was to be dynamic, and that the model fixes.
 
@@ -185,19 +189,24 @@ def _edits(library: str, *own: str) -> list[Remedy]:
     ]
 
 
-def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
+def run_error(model: nn.Module, example: Batch, problem: str) -> RunError:
     """Return an error for a batch that a model does not run on, with what to write if that is
     known."""
     inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
+    if not inputs and (example.args or example.kwargs):
+        return RunError(
+            "a batch holds no tensors",
+            DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
+        )
     what = f"the model does not run on the given inputs ({inputs or 'no tensors'})"
     if (edit := input_remedy(model, example)) is not None:
-        return CaptureError(what, edit)
+        return RunError(what, edit)
     if problem.startswith("IndexError: index out of range"):
-        return CaptureError(
+        return RunError(
             f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",
             DataEdit("use the model's own tokenizer"),
         )
-    return CaptureError(f"{what}: {problem}")
+    return RunError(f"{what}: {problem}")
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:

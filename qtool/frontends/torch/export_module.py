@@ -70,6 +70,7 @@ def capture_module(
             "the model is a TorchScript module, which torch.export does not support",
             ModelEdit("give the original nn.Module"),
         )
+    _refuse_wrapped(model)
     _refuse_training(model)
     if has_weights:
         _refuse_meta(model)
@@ -189,6 +190,19 @@ def _no_transformer_fast_path() -> Iterator[None]:
 
 def _declared_causality(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     return bool(is_causal)
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse models of torch that hold another one, or codes."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        kind = type(model).__name__
+        raise CaptureError(f"the model is a {kind}", ModelEdit("give the one inside, model.module"))
+    for path, module in model.named_modules():
+        if type(module).__module__.startswith("torch.ao.nn.quantized"):
+            where = f"'{path}' is a {type(module).__name__} of torch.ao"
+            raise CaptureError(
+                f"the model is quantized already ({where})", ModelEdit("give the float model")
+            )
 
 
 def _refuse_training(model: nn.Module) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qtool.core.data import Batch
-from qtool.core.graph.float_graph import NORMALISED
+from qtool.core.data.shape_remedies import NORMALISED
 from qtool.core.remedies import DataEdit
 
 Change = Callable[[torch.Tensor], torch.Tensor]
