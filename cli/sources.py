@@ -254,8 +254,15 @@ def load_inputs(
     import torch
 
     from qtool import capture_model
+    from qtool.frontends.torch.export_errors import RunError
 
-    return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+    try:
+        return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+    except RunError as error:
+        raise click.BadParameter(
+            f"the model does not take samples of the shape {shape} ({error.problem})",
+            param_hint="--shape",
+        ) from error
 
 
 def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:

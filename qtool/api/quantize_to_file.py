@@ -126,6 +126,10 @@ class FileTarget:
             check_writable(path, source, *inputs, suffixes=suffixes)
         images = None if options.layout in FOLDER_LAYOUTS else options.layout
         written = file_format(path, options.format)
+        if options.external_data and FORMATS.get(written) != MODEL_SUFFIXES:
+            raise OptionError(
+                f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
+            )
         for option, value in (("--layout", images), ("--interface", options.interface)):
             if value not in (None, "nchw", "float") and FORMATS.get(written) == MODEL_SUFFIXES:
                 raise OptionError(

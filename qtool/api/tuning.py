@@ -119,9 +119,10 @@ def tune(
     current().continue_on_rank_zero()
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
-    for value, kind in ((goals, TuneGoals), (options, SearchOptions)):
-        if not isinstance(value, kind):
-            name = kind.__name__
+    records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
+    for value, expected in records:
+        if not isinstance(value, expected):
+            name = expected.__name__
             raise OptionError(f"{value!s:.60} is no {name}; give qtool.{name}(...)")
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=True)

@@ -52,12 +52,7 @@ def load_model(
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
     """
-    if not isinstance(source, str | Path):
-        kind = "None" if source is None else f"a {type(source).__name__}"
-        raise CaptureError(
-            f"the source is {kind}; give a path or a name (a model needs no loading)"
-        )
-    source = str(source)
+    source = _text(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
     if task is not None and not is_dir(path):
@@ -94,6 +89,20 @@ def load_model(
         why = f"{describe(error)}{user_place(error)}"
         raise CaptureError(f"{source}: its eval() fails: {why}") from error
     return model
+
+
+def _text(source: object) -> str:
+    """Return a source as a text, which is no address.
+
+    Raises:
+        CaptureError: it is one, or of another type.
+    """
+    if not isinstance(source, str | Path):
+        kind = "None" if source is None else f"a {type(source).__name__}"
+        raise CaptureError(f"the source is {kind}; give a path or a name")
+    if "://" in str(source):
+        raise CaptureError(f"{source} is an address; download it, and give the file or folder")
+    return str(source)
 
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5")

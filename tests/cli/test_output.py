@@ -70,7 +70,9 @@ def test_elsewhere_long_stages_tell_how_far_they_are(
             assert printed.wait(10)
         list(blocks)
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"blocks: 1 of 3 after .*s, .*s left; capturing the model: .*s so far", line)
+    assert re.fullmatch(
+        r"blocks: 1 of 3 after .*s, .*s left; capturing the model: .*s so far", line
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ REFUSED: Cases = {
     ),
     "an export of another suffix": (
         lambda: quantize(D).export("model.pth"),
-        "cannot write model.pth: every target's model is ... as .onnx; name the file model.onnx",
+        "cannot write model.pth: models are ... as .onnx; name the file model.onnx",
     ),
     "an export into a folder": (
         lambda: quantize(D).export("."),
@@ -162,7 +162,7 @@ REFUSED: Cases = {
     ),
     "load_model of a model": (
         lambda: qtool.load_model(image_net()),
-        "the source is a Sequential; give a path or a name (a model needs no loading)",
+        "the source is a Sequential; give a path or a name",
     ),
     "bench of no file": (lambda: qtool.bench([]), "there is no file; give one or more to time"),
     "compare of no file": (

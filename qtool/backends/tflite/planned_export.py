@@ -33,7 +33,7 @@ from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.remedies import Argument, Package
+from qtool.core.remedies import Argument, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -303,7 +303,7 @@ class TfliteExport:
     ) -> Iterator[PlannedTflite]:
         """See `Export`. A TFLite file carries a test of itself."""
         if options.external_data:
-            raise ExportError("a TFLite file holds its weights itself; leave external_data out")
+            raise ExportError("a TFLite file holds its weights itself", Omission("--external-data"))
         plan = self.simulation.plan
         written = self._write(layout_of(plan.target, options.layout, options.interface))
         with scratch_folder() as folder:
