@@ -203,6 +203,15 @@ def quantize_to_file(
         OptionError: a model that becomes two files, and a path that is no folder; or an option that
             a conversion block by block does not have.
     """
+    records: tuple[tuple[str, object, type], ...] = (
+        ("options", options, QuantizeOptions),
+        ("file", file, FileOptions),
+        ("evaluation", evaluation, EvaluationData),
+    )
+    for name, value, expected in records:
+        if not (value is None or isinstance(value, expected)):
+            kind = expected.__name__
+            raise OptionError(f"{name} is a {type(value).__name__}; give qtool.{kind}(...)")
     source = model if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)

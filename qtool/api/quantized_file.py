@@ -18,6 +18,7 @@ from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
+from qtool.core.limits import Range, check_fields
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
@@ -53,6 +54,12 @@ class FileOptions:
     timing: float = 1.0
     min_coverage: float | None = None
     min_sqnr: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, _FILE_RANGES)
+
+
+_FILE_RANGES = {"timing": Range(low=0), "min_coverage": Range(low=0, high=1), "min_sqnr": Range()}
 
 
 @dataclass(frozen=True)

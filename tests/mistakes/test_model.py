@@ -130,6 +130,22 @@ REFUSED: Cases = {
         lambda: quantize(D, _onnx_model()),
         "not an onnx.ModelProto; save it, and give qtool.load_model(path)",
     ),
+    "a row that is padding alone": (
+        lambda: quantize([(IDS, _all_padding())], Masked().eval()),
+        "the mask excludes a row of an attention as a whole, ... leave out samples of padding",
+    ),
+    "a number as an argument": (
+        lambda: quantize([(torch.randn(40, 12), 2.0)], Scaled().eval()),
+        "input 'scale' is not a tensor; wrap the model in an ... fixes the other arguments",
+    ),
+    "a state in a buffer": (
+        lambda: quantize([torch.randn(40, 12)], Counting().eval()),
+        "the model changes its own buffers when it runs (count): ... as an input, and return it",
+    ),
+    "a number as an output": (
+        lambda: quantize(D, custom(lambda y, x: (y, 3))),
+        "the model returns something that is not a ... in an nn.Module that returns tensors only",
+    ),
     "nothing to quantize": (
         lambda: quantize(D, nn.Softmax(1).eval()),
         "nothing in this model can run in ... keep it in float",
@@ -223,6 +239,45 @@ def _onnx_model() -> object:
     import onnx
 
     return onnx.ModelProto()
+
+
+class Masked(nn.Module):
+    """Attention over token ids, with a mask of the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        return self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+def _all_padding() -> torch.Tensor:
+    padding = torch.zeros(40, 6).bool()
+    padding[0] = True
+    return padding
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.layer(x) * scale
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.layer(x) + self.count
 
 
 class Nullary(nn.Module):

@@ -156,6 +156,58 @@ REFUSED: Cases = {
         "seconds is -1; give a finite number above 0",
     ),
     "bench of a path": (lambda: qtool.bench("a.onnx"), "files is 'a.onnx'; give a list of paths"),
+    "options as a dict": (
+        lambda: qtool.quantize_to_file(image_net(), D, "out.onnx", {"mode": "static"}),
+        "options is a dict; give qtool.QuantizeOptions(...)",
+    ),
+    "a file's options as a dict": (
+        lambda: qtool.quantize_to_file(image_net(), D, "out.onnx", file={"format": "qdq"}),
+        "file is a dict; give qtool.FileOptions(...)",
+    ),
+    "a goal as a text": (
+        lambda: qtool.FileOptions(min_sqnr="30"),
+        "FileOptions.min_sqnr is '30'; give a finite number or None",
+    ),
+    "a time below zero": (
+        lambda: qtool.FileOptions(timing=-3),
+        "FileOptions.timing is -3; give a finite number of at least 0",
+    ),
+    "data that is a name of nothing": (
+        lambda: qtool.quantize_to_file(image_net(), "nodata", "out.onnx"),
+        "nodata: no such file or folder",
+    ),
+    "an observer as a tuple": (
+        lambda: quantize(D, observer=("percentile", 99)),
+        "observer is ('percentile', 99); give one by name",
+    ),
+    "an option that an observer lacks": (
+        lambda: quantize(D, observer="percentile:q=3"),
+        "observer 'percentile' has no option 'q'; its options: p, bins",
+    ),
+    "a step that is None": (
+        lambda: qtool.quantize(captured(), D, recover=[None]),
+        "recover is (None,); it must be a list of step names",
+    ),
+    "a calibration into a folder": (
+        lambda: calibration().save("."),
+        "cannot write .: it is a directory; name a file",
+    ),
+    "calibrations of two models": (
+        lambda: calibration().merge(qtool.calibrate(flat_net(), [torch.randn(40, 12)])),
+        "the two calibrations have a different model; merge only calibrations made with the same",
+    ),
+    "labels of a regression": (
+        lambda: _evaluate(np.zeros((40, 1))),
+        "the labels have shape [40, 1]; pass one class number per sample",
+    ),
+    "a rule that is a dict of one": (
+        lambda: quantize(D, recipe={"rules": {"select": "0", "as": "float"}}),
+        "the rules of a recipe must be a list; in TOML, start each with [[rules]]",
+    ),
+    "layers with their schemes as a recipe": (
+        lambda: quantize(D, recipe={"0": "float"}),
+        "the recipe has the key '0'; known are mode, accuracy, recover, rules",
+    ),
     "goals as a dict": (
         lambda: qtool.tune(image_net(), D, D, goals={"max_drop": 0.1}),
         "{'max_drop': 0.1} is no TuneGoals; give qtool.TuneGoals(...)",

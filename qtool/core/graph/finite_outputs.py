@@ -3,6 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,13 +58,14 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
     Args:
         graph: the float graph.
         batch: its bound arguments, for which it is run again if an output is not finite.
-        outputs: tensors, or leaves of another kind.
+        outputs: tensors, or leaves of another kind; those of the model and of the graph, or of
+            one.
         index: number of the batch, for the message.
 
     Raises:
         DataError: an output is NaN or Inf; names the first module whose output is.
     """
-    for name, output in zip(graph.outputs, outputs, strict=False):
+    for name, output in zip(itertools.cycle(graph.outputs), outputs, strict=False):
         if (what := _not_finite(output)) is None:
             continue
         finder = _FirstNotFinite(graph.module, what)
@@ -72,7 +74,7 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
         where = "" if finder.first is None else f", first after {name_of(finder.first)}"
         problem = f"batch {index}: output '{name}' of the float model is {what}{where}"
         if finder.masked:
-            problem += ", which has a row that the mask excludes as a whole: padding alone"
+            problem += ": the mask excludes a row of an attention as a whole, padding alone"
         raise DataError(problem, *(UNPADDED if finder.masked else NOT_FINITE))
 
 
@@ -91,7 +93,7 @@ class _FirstNotFinite(fx.Interpreter):
 
     Attributes:
         first: that node; None without one.
-        masked: whether it is an attention that excludes all of a row.
+        masked: whether an attention up to there excludes all of a row.
     """
 
     def __init__(self, module: fx.GraphModule, what: str) -> None:
@@ -102,12 +104,16 @@ class _FirstNotFinite(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
+        if self.first is None and _attends(n):
+            inputs = [x for x in n.args if isinstance(x, fx.Node)]
+            self.masked |= any(_excludes_rows(self.env[x]) for x in inputs)
         if self.first is None and n.op.startswith("call") and _not_finite(result) == self.what:
             self.first = n
-            attends = any(word in str(n.target) for word in ("softmax", "attention"))
-            inputs = [x for x in n.args if isinstance(x, fx.Node)]
-            self.masked = attends and any(_excludes_rows(self.env[x]) for x in inputs)
         return result
+
+
+def _attends(node: fx.Node) -> bool:
+    return any(word in str(node.target) for word in ("softmax", "attention"))
 
 
 def _excludes_rows(mask: Any) -> bool:

@@ -17,6 +17,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError, describe
+from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.graph.float_tolerance import (
     COMPARED_SAMPLES,
     TOLERANCE,
@@ -140,6 +141,7 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         key=lambda pair: pair[1],
     )
     if gap > TOLERANCE and gap > float_tolerance(graph.module, batch.args, batch.kwargs):
+        check_outputs(graph, batch, [*expected, *actual], 0)
         name = graph.outputs[index]
         raise CaptureError(
             f"output '{name}' of the captured graph differs from the model's by {gap:.2g} of its "

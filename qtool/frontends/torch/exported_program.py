@@ -167,7 +167,8 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
         raise CaptureError(
             f"the model changes its own buffers when it runs ({names}): it was exported in "
             "training mode, or keeps state between calls",
-            ModelEdit("call model.eval() and export again"),
+            ModelEdit("call model.eval() first, and export again"),
+            ModelEdit("give the state as an input, and return it"),
         )
     for node in module.graph.nodes:
         if (error := unsupported(node)) is not None:
