@@ -166,7 +166,7 @@ REFUSED: Cases = {
     ),
     "lazy layers without a first run": (
         lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
-        "the model has lazy layers, whose ... a batch first, or load its weights first",
+        "the model has lazy layers, whose ... call it with a batch first, then load its weights",
     ),
     "a forward without arguments": (
         lambda: quantize(D, Nullary().eval()),

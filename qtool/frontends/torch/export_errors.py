@@ -56,7 +56,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
         re.compile("LazyModule|uninitialized parameter"),
         (
             "the model has lazy layers, whose weights have no sizes yet",
-            (ModelEdit("call it with a batch first"), ModelEdit("load its weights first")),
+            (ModelEdit("call it with a batch first, then load its weights"),),
         ),
     ),
     (
