@@ -254,11 +254,14 @@ def load_inputs(
     import torch
 
     from qtool import capture_model
-    from qtool.frontends.torch.export_errors import RunError
+    from qtool.core.errors import CaptureError
+    from qtool.frontends.torch.export_errors import is_run_error
 
     try:
         return capture_model(model, torch.zeros(2, *_sizes(shape))), None
-    except RunError as error:
+    except CaptureError as error:
+        if not is_run_error(error):
+            raise
         raise click.BadParameter(
             f"the model does not take samples of the shape {shape} ({error.problem})",
             param_hint="--shape",

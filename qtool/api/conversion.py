@@ -24,7 +24,7 @@ from qtool.backends.table import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.data import batches
-from qtool.core.errors import CalibrationError, DataError
+from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc
@@ -38,7 +38,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
-from qtool.frontends.torch.export_errors import RunError
+from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
@@ -133,7 +133,9 @@ def convert(
     example = example_batch(calibration, model) if sample is None else sample
     try:
         captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))
-    except (DataError, RunError) as error:
+    except (DataError, CaptureError) as error:
+        if isinstance(error, CaptureError) and not is_run_error(error):
+            raise
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
             f"the calibration was made with another model, one that takes {takes} ({error})",

@@ -121,7 +121,7 @@ def evaluate(
         RanksError: the ranks have different arguments, or one of them failed.
     """
     THREADS.check("threads", threads)
-    Range(low=0, low_open=True).check("seconds", seconds)
+    Range(low=0).check("seconds", seconds)
     opened = open_file(file)
     if function is None:
         check_label_count(labels, data)

@@ -153,7 +153,7 @@ REFUSED: Cases = {
     ),
     "seconds below zero": (
         lambda: qtool.evaluate("out.onnx", image_net(), D, seconds=-1),
-        "seconds is -1; give a finite number above 0",
+        "seconds is -1; give a finite number of at least 0",
     ),
     "bench of a path": (lambda: qtool.bench("a.onnx"), "files is 'a.onnx'; give a list of paths"),
     "options as a dict": (

@@ -127,7 +127,7 @@ def run_within(
     timer.daemon = True
     timer.start()
     try:
-        with track_task(f"running {_label(loop)} ({loop.op_type})"):
+        with track_task(f"running {_label(loop)} ({loop.op_type})", detail=True):
             return list(session.run(names, dict(feed), options))
     except Exception as error:
         if not options.terminate:

@@ -94,8 +94,12 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 """Errors of torch.export -> what is wrong, and what to do about it."""
 
 
-class RunError(CaptureError):
-    """The model does not run on a batch."""
+_DOES_NOT_RUN = "the model does not run on the given inputs"
+
+
+def is_run_error(error: BaseException) -> bool:
+    """Return whether an error says that the model does not run on a batch."""
+    return isinstance(error, CaptureError) and error.problem.startswith(_DOES_NOT_RUN)
 
 
 class FixedSizeError(CaptureError):
@@ -189,24 +193,24 @@ def _edits(library: str, *own: str) -> list[Remedy]:
     ]
 
 
-def run_error(model: nn.Module, example: Batch, problem: str) -> RunError:
+def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
     """Return an error for a batch that a model does not run on, with what to write if that is
     known."""
     inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
     if not inputs and (example.args or example.kwargs):
-        return RunError(
+        return CaptureError(
             "a batch holds no tensors",
             DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
-    what = f"the model does not run on the given inputs ({inputs or 'no tensors'})"
+    what = f"{_DOES_NOT_RUN} ({inputs or 'no tensors'})"
     if (edit := input_remedy(model, example)) is not None:
-        return RunError(what, edit)
+        return CaptureError(what, edit)
     if problem.startswith("IndexError: index out of range"):
-        return RunError(
+        return CaptureError(
             f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",
             DataEdit("use the model's own tokenizer"),
         )
-    return RunError(f"{what}: {problem}")
+    return CaptureError(f"{what}: {problem}")
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
