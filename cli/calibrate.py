@@ -66,10 +66,18 @@ def command(
     import qtool
     from qtool.backends.table import own_format
     from qtool.core.atomic import check_writable
+    from qtool.core.option_names import MODEL_FORMATS
     from qtool.distributed import current
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
     from qtool.planning.targets import DEFAULT, target_for
 
+    if output_.suffix in MODEL_FORMATS:
+        named = output_.with_suffix(".calib")
+        raise click.BadParameter(
+            f"{output_} is the name of a model; name the calibration {named}, or use "
+            "`qtool quantize`",
+            param_hint="--output",
+        )
     check_writable(output_, model, weights, data)
     kind = format_ or own_format(target or DEFAULT)
     target = target_for(kind, target)

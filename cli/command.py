@@ -7,6 +7,7 @@ dependency for the sixty lines below.
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 import click
@@ -20,15 +21,17 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights fix task attention cache logits tokenizer calibration reference "
-    "other_model block memory",
-    "Data": "data column shape samples sample calibration_data eval_data labels transform "
-    "processor max_length pad_to_max_length stride state classes max_unreadable batch_size dynamic",
+    "Model": "model weights fix task tokenizer calibration reference other_model",
+    "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
+    "batch_size dynamic max_unreadable",
     "Precision": "target mode accuracy recover observer recipe choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
     "Measurement": "evaluate minimize batch_sizes threads runtime seconds timing precision budget "
     "evaluations layer_samples most cpu timeout",
+    "Texts and recordings": "processor max_length pad_to_max_length padded stride state states",
+    "Language models": "attention cache logits",
+    "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
     "repaired_file arm web title history provenance config as_json verbose quiet log_level",
@@ -76,6 +79,20 @@ def heading(text: str) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, bold=True)
 
 
+def _commands_with(option: str) -> str:
+    """Return which commands have an option, as "`qtool tune` has it"; "" if none has."""
+    from qtool.cli import COMMANDS
+
+    commands = ((name, import_module(f"qtool.cli.{name}").command) for name in COMMANDS)
+    *others, last = [""] + [
+        f"`qtool {name}`"
+        for name, each in commands
+        if any(option in parameter.opts for parameter in each.params)
+    ]
+    listed = " and ".join(filter(None, [", ".join(filter(None, others)), last]))
+    return f"{listed} {'have' if len(others) > 1 else 'has'} it" if last else ""
+
+
 class Command(click.Command):
     """A command whose help lists options by topic, with -v, -q and --log-level."""
 
@@ -93,6 +110,14 @@ class Command(click.Command):
 
         with log_to_stderr():
             return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if others := _commands_with(error.option_name):
+                error.message = f"{error.message.rstrip('.')}; {others}"
+            raise
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:
         """Return heading -> options with a help text, in the order of `GROUPS`."""

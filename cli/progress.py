@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TextIO
 
 import click
 from qtool.cli.command import JSON, LOG_LEVEL, LOGGED, QUIET, VERBOSE
@@ -18,20 +22,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
-from qtool.core import formats
 from qtool.core.progress import LOGGER
 
 EVENT_SECONDS = 1.0
-FIRST_LINE, NEXT_LINES = 10.0, 30.0  # seconds until a stage without end tells how far it is
+FIRST_LINE, NEXT_LINES = 10.0, 30.0  # seconds until a stage that has not ended says how far it is
 
 errors = Console(stderr=True)
 
@@ -63,10 +65,12 @@ _tasks: list[tuple[Progress, TaskID]] = []  # outermost first
 @contextmanager
 def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     """Show one bar at a time: of nested steps, that of the innermost."""
-    bar = _tasks[-1][0] if _tasks else Progress(*_columns(), console=errors, transient=True)
+    columns = TextColumn("{task.description}"), BarColumn(), _HowFar()
+    bar = _tasks[-1][0] if _tasks else Progress(*columns, console=errors, transient=True)
     if _tasks:
         bar.update(_tasks[-1][1], visible=False)
     else:
+        errors.file = errors.file  # also while standard error is silenced for torch
         bar.start()
     task = bar.add_task(title, total=total)
     _tasks.append((bar, task))
@@ -88,48 +92,97 @@ def _bar(title: str, total: int | None) -> Iterator[Callable[[], None]]:
             bar.stop()
 
 
-def _columns() -> tuple[ProgressColumn, ...]:
-    return (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+class _HowFar(ProgressColumn):
+    """Items, time so far and time left of a stage."""
+
+    def render(self, task: Task) -> Text:
+        total = None if task.total is None else int(task.total)
+        return Text(_how_far(int(task.completed), total, task.elapsed or 0.0))
+
+
+def _how_far(done: int, total: int | None, spent: float) -> str:
+    """Return what is known of a stage: "3 of 10 after 6 s, 14 s left" or "6 s so far".
+
+    Args:
+        done: items so far.
+        total: items in all; None if unknown.
+        spent: seconds so far.
+    """
+    end = _total(total, done)
+    if not done:
+        return f"{_seconds(spent)} so far"
+    of = "" if end is None else f" of {end}"
+    left = "" if end is None else f", {_seconds(spent / done * (end - done))} left"
+    return f"{done}{of} after {_seconds(spent)}{left}"
+
+
+@dataclass
+class _Stage:
+    """A stage whose progress is printed as lines."""
+
+    title: str
+    total: int | None
+    started: float = field(default_factory=time.monotonic)
+    done: int = 0
+
+    def advance(self) -> None:
+        self.done += 1
+
+    def __str__(self) -> str:
+        return f"{self.title}: {_how_far(self.done, self.total, time.monotonic() - self.started)}"
+
+
+_open: list[_Stage] = []  # outermost first
 
 
 @contextmanager
 def _lines(title: str, total: int | None) -> Iterator[Callable[[], None]]:
-    """Print how far a stage is, after ten seconds and then every half minute."""
-    started, done = time.monotonic(), 0
-    due = started + FIRST_LINE
+    """Print how far a stage is, after ten seconds and then every half minute, with the stages
+    inside; also while a single item takes that long."""
+    stage = _Stage(title, total)
+    # standard error is silenced while torch captures
+    beat = nullcontext() if _open else _beating(partial(_print_stages, sys.stderr))
+    _open.append(stage)
+    try:
+        with beat:
+            yield stage.advance
+    finally:
+        _open.remove(stage)
 
-    def advance() -> None:
-        nonlocal done, due
-        done += 1
-        now = time.monotonic()
-        if now < due or done == (total or 1):
-            return
-        due = now + NEXT_LINES
-        end = _total(total, done)
-        of = "" if end is None else f" of {end}"
-        spent = now - started
-        left = "" if end is None else f", {_seconds(spent / done * (end - done))} left"
-        click.echo(f"{title}: {done}{of} after {_seconds(spent)}{left}", err=True)
 
-    yield advance
+def _print_stages(file: TextIO) -> None:
+    click.echo("; ".join(map(str, _open)), file)
+
+
+@contextmanager
+def _beating(write: Callable[[], None]) -> Iterator[None]:
+    """Call a function from another thread, after ten seconds and then every half minute."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        due = FIRST_LINE
+        while not ended.wait(due):
+            write()
+            due = NEXT_LINES
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _seconds(value: float) -> str:
-    return formats.milliseconds(1000 * value)
+    return f"{value:.0f} s"
 
 
 @contextmanager
 def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
     """Write an event at the start, at the end, and at most every second in between."""
     started = last = time.monotonic()
-    done = 0
+    done, file = 0, sys.stderr
 
     def write() -> None:
         nonlocal last
@@ -138,7 +191,7 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
         left = spent / done * (end - done) if done and end is not None else None
         event = {"event": "progress", "step": title, "done": done, "total": end}
         numbers = {"seconds": round(spent, 3), "left": None if left is None else round(left, 3)}
-        click.echo(json.dumps(event | numbers), err=True)
+        click.echo(json.dumps(event | numbers), file)
 
     def advance() -> None:
         nonlocal done
@@ -147,7 +200,8 @@ def _events(title: str, total: int | None) -> Iterator[Callable[[], None]]:
             write()
 
     write()
-    yield advance
+    with _beating(write):
+        yield advance
     write()
 
 

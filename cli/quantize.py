@@ -99,7 +99,13 @@ def command(
         quantize_parts,
     )
     from qtool.api.quantized_file import FileOptions
-    from qtool.api.stored_model import WITHOUT_DATA, StoredModel, refuse_blocks
+    from qtool.api.stored_model import (
+        GIVE_DATA,
+        WITHOUT_DATA,
+        StoredModel,
+        options_in_use,
+        refuse_blocks,
+    )
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
 
     if data is None:
@@ -126,9 +132,9 @@ def command(
     if needed is None:
         loaded = sources.load_model(model, weights, with_parts=True)
     else:
-        refused = {
-            **place.refused_by_blocks,
-            WITHOUT_DATA: data == source_options.NO_DATA,
+        refused = place.refused_by_blocks
+        refused |= {WITHOUT_DATA: GIVE_DATA} if data == source_options.NO_DATA else {}
+        options_with_values = {
             "--shape": shape is not None,
             "--weights": weights is not None,
             "--fix": bool(source_options.context_value("fix")),
@@ -136,7 +142,7 @@ def command(
             "--eval-data": eval_data is not None,
         }
         with _usage_errors():
-            refuse_blocks(model, needed, refused)
+            refuse_blocks(model, needed, refused | options_in_use(options_with_values))
         empty = sources.load_model_without_weights(Path(model))
         loaded = StoredModel.of(Path(model), empty, output_, memory and limit, chosen.as_recipe())
     with _usage_errors():

@@ -303,8 +303,18 @@ def load_inputs(
     import torch
 
     from qtool import capture_model
+    from qtool.core.errors import CaptureError
+    from qtool.frontends.torch.export_errors import is_run_error
 
-    return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+    try:
+        return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+    except CaptureError as error:
+        if not is_run_error(error):
+            raise
+        raise click.BadParameter(
+            f"the model does not take samples of the shape {shape} ({error.problem})",
+            param_hint="--shape",
+        ) from error
 
 
 def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:

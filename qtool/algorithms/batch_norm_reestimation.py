@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from qtool.algorithms.acceptance import quantized_module
-from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.pipeline import Step
 from qtool.calibration.solve_parameters import BIAS_LIMIT
@@ -119,7 +119,7 @@ def _propose(state: ConversionState) -> ConversionState:
     limit = min(SAMPLES, ELEMENTS // max(1, 2 * executor.live_elements()))
     samples = state.batches(BATCH, max(limit, 1))
     if not samples or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
-        return state.with_notes(f"{NAME}: {NO_SAMPLES}")
+        return state.without_samples(NAME)
     walk = _LayerWalk(state, executor, _layers(state))
     run_by_levels(executor, samples, dict.fromkeys(walk.layers, ()), walk.visit)
     return _with_statistics(state, walk)

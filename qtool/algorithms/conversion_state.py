@@ -20,6 +20,7 @@ from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.float_tolerance import float_tolerance
+from qtool.core.remedies import Argument
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
 from qtool.passes import GraphPass, run_passes, same_function
@@ -27,8 +28,6 @@ from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 
-NO_SAMPLES = "skipped, since the calibration kept no samples; calibrate with this step chosen"
-TOO_FEW = "skipped, since the calibration kept too few samples for it ({})"
 LESS_ACCURATE = "skipped, since it was less accurate on held-out samples"
 FAILED = "skipped, since it failed ({})"
 
@@ -169,6 +168,18 @@ class ConversionState:
         parameters = solve_parameters(self.graph.module, self.plan, silent)
         self.solutions[self.graph.module] = parameters, evidence
         return replace(self, parameters=replace(parameters, notes=notes + parameters.notes))
+
+    def without_samples(self, step: str) -> ConversionState:
+        """Return the state with a note that a step was skipped, since it has too few samples."""
+        kept = CalibrationSamples(0) if self.calibration is None else self.calibration.kept_samples
+        count = str(len(kept))
+        if len(kept) < min(kept.total, kept.limit):
+            count += f" of {kept.total}; equal samples count once"
+        why = f"the calibration kept too few samples for it ({count})"
+        if not kept.limit:
+            again = Argument("--recover", step, "calibrate again with {}")
+            why = f"the calibration kept no samples; {again}"
+        return self.with_notes(f"{step}: skipped, since {why}")
 
     def with_notes(self, *notes: str) -> ConversionState:
         """Return the state with more notes for the user."""

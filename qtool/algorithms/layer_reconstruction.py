@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load, save
 
 from qtool.algorithms.acceptance import quantized_module, ranks_for
-from qtool.algorithms.conversion_state import NO_SAMPLES, TOO_FEW, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
 from qtool.algorithms.residual_input import residual_input, residual_target
 from qtool.algorithms.weight_rounding.layer_samples import (
@@ -219,10 +219,8 @@ def reconstruct_layers(
             hold as codes.
         solver, needs_rows: see `LayerWalk`.
     """
-    if state.calibration is None or not len(kept := state.calibration.kept_samples):
-        return state.with_notes(f"{step}: {NO_SAMPLES}")
-    if len(kept) < MIN_SAMPLES:
-        return state.with_notes(f"{step}: {TOO_FEW.format(len(kept))}")
+    if state.calibration is None or len(kept := state.calibration.kept_samples) < MIN_SAMPLES:
+        return state.without_samples(step)
     executor = Executor(replace(state.graph, module=quantized_module(state)))
     fit = ELEMENTS // max(1, 2 * executor.live_elements())  # samples in memory
     fewest = max(state.graph.batch_size_range()[0], 1)
@@ -230,7 +228,7 @@ def reconstruct_layers(
     size = max(fewest, min(BATCH, min(kept.n_train, limit) // HOLDOUT_EVERY))
     samples = state.batches(size, limit, channels_last=True)
     if not samples:
-        return state.with_notes(f"{step}: {NO_SAMPLES}")
+        return state.without_samples(step)
     layers, ranks = exclusive_layers(state), ranks_for(state, step)
     own = range(ranks.rank, len(samples), ranks.size)
     nodes = [layer.node for layer in layers.values()]

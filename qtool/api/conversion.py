@@ -24,10 +24,11 @@ from qtool.backends.table import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.data import batches
-from qtool.core.errors import CalibrationError, DataError
+from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
 from qtool.frontends.captured_model import (
@@ -37,6 +38,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
@@ -85,8 +87,10 @@ def calibrate(
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
         raise CalibrationError(
-            "there is nothing to calibrate: no tensor of this plan has a fixed range; use "
-            "`qtool quantize` (in Python qtool.quantize), which needs one batch only"
+            "there is nothing to calibrate: no tensor of this plan has a fixed range",
+            OtherFile(
+                "use `qtool quantize` (in Python qtool.quantize), which needs one batch only"
+            ),
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     return replace(calibration, notes=notes)
@@ -129,16 +133,18 @@ def convert(
     example = example_batch(calibration, model) if sample is None else sample
     try:
         captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))
-    except DataError as error:
+    except (DataError, CaptureError) as error:
+        if isinstance(error, CaptureError) and not is_run_error(error):
+            raise
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
-            f"the calibration was made with another model, one that takes {takes}; "
-            f"calibrate this model first ({error})"
+            f"the calibration was made with another model, one that takes {takes} ({error})",
+            OtherFile("calibrate this model first"),
         ) from error
     if captured.fingerprint != calibration.fingerprint:
         raise CalibrationError(
-            "the calibration was made with another model, or with other weights; "
-            "calibrate this model first"
+            "the calibration was made with another model, or with other weights",
+            OtherFile("calibrate this model first"),
         )
     options = (recipe, mode, accuracy, recover)
     chosen = calibration.recipe if options == (None,) * 4 else Recipe.of(*options)
@@ -279,5 +285,6 @@ def _check_observers(plan: QuantPlan, calibration: Calibration) -> None:
         if calibrated is not None and calibrated != point.spec.observer:
             raise CalibrationError(
                 f"the recipe observes '{point.name}' with {point.spec.observer}, the calibration "
-                f"was made with {calibrated}; calibrate again with this recipe"
+                f"was made with {calibrated}",
+                OtherFile("calibrate again with this recipe"),
             )

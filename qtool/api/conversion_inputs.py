@@ -16,7 +16,6 @@ from qtool import observers
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.data_free import SyntheticData, synthesize_data
 from qtool.calibration.strip_padding import strip_padding
-from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches, to_tensor
 from qtool.core.data.named_tensors import nested_arguments
 from qtool.core.data.subset import first_samples
@@ -24,6 +23,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.random_inputs import is_cache, random_inputs
+from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
@@ -61,8 +61,9 @@ def capture_data(
         return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
-            "there is no data, and the sizes of the model's inputs are not known; give data, or "
-            f"them with {argument('--shape')}"
+            "there is no data, and the sizes of the model's inputs are not known",
+            Argument("--data", text="give data", replaces="--shape"),
+            Argument("--shape", text="give them with {}"),
         )
     example = model.zero_batch(BLANK_SAMPLES) if isinstance(model, OnnxModule) else None
     captured = capture_model(model, example, dynamic)

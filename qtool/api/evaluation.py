@@ -14,6 +14,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.graph import FloatGraph
+from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Progress
@@ -86,6 +87,8 @@ def evaluate(
             other fixed inputs.
         RanksError: the ranks have different arguments, or one of them failed.
     """
+    THREADS.check("threads", threads)
+    Range(low=0).check("seconds", seconds)
     opened = open_file(file)
     if function is None:
         check_label_count(labels, data)

@@ -13,6 +13,7 @@ from qtool.core.atomic import check_folders
 from qtool.core.errors import FileError, OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS
 from qtool.core.paths import is_dir
+from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
@@ -49,15 +50,16 @@ def folder_name(source: str | Path | None, output: Path, layout: str | None) -> 
         return None
     option = argument("--layout", layout)
     if source is None or not from_folder:
-        raise OptionError(f"{option} is for a folder of transformers; leave it out")
+        raise OptionError(f"{option} is for a folder of transformers", Omission("--layout"))
     if output.suffix in (".onnx", ".tflite"):
         raise OptionError(
-            f"{option} is a folder of several files; name it, as {output.with_suffix('')}"
+            f"{option} is a folder of several files",
+            Argument("-o", output.with_suffix(""), "name it, as {}"),
         )
     if output.exists() and not output.is_dir():
-        raise FileError(f"cannot write {output}: it is a file; name a folder")
+        raise FileError(f"cannot write {output}: it is a file", OtherFile("name a folder"))
     if output.exists() and output.samefile(source):
-        raise FileError(f"cannot write {output}: it is an input; name another folder")
+        raise FileError(f"cannot write {output}: it is an input", OtherFile("name another folder"))
     check_folders(output, output.resolve())
     return layout if named else SHARED
 
@@ -112,8 +114,8 @@ class FolderWriter:
         chosen, model = LAYOUTS[layout], next(iter(parts.values()))
         if len(chosen.consumers) == 1 and (reason := refusal(layout, model)) is not None:
             raise OptionError(
-                f"{layout} does not load this model: {reason}; choose another "
-                f"{argument('--layout')}"
+                f"{layout} does not load this model: {reason}",
+                Argument("--layout", text="choose another {}"),
             )
         return cls(Path(source), folder, chosen, model)
 

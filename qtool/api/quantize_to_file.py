@@ -16,14 +16,28 @@ from qtool.api.quantized_file import (
     stage,
     write_file,
 )
-from qtool.api.stored_model import WITHOUT_DATA, StoredModel, quantize_by_blocks, refuse_blocks
+from qtool.api.stored_model import (
+    GIVE_DATA,
+    WITHOUT_DATA,
+    StoredModel,
+    options_in_use,
+    quantize_by_blocks,
+    refuse_blocks,
+)
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.errors import OptionError
 from qtool.core.numpy_files import check_source
-from qtool.core.option_names import FOLDER_LAYOUTS, file_format, suffixes_of
+from qtool.core.option_names import (
+    FOLDER_LAYOUTS,
+    FORMATS,
+    MODEL_SUFFIXES,
+    file_format,
+    suffixes_of,
+)
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
@@ -112,6 +126,17 @@ class FileTarget:
             suffixes = suffixes_of(file_format(path, options.format))
             check_writable(path, source, *inputs, suffixes=suffixes)
         images = None if options.layout in FOLDER_LAYOUTS else options.layout
+        written = file_format(path, options.format)
+        if options.external_data and FORMATS.get(written) != MODEL_SUFFIXES:
+            raise OptionError(
+                f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
+            )
+        for option, value in (("--layout", images), ("--interface", options.interface)):
+            if value not in (None, "nchw", "float") and FORMATS.get(written) == MODEL_SUFFIXES:
+                raise OptionError(
+                    f"{argument(option, value)} is for .tflite files, and {path} is an .onnx file",
+                    Omission(option, "leave it out"),
+                )
         return cls(path, source, replace(options, layout=images), layout)
 
     def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:
@@ -131,13 +156,17 @@ class FileTarget:
         return file_format(self.path, self.options.format)
 
     @property
-    def refused_by_blocks(self) -> dict[str, bool]:
-        """Argument -> whether it is in use, of those that a block-wise conversion does not have."""
-        return {
-            "a folder to write": self.layout is not None,
-            argument("--format", self.format): self.format != "qdq",
-            argument("--interface"): self.options.interface is not None,
-        }
+    def refused_by_blocks(self) -> dict[str, Remedy]:
+        """What a block-wise conversion does not have of what is in use -> what to do instead."""
+        refused: dict[str, Remedy] = {}
+        if self.layout is not None:
+            refused["a folder to write"] = Argument("-o", "FILE.onnx", "name a file, {}")
+        elif self.format != "qdq":
+            leave_out: Remedy = Omission("--format", "leave it out")
+            if self.options.format == "qdq":  # the suffix says it
+                leave_out = Argument("-o", "FILE.onnx", "write ONNX, {}")
+            refused[argument("--format", self.format)] = leave_out
+        return refused | options_in_use({"--interface": self.options.interface is not None})
 
 
 @accepts_paths("path")
@@ -175,6 +204,15 @@ def quantize_to_file(
         OptionError: a model that becomes two files, and a path that is no folder; or an option that
             a conversion block by block does not have.
     """
+    records: tuple[tuple[str, object, type], ...] = (
+        ("options", options, QuantizeOptions),
+        ("file", file, FileOptions),
+        ("evaluation", evaluation, EvaluationData),
+    )
+    for name, value, expected in records:
+        if not (value is None or isinstance(value, expected)):
+            kind = expected.__name__
+            raise OptionError(f"{name} is a {type(value).__name__}; give qtool.{kind}(...)")
     source = model if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
@@ -187,8 +225,10 @@ def quantize_to_file(
     loaded: Any
     if needed is not None:
         assert source is not None
-        refused = {WITHOUT_DATA: data is None, "'evaluation'": evaluation is not None}
-        refuse_blocks(source, needed, {**target.refused_by_blocks, **refused})
+        refused = target.refused_by_blocks
+        refused |= {WITHOUT_DATA: GIVE_DATA} if data is None else {}
+        refused |= options_in_use({"--eval-data": evaluation is not None})
+        refuse_blocks(source, needed, refused)
         place = Path(source)
         module = None if place.suffix == ".onnx" else load_without_weights(place, task)
         loaded = StoredModel.of(place, module, target.path, memory, chosen.as_recipe())
@@ -225,8 +265,9 @@ def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, A
     if target.source is None:
         raise OptionError(TWO_PARTS)
     raise OptionError(
-        f"{target.source} becomes two files with this task; name a folder, or a part with "
-        f"{argument('--task', f'{task}-encoder')} or -decoder"
+        f"{target.source} becomes two files with this task",
+        OtherFile("name a folder as output"),
+        Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
     )
 
 

@@ -19,6 +19,7 @@ from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
+from qtool.core.limits import Range, check_fields
 from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
@@ -26,11 +27,12 @@ from qtool.core.types import Progress
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
+from qtool.planning.float_operators import float_row
 from qtool.planning.mode_titles import MODE_NAMES, plan_title
 from qtool.verification import Verification
 
 _UNTIMED_BLOCKS = "the float model was never in memory as a whole"
-_AFTER_ACCURACY = ("integer", "weights", "verified")  # rows of a summary
+_AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,12 @@ class FileOptions:
     timing: float = 1.0
     min_coverage: float | None = None
     min_sqnr: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, _FILE_RANGES)
+
+
+_FILE_RANGES = {"timing": Range(low=0), "min_coverage": Range(low=0, high=1), "min_sqnr": Range()}
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,10 @@ class QuantizedFile(Summarized):
             before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
             warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
         after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
+        in_float = None if self.model is None else float_row(self.model.plan)
+        if in_float is not None:
+            at = next((i for i, row in enumerate(after) if row[0] == "integer"), -1)
+            after.insert(at + 1, in_float)
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
         notes = (*self.notes, *result.notes)

@@ -16,6 +16,7 @@ from qtool.core import formats
 from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.planning.recipe import Recipe
 
 
@@ -121,25 +122,31 @@ def quantize_by_blocks(
 
 
 WITHOUT_DATA = "a conversion without data"
-"""One of the options of `refuse_blocks`, which is in use where something is left out."""
+GIVE_DATA = Argument("--data", text="give data")
 
 
-def refuse_blocks(model: str | Path, needed: int, options: Mapping[str, bool]) -> None:
+def options_in_use(options: Mapping[str, bool]) -> dict[str, Remedy]:
+    """Return option -> to leave it out, of options -> whether they are in use."""
+    used = (option for option, is_used in options.items() if is_used)
+    return {argument(option): Omission(option, "leave it out") for option in used}
+
+
+def refuse_blocks(model: str | Path, needed: int, refused: Mapping[str, Remedy]) -> None:
     """Refuse what a conversion block by block cannot do, before work begins.
 
     Args:
         model: the folder or file.
         needed: memory in bytes of a conversion of the whole model.
-        options: name -> whether it is in use, of those that need the whole model.
+        refused: what is in use of what needs the whole model -> what to do instead.
 
     Raises:
-        OptionError: one is.
+        OptionError: something is.
     """
-    if option := next((name for name, used in options.items() if used), None):
+    if option := next(iter(refused), None):
         size = formats.size(needed + needed // 50)  # printed with three digits
-        more = argument("--memory", size.replace(" ", ""))
-        change = "give data" if option == WITHOUT_DATA else "leave it out"
         raise OptionError(
             f"{model} takes about {size} to convert as a whole and is converted block by block, "
-            f"where {option} is not possible; {change}, or convert it with {more}"
+            f"where {option} is not possible",
+            refused[option],
+            Argument("--memory", size.replace(" ", "").removesuffix("bytes"), "convert it with {}"),
         )

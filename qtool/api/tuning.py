@@ -22,7 +22,7 @@ from qtool.calibration.collect import collect_statistics
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.data.array_batches import whole_arrays
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import suffixes_of
 from qtool.core.path_arguments import accepts_paths
@@ -121,6 +121,11 @@ def tune(
     current().continue_on_rank_zero()
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
+    records: tuple[tuple[object, type], ...] = ((goals, TuneGoals), (options, SearchOptions))
+    for value, expected in records:
+        if not isinstance(value, expected):
+            name = expected.__name__
+            raise OptionError(f"{value!s:.60} is no {name}; give qtool.{name}(...)")
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
         check_label_count(labels, eval_data)

@@ -30,6 +30,7 @@ from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.core.random_inputs import Input
+from qtool.core.remedies import OtherFile
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import UINT8, ObserverSpec
 from qtool.observers import Statistic
@@ -39,6 +40,9 @@ SCHEMA = 5
 LARGEST_SAMPLE = 2**34  # elements of an input; a larger number means a damaged file
 _KEPT = "__kept__"
 _HELD = "__held__"
+
+
+AGAIN = OtherFile("calibrate again")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,7 +110,8 @@ class Calibration(Summarized):
         if current_target(name) != self.target:
             raise CalibrationError(
                 f"the calibration was made for target {self.target}, and a file for {name} needs "
-                f"the ranges of other tensors; calibrate again with {argument('--target', name)}"
+                f"the ranges of other tensors",
+                OtherFile(f"calibrate again with {argument('--target', name)}"),
             )
 
     def merge(self, other: Calibration) -> Calibration:
@@ -223,11 +228,9 @@ class Calibration(Summarized):
                 estimate_statistics=_restored(specs, axes, held) if held else {},
             )
         except (CalibrationError, PlanError) as error:
-            raise CalibrationError(f"{path}: {error}; calibrate again") from error
+            raise CalibrationError(f"{path}: {error}", AGAIN) from error
         except MALFORMED as error:
-            raise CalibrationError(
-                f"{path}: damaged calibration ({error!r}); calibrate again"
-            ) from error
+            raise CalibrationError(f"{path}: damaged calibration ({error!r})", AGAIN) from error
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
@@ -331,13 +334,11 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         header: dict[str, Any] = json.loads(text)
         schema = header.get("schema")
     except MALFORMED as error:
-        raise CalibrationError(f"{path}: damaged header ({error!r}); calibrate again") from error
+        raise CalibrationError(f"{path}: damaged header ({error!r})", AGAIN) from error
     if schema != SCHEMA:
-        raise CalibrationError(
-            f"{path}: schema {schema}, this qtool reads {SCHEMA}; calibrate again"
-        )
+        raise CalibrationError(f"{path}: schema {schema}, this qtool reads {SCHEMA}", AGAIN)
     if header.get("digest") != _digest(flat):
-        raise CalibrationError(f"{path}: damaged statistics; calibrate again")
+        raise CalibrationError(f"{path}: damaged statistics", AGAIN)
     return header, flat
 
 

@@ -22,6 +22,7 @@ from qtool.core.errors import DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import EPS_POSITION, batch_norms
 from qtool.core.progress import track
+from qtool.core.remedies import Argument, ModelEdit
 from qtool.planning.fake_quantize import insert_probes
 
 SAMPLES, BATCH = 128, 32
@@ -88,12 +89,17 @@ def synthesize_data(graph: FloatGraph) -> SyntheticData:
     if not statistics:
         raise DataError(
             "there is no data, and no BatchNorm in the model to generate inputs from (an exporter "
-            "may have folded them); give data, or the model before folding"
+            "may have folded them)",
+            Argument("--data", text="give data", replaces="--shape"),
+            ModelEdit("give the model before folding"),
         )
     tensors = graph.tensors_of(Batch(*graph.example))
     for info, tensor in zip(graph.inputs, tensors, strict=True):
         if not tensor.is_floating_point():
-            raise DataError(f"input '{info.name}' is not float and cannot be generated; give data")
+            raise DataError(
+                f"input '{info.name}' is not float and cannot be generated",
+                Argument("--data", text="give data", replaces="--shape"),
+            )
     module = G.clone(graph.module)
     modules = insert_probes(module, {f"{s.tensor}.seen": s.tensor for s in statistics})
     targets = {modules[f"{s.tensor}.seen"]: s for s in statistics}

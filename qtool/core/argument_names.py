@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _KEYWORDS = {
+    "-o": "path",
     "--processor": "folder",
     "--max-unreadable": "unreadable",
     "--pad-to-max-length": "padded",
@@ -48,5 +49,12 @@ def argument(option: str, value: object = None) -> str:
         return option if value is None else f"{option} {value}"
     name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
     if value is not None and not name.endswith(")"):
-        return f"{name}={value!r}"
+        return f"{name}={_in_python(option, value)!r}"
     return name if name.endswith(")") else f"'{name}'"
+
+
+def _in_python(option: str, value: object) -> object:
+    """Return the value of an option as Python has it, where it is not the one of the command."""
+    if option == "--recover":
+        return [value]
+    return dict([str(value).split("=")]) if option == "--state" else value

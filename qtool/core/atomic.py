@@ -56,7 +56,7 @@ def check_writable(
     if suffixes and target.suffix.lower() not in suffixes:
         named = Path(path).with_suffix(suffixes[0]).name
         raise FileError(
-            f"cannot write {path}: every target's model is written as {' or '.join(suffixes)}; "
+            f"cannot write {path}: models are written as {' or '.join(suffixes)}; "
             f"name the file {named}"
         )
     check_folders(path, folder)

@@ -20,15 +20,26 @@ from __future__ import annotations
 
 import re
 
+from qtool.core.remedies import Remedy, sentence_with
+
 
 class QtoolError(Exception):
     """Base of all errors for the user. The CLI prints them without a traceback.
 
     The message is one printable line, whatever file names and other messages it quotes.
+
+    Args:
+        message: what is wrong, and where.
+        remedies: what to do, each by itself enough; the message ends with them.
+
+    Attributes:
+        problem: the message without remedies.
+        remedies: the same; none where the message says what to do in words of its own.
     """
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(_in_one_line(message))
+    def __init__(self, message: str = "", *remedies: Remedy) -> None:
+        super().__init__(_in_one_line(sentence_with(message, remedies)))
+        self.problem, self.remedies = message, remedies
 
 
 class CaptureError(QtoolError):

@@ -48,7 +48,10 @@ def accepts_paths(
                 value, default = arguments[name], signature.parameters[name].default
                 if value is None and default is None:
                     continue
-                for each in value if _several(value) else [value]:
+                several = "Sequence" in str(signature.parameters[name].annotation)
+                if several and isinstance(value, str | os.PathLike):
+                    raise FileError(f"{name} is {os.fspath(value)!r}; give a list of paths")
+                for each in value if several and _several(value) else [value]:
                     _check(name, each, name in names)
             for name in (n for n in models.split() if n in arguments):
                 value = arguments[name]

@@ -51,20 +51,23 @@ def no_bars(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterable
     return lambda items: items
 
 
-def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+def track(
+    title: str, items: Iterable[T], total: int | None = None, detail: bool = False
+) -> Iterator[T]:
     """Yield the items, with progress shown as they are consumed, and logged at the end.
 
     Args:
         title: name of the stage.
         items: values of any kind.
         total: number of items; None: the length of the iterable, if it has one.
+        detail: log it as a stage inside another, also where none is open.
     """
     display = _DISPLAY.get()
     shown: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)
     if display is not None:
         shown = display(title, length_of(items) if total is None else total)
     stage, count, start = object(), 0, time.monotonic()
-    level = logging.DEBUG if _stages.open else logging.INFO
+    level = logging.DEBUG if detail or _stages.open else logging.INFO
     _stages.open.append(stage)
     try:
         with shown as advance:
@@ -79,9 +82,9 @@ def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[
 
 
 @contextmanager
-def track_task(title: str) -> Iterator[None]:
-    """Show and log work of unknown length in this context."""
-    for _ in track(title, iter((None,))):
+def track_task(title: str, detail: bool = False) -> Iterator[None]:
+    """Show and log work of unknown length in this context; detail: see `track`."""
+    for _ in track(title, iter((None,)), detail=detail):
         yield
 
 

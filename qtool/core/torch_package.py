@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from qtool.core.errors import InstallError
+from qtool.core.remedies import Package
 from qtool.core.versions import DISTRIBUTION
 
 TORCH = "torch"
@@ -22,4 +23,5 @@ def torch_error(what: str) -> InstallError:
     Args:
         what: the work, at the begin of a sentence.
     """
-    return InstallError(f"{what} needs torch, which is not installed; run {INSTALL}")
+    message = f"{what} needs torch, which is not installed"
+    return InstallError(message, Package(f"'{DISTRIBUTION}[{TORCH}]'", "run pip install {}"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.backends.open_files import is_model
+from qtool.core.errors import CalibrationError, FileError
 from qtool.core.formats import table
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import JsonRecord
@@ -67,11 +68,20 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     path = Path(file)
     if is_model(path):
         return model_contents(file)
+    if not path.exists():
+        raise FileError(f"{path}: no such file")
     if not has_torch():
         raise torch_error(f"{path} is no model; reading a calibration")
     from qtool.calibration.calibration import Calibration  # has tensors
 
-    calibration = Calibration.load(path)
+    try:
+        calibration = Calibration.load(path)
+    except CalibrationError as error:
+        if path.suffix == ".calib" or path.is_dir():
+            raise
+        raise FileError(
+            f"{path} is neither a model (.onnx, .tflite) nor a calibration of qtool"
+        ) from error
     return CalibrationContents(
         str(file),
         calibration.target,

@@ -9,9 +9,9 @@ import torch
 
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.table import open_file
-from qtool.core.argument_names import argument
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import FileError, VerificationError
+from qtool.core.remedies import Argument
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
@@ -58,7 +58,8 @@ def check_fixed_inputs(file: str | Path, model: object) -> None:
             there = "open" if own is None else f"fixed to {own.tolist()}"
             raise VerificationError(
                 f"input '{name}' is fixed to {value} in {Path(file).name}, and {there} in the "
-                f"float model; load it with {argument('--fix', f'{name}={value}')}"
+                "float model",
+                Argument("--fix", f"{name}={value}", "load it with {}"),
             )
 
 

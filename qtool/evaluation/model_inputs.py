@@ -12,9 +12,9 @@ import numpy as np
 from qtool.backends.open_files import open_model, open_readable
 from qtool.backends.session import FLOATS
 from qtool.core import random_inputs as generated
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input, is_cache
+from qtool.core.remedies import Argument, OtherFile
 from qtool.core.summary import group_names
 from qtool.core.types import Array
 
@@ -61,8 +61,9 @@ def check_cache(file: str | Path, inputs: Sequence[Input]) -> None:
     if any(each.dtype == "int8" for each in map(describe_input, open_model(file).inputs)):
         raise DataError(
             f"{Path(file).name} has its KV cache in int8, which cannot be compared with the float "
-            f"model's; measure such a file when it is written ({argument('--eval-data')}), or "
-            "evaluate a file with its cache in float"
+            f"model's",
+            Argument("--eval-data", text="measure such a file when it is written ({})"),
+            OtherFile("evaluate a file with its cache in float"),
         )
 
 
@@ -83,19 +84,21 @@ def check_same_inputs(files: Sequence[Path]) -> None:
         if own != names and sorted(own) == sorted(names):
             raise DataError(
                 f"{file.name} takes the inputs of {files[0].name} in another order "
-                f"({', '.join(own)}); export it with the order {', '.join(names)}"
+                f"({', '.join(own)})",
+                OtherFile(f"export it with the order {', '.join(names)}"),
             )
         cached = [any(name.startswith(_KV_CACHE_PREFIX) for name in each) for each in (names, own)]
         if cached[0] != cached[1]:
             with_cache, without = (files[0], file) if cached[0] else (file, files[0])
             raise DataError(
-                f"{with_cache.name} has a KV cache as inputs, {without.name} has none; take both "
-                f"of one {argument('--task')}"
+                f"{with_cache.name} has a KV cache as inputs, {without.name} has none",
+                Argument("--task", text="take both of one {}"),
             )
         if [kind for _, *kind in other] != [kind for _, *kind in first]:
             raise DataError(
                 f"{file.name} takes other inputs ({_listed(other)}) than {files[0].name} "
-                f"({_listed(first)}); compare models of one task"
+                f"({_listed(first)})",
+                OtherFile("compare models of one task"),
             )
         if (count := len(session.outputs)) != outputs:
             raise DataError(f"{file.name} has {count} outputs, {files[0].name} has {outputs}")
@@ -153,7 +156,8 @@ def random_inputs(
     ranges = open_readable(path).input_ranges()
     if odd := [i for i in inputs if i.dtype not in DTYPES.values()]:
         raise DataError(
-            f"input '{odd[0].name}' is {odd[0].dtype}; give data for it with {argument('--data')}"
+            f"input '{odd[0].name}' is {odd[0].dtype}",
+            Argument("--data", text="give data for it with {}"),
         )
     calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))
     for start in range(0, samples, batch_size):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from qtool.backends.onnx.origin import present_versions
 from qtool.backends.table import open_file
-from qtool.core.argument_names import argument
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import weights_digest
 from qtool.core.log import log_warning
+from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
@@ -38,10 +38,13 @@ def check_same_model(file: str | Path, captured: Captured, model: object) -> Non
         return
     text = (
         f"{Path(file).name} was made from a model with other weights (digest {origin.weights}, "
-        f"this model's is {own}); give that model and its weights, or compare with this one anyway "
-        f"with {argument('--other-model')}"
+        f"this model's is {own})"
     )
     same_torch = origin.versions.get("torch") == present_versions()["torch"]
     if same_torch and not isinstance(model, OnnxModule):
-        raise VerificationError(text)
-    log_warning(text.partition("; ")[0])
+        raise VerificationError(
+            text,
+            OtherFile("give that model and its weights"),
+            Argument("--other-model", text="compare with this one anyway with {}"),
+        )
+    log_warning(text)

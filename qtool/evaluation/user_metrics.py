@@ -80,6 +80,8 @@ def call_metrics(
 
 
 def _number(value: Any, where: str) -> Array:
+    if value is None:
+        raise DataError(f"{where} is None; return a number, or one per sample")
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, np.float64)
     except (TypeError, ValueError) as error:

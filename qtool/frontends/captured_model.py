@@ -32,6 +32,7 @@ from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
+from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
@@ -108,7 +109,8 @@ class Captured(InProcess):
         """
         if self._versions != _versions(self.graph.module):
             raise CaptureError(
-                "the model's weights have changed since it was captured; capture it again"
+                "the model's weights have changed since it was captured",
+                ModelEdit("capture it again"),
             )
 
     def check_outputs(self) -> None:
@@ -205,7 +207,9 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     if isinstance(model, ExportedProgram):
         graph = from_program(model)
     elif example is None:
-        raise DataError("there is no batch to capture the model with; give at least one")
+        raise DataError(
+            "there is no batch to capture the model with", DataEdit("give at least one")
+        )
     elif isinstance(model, OnnxModule):
         batch = next(batches([example], model))
         graph = capture_onnx(model, batch, dynamic)
@@ -226,8 +230,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     if are_untrained(graph.module, norms):
         log_warning(
             f"the statistics of {_all_of(len(norms))} are those of initialisation (mean 0, "
-            "variance 1): the network looks untrained; load its weights first "
-            f"({argument('--weights')})"
+            "variance 1): the network looks untrained; check that its weights are "
+            f"loaded ({argument('--weights')})"
         )
     unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
@@ -248,6 +252,10 @@ def _no_model(value: object) -> str:
         return f"{what}, not a class; give an instance, {value.__name__}(...).eval()"
     if isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values()):
         return f"{what}, not a state dict; build the network and call its load_state_dict"
+    if type(value).__name__ == "ModelProto":
+        return f"{what}, not an onnx.ModelProto; save it, and give qtool.load_model(path)"
+    if isinstance(value, list | tuple) or hasattr(value, "__next__"):
+        return f"{what}, not a {type(value).__name__}; the model comes first, then the data"
     if hasattr(value, "plan") and hasattr(value, "export"):
         return f"{what}, not a quantized model; give the float model it was made from"
     kind = type(value).__name__
@@ -294,12 +302,13 @@ def _check_torch_defaults() -> None:
     """Check torch's default dtype and device, with which tensors of numbers are created."""
     if torch.get_default_dtype() not in (torch.float32, torch.float64):
         raise CaptureError(
-            f"torch's default dtype is {torch.get_default_dtype()}, in which qtool cannot compute; "
-            "call torch.set_default_dtype(torch.float32) before it"
+            f"torch's default dtype is {torch.get_default_dtype()}, in which qtool cannot compute",
+            ModelEdit("call torch.set_default_dtype(torch.float32) before it"),
         )
     if torch.get_default_device().type == "meta":
         raise CaptureError(
-            "torch's default device is 'meta', which has no values; leave its context first"
+            "torch's default device is 'meta', which has no values",
+            ModelEdit("leave its context first"),
         )
 
 
@@ -389,7 +398,8 @@ def _converted(model: nn.Module) -> nn.Module:
     except Exception as error:
         raise CaptureError(
             "the model is not in float32, or made under torch.inference_mode, and cannot be copied "
-            f"({describe(error)}); make it without that, and give model.float()"
+            f"({describe(error)})",
+            ModelEdit("make it without that, and give model.float()"),
         ) from error
 
 

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import Omission
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
@@ -52,21 +53,23 @@ def load_model(
     Raises:
         CaptureError: there is no such model, the weights do not fit, or a package is missing.
     """
-    source = str(source)
+    source = _text(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
     check_float_weights(path)
     if task is not None and not is_dir(path):
         raise CaptureError(
-            f"{argument('--task')} is for folders of transformers, not for {source}; leave it out"
+            f"{argument('--task')} is for folders of transformers, not for {source}",
+            Omission("--task", "leave it out"),
         )
     if fixed and path.suffix != ONNX:
         raise CaptureError(
-            f"{argument('--fix')} is for .onnx files, not for {source}; leave it out"
+            f"{argument('--fix')} is for .onnx files, not for {source}",
+            Omission("--fix", "leave it out"),
         )
     if reader is not None or is_dir(path):
         if weights is not None:
-            raise CaptureError(f"{source} holds its own weights; leave out {argument('--weights')}")
+            raise CaptureError(f"{source} holds its own weights", Omission("--weights"))
         if fixed:
             return load_onnx(source, fixed)
         return reader(source) if reader is not None else load_folder(path, task, attention)
@@ -90,7 +93,34 @@ def load_model(
     return model
 
 
+def _text(source: object) -> str:
+    """Return a source as a text, which is no address.
+
+    Raises:
+        CaptureError: it is one, or of another type.
+    """
+    if not isinstance(source, str | Path):
+        kind = "None" if source is None else f"a {type(source).__name__}"
+        raise CaptureError(f"the source is {kind}; give a path or a name")
+    if "://" in str(source):
+        raise CaptureError(f"{source} is an address; download it, and give the file or folder")
+    return str(source)
+
+
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5")
+_FOREIGN = {
+    ".pb": "TensorFlow, which tf2onnx converts to ONNX",
+    ".keras": "Keras, which tf2onnx converts to ONNX",
+    ".tflite": "TFLite, which is a result of qtool",
+    ".mlmodel": "Core ML",
+    ".mlpackage": "Core ML",
+    ".engine": "TensorRT, made for one GPU",
+    ".plan": "TensorRT, made for one GPU",
+    ".xml": "OpenVINO",
+    ".pdmodel": "PaddlePaddle, which paddle2onnx converts to ONNX",
+    ".onnxt": "ONNX in text",
+}
+"""Suffix -> what a file of another tool is."""
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -111,6 +141,8 @@ def _no_model(source: str) -> str:
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")
         return f"{source} is a file of Python code; name what builds the model: {module}:factory"
+    if (tool := _FOREIGN.get(suffix)) is not None:
+        return f"{source} is a file of {tool}; qtool reads PyTorch and ONNX: {forms}"
     if is_file(source):
         return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
     hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,10 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         `kind`: the import fails.
     """
     module, colon, name = source.partition(":")
+    if "://" in source:
+        raise kind(f"{source} is an address; download it, and give the file or folder")
+    if not module or (colon and not name):
+        raise kind(f"{source} is half a name; write package.module:name")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -71,6 +76,9 @@ def call_user_code(
     Raises:
         `kind`: the call raises or exits.
     """
+    if missing := _missing_arguments(function, args, kwargs):
+        named = source.partition("(")[0]
+        raise kind(f"{named} needs {missing}; write {named}(VALUE, ...)")
     try:
         return function(*args, **kwargs)
     except QtoolError:
@@ -79,6 +87,22 @@ def call_user_code(
         shown = source if is_call(source) else f"{source}()"
         why = f"{describe_import(error)}{user_place(error)}"
         raise kind(f"calling {shown} failed: {why}") from error
+
+
+def _missing_arguments(function: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """Return the names of required arguments that a call lacks; "" if none or not known."""
+    try:
+        bound = inspect.signature(function)
+        names = bound.bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return ""
+    usual = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [
+        f"'{n}'"
+        for n, p in bound.parameters.items()
+        if p.default is p.empty and p.kind not in usual and n not in names
+    ]
+    return " and ".join(required)
 
 
 def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dict[str, Any]]:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from qtool.core.errors import QtoolError, describe
+from qtool.core.remedies import Package
 from qtool.core.versions import version_of
 
 PACKAGES = {
@@ -39,7 +40,8 @@ def require(package: str, purpose: str, kind: type[QtoolError]) -> Any:
         if (error.name or "").partition(".")[0] != name:
             raise kind(f"{name} cannot be imported: {describe_import(error)}") from error
         raise kind(
-            f"{purpose} needs {name}, which is not installed; install the package {PACKAGES[name]}"
+            f"{purpose} needs {name}, which is not installed",
+            Package(PACKAGES[name], "install the package {}"),
         ) from error
     except Exception as error:
         raise kind(f"{package} cannot be imported: {describe_import(error)}") from error

@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from torch import fx
 
@@ -22,6 +24,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
 from qtool.core.graph.file_parts import branch_inputs, part_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
+from qtool.core.remedies import Argument, ModelEdit, Omission, Remedy
 from qtool.core.schemes import Scheme, When
 from qtool.core.summary import group_names
 from qtool.core.types import ObserverSpec
@@ -30,9 +33,9 @@ from qtool.planning.execution import BY_RECIPE, gives_floats, operator_name, pla
 from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.placement import place_points
 from qtool.planning.plan import RESULT, QuantPlan
-from qtool.planning.recipe import INPUT, Choice, Recipe
+from qtool.planning.recipe import INPUT, MODES, Choice, Recipe
 from qtool.planning.sharing import share_parameters
-from qtool.planning.targets import Target, rules
+from qtool.planning.targets import TARGETS, Target, rules
 
 
 def make_plan(
@@ -61,20 +64,14 @@ def make_plan(
         PlanError: no operator can run in integers, or a rule of the recipe selects nothing.
     """
     recipe = recipe or Recipe()
-    choices = recipe.choices(_operators(graph), layers)
-    state = NodeDecisions(graph, target, observer, choices, known_observers or {})
-    _choose_integer(state)
-    _tie_tables(state)
-    if not state.integer and not state.weight_only and layers is None and not allow_float:
-        remedy = f"keep it in float or choose another target ({argument('--target')})"
-        if recipe.mode != "static":
-            remedy = f"use {argument('--mode', 'static')}"
-        if names := list(dict.fromkeys(i for n in G.calls(graph) for i in branch_inputs(n))):
-            fix = argument("--fix", " --fix ".join(f"{name}=VALUE" for name in names))
-            remedy = f"the network is inside an If on {group_names(names)}: fix that input ({fix})"
+    state = NodeDecisions(
+        graph, target, observer, recipe.choices(_operators(graph), layers), known_observers or {}
+    )
+    _choose(state)
+    if not _has_integers(state) and layers is None and not allow_float:
         raise PlanError(
-            f"nothing in this model can run in integers on {target.name}: "
-            f"{_float_reasons(state)}; {remedy}"
+            f"nothing in this model can run in integers on {target.name}: {_float_reasons(state)}",
+            *_remedies(state, recipe),
         )
     _find_codes_needed(state)
     _fuse_clamps(state)
@@ -90,6 +87,38 @@ def _operators(graph: fx.Graph) -> dict[str, str]:
     """Return the operator of every node that a recipe can select, by name."""
     inputs = {G.name_of(n): INPUT for n in G.placeholders(graph)}
     return inputs | {G.name_of(n): operator_name(n) for n in G.calls(graph)}
+
+
+def _choose(state: NodeDecisions) -> None:
+    _choose_integer(state)
+    _tie_tables(state)
+
+
+def _has_integers(state: NodeDecisions) -> bool:
+    return bool(state.integer or state.weight_only)
+
+
+def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
+    """Return what to do about a network that stays in float as a whole: the first change of rules,
+    mode or target with which something runs in integers."""
+    if names := list(dict.fromkeys(i for n in G.calls(state.graph) for i in branch_inputs(n))):
+        values = f" {argument('--fix')} ".join(f"{name}=VALUE" for name in names)
+        text = f"the network is inside an If on {group_names(names)}: fix that input ({{}})"
+        return [Argument("--fix", values, text)]
+
+    def has_integers(target: Target = state.target, **changes: Any) -> bool:
+        choices = replace(recipe, **changes).choices(_operators(state.graph))
+        other = NodeDecisions(state.graph, target, state.observer, choices, state.known_observers)
+        _choose(other)
+        return _has_integers(other)
+
+    if recipe.rules and has_integers(rules=()):
+        return [Omission("--recipe", "leave out the rules of {} that keep its layers in float")]
+    for mode in (m for m in MODES if m != recipe.mode and has_integers(mode=m)):
+        return [Argument("--mode", mode, "use {}")]
+    for name in (t.name for t in TARGETS.values() if has_integers(t)):
+        return [Argument("--target", name, "use {}")]
+    return [ModelEdit("keep it in float")]
 
 
 def _choose_integer(state: NodeDecisions) -> None:

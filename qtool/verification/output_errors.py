@@ -228,9 +228,10 @@ class Estimate(JsonRecord):
             spread = f", {_spread(one)}" if self.samples > 1 and one.median_db is not None else ""
             what = "median of " if self.samples > 1 else ""
             return f"{_db(one.median_db)} ({what}{self.source}{spread}{place})"
-        shown = ", ".join(f"{o.output} {_db(o.median_db)}" for o in outputs[:_SHOWN])
+        lowest = sorted(outputs, key=lambda o: _finite_or_inf(o.median_db))[:_SHOWN]
+        shown = ", ".join(f"{o.output} {_db(o.median_db)}" for o in outputs if o in lowest)
         more = f" and {len(outputs) - _SHOWN} more" if len(outputs) > _SHOWN else ""
-        low = min(outputs, key=lambda o: _finite_or_inf(o.median_db))
+        low = lowest[0]
         spread = f"; {low.output}: {_spread(low)}" if self.samples > 1 else ""
         return f"{shown}{more} (medians of {self.source}{spread}{place})"
 

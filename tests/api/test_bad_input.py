@@ -147,7 +147,7 @@ def test_a_model_with_nothing_to_quantize(refuses: Callable[..., str]) -> None:
     net = nn.Sequential(nn.Softmax(1), nn.LayerNorm(8)).eval()
     message = refuses(qtool.PlanError, qtool.quantize, net, [x])
     assert "nothing in this model can run in integers on onnxruntime" in message
-    assert "keep it in float or choose another target ('target')" in message
+    assert message.endswith("keep it in float")
     conv = nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
     images = torch.rand(2, 3, 8, 8)
     message = refuses(qtool.PlanError, partial(qtool.quantize, mode="dynamic"), conv, [images])

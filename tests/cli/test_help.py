@@ -27,7 +27,7 @@ def test_the_group_lists_every_command(cli: Cli) -> None:
 def test_help_says_what_every_option_is_for(command: str, cli: Cli) -> None:
     text = cli(command, "--help").output
     assert cli(command, "-h").output == text
-    groups = re.findall(r"^(\w+):\n((?:  .+\n)+)", text, re.MULTILINE)
+    groups = re.findall(r"^([A-Z][\w ]+):\n((?:  .+\n)+)", text, re.MULTILINE)
     assert [name for name, _ in groups] == [name for name in GROUPS if f"\n{name}:\n" in text]
     for _, options in groups:
         entries = re.split(r"\n  (?=-)", options)
@@ -116,3 +116,9 @@ def test_old_names_of_options_still_work(cli: Cli) -> None:
     )
     text = cli("explain", "--help").output
     assert not any(re.search(rf"{name}\b", text) for name in old[::2])
+
+
+def test_options_of_language_models_are_behind_the_data(cli: Cli) -> None:
+    text = cli("quantize", "--help").output
+    for option in ("--cache", "--attention", "--logits", "--memory", "--processor"):
+        assert text.index("\n  --data ") < text.index(f"\n  {option} ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from qtool.cli import output, progress
 from qtool.cli.command import JSON, QUIET, VERBOSE
 from rich.console import Console
 
-from qtool.core.progress import show_progress, track
+from qtool.core.process_lock import silence_logging
+from qtool.core.progress import show_progress, track, track_task
 from qtool.core.summary import Summary
 from tests.cli.conftest import DIGITS, Cli
 
@@ -46,7 +48,7 @@ def test_on_a_terminal_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     shown.clear()
     nested()
     assert shown == [["inner"]] * 6
-    assert "left" in text.getvalue()
+    assert "outer" in text.getvalue()
 
 
 def test_elsewhere_long_stages_tell_how_far_they_are(
@@ -55,20 +57,41 @@ def test_elsewhere_long_stages_tell_how_far_they_are(
     shown.clear()
     nested()
     assert (capsys.readouterr().err, shown) == ("", [])
+    printed = threading.Event()
+    write = progress._print_stages
+    monkeypatch.setattr(progress, "_print_stages", lambda file: (write(file), printed.set()))
     monkeypatch.setattr(progress, "FIRST_LINE", 0)
-    run("work", 3, 3)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"work: 1 of 3 after .*s, .*s left", line)
+    monkeypatch.setattr(progress, "NEXT_LINES", 0.01)
+    with show_progress(progress.display):
+        blocks = track("blocks", iter(range(3)), 3)
+        assert [next(blocks), next(blocks)] == [0, 1]
+        with track_task("capturing the model"), silence_logging():
+            printed.clear()
+            assert printed.wait(10)
+        list(blocks)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"blocks: 1 of 3 after .*s, .*s left; capturing the model: .*s so far", line
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "expected"),
+    [
+        (0, None, "8 s so far"),
+        (0, 3, "8 s so far"),
+        (1, 3, "1 of 3 after 8 s, 16 s left"),
+        (3, None, "3 after 8 s"),
+        (3, 2, "3 after 8 s"),
+    ],
+)
+def test_what_is_known_of_a_stage(done: int, total: int | None, expected: str) -> None:
+    assert progress._how_far(done, total, 8.0) == expected
 
 
 def test_more_items_than_announced_leave_no_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "FIRST_LINE", 0)
-    monkeypatch.setattr(progress, "NEXT_LINES", 0)
-    run("work", 3, 2)
-    *_, line = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"work: 3 after .*s", line)
     monkeypatch.setattr(progress, "EVENT_SECONDS", 0)
     with click.Context(click.Command("any")) as context:
         context.meta[JSON] = True

@@ -56,7 +56,7 @@ CASES: dict[str, tuple[list[str], str]] = {
     "output below a file": (quantize(output="data.txt/out.onnx"), "data.txt is not a directory"),
     "output of another suffix": (
         quantize(output="out.pb"),
-        "every target's model is written as .onnx or .tflite; name the file out.onnx",
+        "models are written as .onnx or .tflite; name the file out.onnx",
     ),
     "a TFLite file of another target": (
         [*quantize(output="out.tflite"), "--target", "onnxruntime"],
@@ -95,7 +95,10 @@ CASES: dict[str, tuple[list[str], str]] = {
     ),
     "merge of nothing": (["merge", "no.calib", "-o", "all.calib"], "no.calib: no such calibration"),
     "inspect nothing": (["inspect", "no.onnx"], "no.onnx: no such file"),
-    "inspect text": (["inspect", "data.txt"], "data.txt: not a calibration file"),
+    "inspect text": (
+        ["inspect", "data.txt"],
+        "data.txt is neither a model (.onnx, .tflite) nor a calibration",
+    ),
     "inspect broken ONNX": (["inspect", "text.onnx"], "text.onnx: not a readable ONNX file"),
     "a wrong option": ([*quantize(), "--fast"], "No such option"),
     "no output": (quantize()[:-2], "Missing option '-o'"),

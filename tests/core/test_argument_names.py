@@ -13,11 +13,12 @@ from qtool.core import argument_names
 from qtool.core.argument_names import argument, options_in_messages
 
 PACKAGE = Path(argument_names.__file__).parents[1]
+NAMED = r"(?:argument|Argument|Omission|options_in_use)\("
 NAMES = sorted(
     {
         name
         for path in PACKAGE.rglob("*.py")
-        for name in re.findall(r"argument\(['\"](--[\w-]+)", path.read_text(encoding="utf-8"))
+        for name in re.findall(rf"{NAMED}['\"](--?[\w-]+)", path.read_text(encoding="utf-8"))
     }
 )
 CALLS = (
@@ -65,7 +66,7 @@ def test_no_message_names_an_option_alone() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if "/".join(path.parts[-2:]) not in allowed and path.name != "argument_names.py"
         for line in path.read_text(encoding="utf-8").splitlines()
-        if pattern.search(re.sub(r"argument\([^)]*\)|`(qtool|hf) [^`]*`", "", line))
+        if pattern.search(re.sub(rf"{NAMED}[^)]*\)|`(qtool|hf) [^`]*`", "", line))
         and not line.strip().startswith(("#", "name: as in"))
     ]
     assert not wrong

@@ -66,6 +66,29 @@ class Two(nn.Module):
         return {"loss": nn.functional.cross_entropy(scores, labels), "scores": scores}
 
 
+def similarities() -> nn.Module:
+    """Returns a number for each pair of samples."""
+    return custom(lambda y, x: (y.flatten(1) @ y.flatten(1).T).reshape(-1))
+
+
+def rows() -> nn.Module:
+    """Returns rows of images, which are no classes; always with the same weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3)).eval()
+
+
+def other_weights() -> nn.Module:
+    net = image_net()
+    with torch.no_grad():
+        net[0].weight.mul_(2)
+    return net
+
+
+def score(model: Any) -> float:
+    """A metric of a model that takes images."""
+    return float(model(IMAGES).mean())
+
+
 @cache
 def captured() -> qtool.Captured:
     """`image_net`, captured once."""

@@ -175,6 +175,14 @@ REFUSED: Cases = {
         lambda: quantize(["a cat", "a dog"]),
         "a batch is a str; give tensors, tuples of ... a transform, texts through a tokenizer)",
     ),
+    "a function": (
+        lambda: quantize(lambda: [IMAGES]),
+        "data of type function cannot be iterated over; call it, and give its result",
+    ),
+    "names of files in a batch": (
+        lambda: quantize([["a.png", "b.png"]], image_net()),
+        "a batch holds no tensors; give tensors (images through a transform, texts through a",
+    ),
     "None in a batch": (
         lambda: quantize([None]),
         "a batch is a NoneType; give tensors, ... texts through a tokenizer)",

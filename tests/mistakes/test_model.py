@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -74,7 +76,7 @@ REFUSED: Cases = {
     ),
     "no output that is a tensor": (
         lambda: quantize(D, custom(lambda y, x: {})),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... keep it in float",
     ),
     "an object as output": (
         lambda: quantize(D, custom(lambda y, x: Detections(y))),
@@ -98,11 +100,11 @@ REFUSED: Cases = {
     ),
     "NaN weights": (
         lambda: quantize(D, _with_weight(torch.nan)),
-        "the weights of the model hold NaN: ... its training diverged: take another one",
+        "the weights of the model hold NaN: ... its training diverged; take another one",
     ),
     "Inf weights": (
         lambda: quantize(D, _with_weight(torch.inf)),
-        "the weights of the model hold Inf: ... its training diverged: take another one",
+        "the weights of the model hold Inf: ... its training diverged; take another one",
     ),
     "weights on the meta device": (
         lambda: quantize(D, image_net().to("meta")),
@@ -112,19 +114,51 @@ REFUSED: Cases = {
         lambda: quantize(D, torch.jit.trace(image_net(), IMAGES)),
         "the model is a TorchScript module, which ... not support; give the original nn.Module",
     ),
+    "DataParallel": (
+        lambda: quantize(D, nn.DataParallel(image_net())),
+        "the model is a DataParallel; give the one inside, model.module",
+    ),
+    "quantized by torch": (
+        lambda: quantize(D, _quantized_by_torch()),
+        "the model is quantized already ('1' is a Linear of torch.ao); give the float model",
+    ),
+    "the data before the model": (
+        lambda: qtool.quantize(D, image_net()),
+        "data is a Sequential, a model; the model comes first",
+    ),
+    "an ONNX model in memory": (
+        lambda: quantize(D, _onnx_model()),
+        "not an onnx.ModelProto; save it, and give qtool.load_model(path)",
+    ),
+    "a row that is padding alone": (
+        lambda: quantize([(IDS, _all_padding())], Masked().eval()),
+        "the mask excludes a row of an attention as a whole, ... leave out samples of padding",
+    ),
+    "a number as an argument": (
+        lambda: quantize([(torch.randn(40, 12), 2.0)], Scaled().eval()),
+        "input 'scale' is not a tensor; wrap the model in an ... fixes the other arguments",
+    ),
+    "a state in a buffer": (
+        lambda: quantize([torch.randn(40, 12)], Counting().eval()),
+        "the model changes its own buffers when it runs (count): ... as an input, and return it",
+    ),
+    "a number as an output": (
+        lambda: quantize(D, custom(lambda y, x: (y, 3))),
+        "the model returns something that is not a ... in an nn.Module that returns tensors only",
+    ),
     "nothing to quantize": (
         lambda: quantize(D, nn.Softmax(1).eval()),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... keep it in float",
     ),
     "more classes in a table than tokens": (
         lambda: quantize([IDS + 10], token_net()),
-        "the model does not run on the given inputs ... from: use the model's own tokenizer",
+        "the model does not run on the given inputs ... from; use the model's own tokenizer",
     ),
     "an LSTM with projections": (
         lambda: quantize(
             [torch.randn(40, 5, 3)], nn.LSTM(3, 4, proj_size=2, batch_first=True).eval()
         ),
-        "ONNX does not support an LSTM with ... or a linear layer behind the LSTM",
+        "ONNX does not support an LSTM with ... or put a linear layer behind the LSTM",
     ),
     "a module that contains itself": (
         lambda: quantize(D, _cyclic()),
@@ -132,7 +166,7 @@ REFUSED: Cases = {
     ),
     "lazy layers without a first run": (
         lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
-        "the model has lazy layers, whose ... a batch, or load its weights, first",
+        "the model has lazy layers, whose ... call it with a batch first, then load its weights",
     ),
     "a forward without arguments": (
         lambda: quantize(D, Nullary().eval()),
@@ -156,7 +190,7 @@ REFUSED: Cases = {
     ),
     "a dynamic dimension that is not there": (
         lambda: qtool.capture_model(flat_net(), torch.randn(4, 12), {"input": {5: "n"}}),
-        "dimension 5 of input 'input' is ... which has the shape [4, 12]",
+        "input 'input' has no dimension 5: its shape is [4, 12]",
     ),
     "capture without a batch": (
         lambda: qtool.capture_model(flat_net()),
@@ -192,6 +226,58 @@ class Detections:
 
     def __init__(self, scores: torch.Tensor) -> None:
         self.scores = scores
+
+
+def _quantized_by_torch() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that these will end
+        net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
+        return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+
+
+def _onnx_model() -> object:
+    import onnx
+
+    return onnx.ModelProto()
+
+
+class Masked(nn.Module):
+    """Attention over token ids, with a mask of the padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        return self.attention(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+
+
+def _all_padding() -> torch.Tensor:
+    padding = torch.zeros(40, 6).bool()
+    padding[0] = True
+    return padding
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.layer(x) * scale
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.layer(x) + self.count
 
 
 class Nullary(nn.Module):

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "weights alone, of unknown sizes": (
         "quantize tests.mistakes.nets:image_net --mode weight-only -o out.onnx",
-        "there is no data, and the sizes of the ... give data, or them with --shape",
+        "there is no data, and the sizes of the ... give data, or give them with --shape",
     ),
     "no output": ("quantize net --data x.npy", "Missing option '-o' / '--output'."),
     "two models": ("quantize a b --data x.npy -o out.onnx", "Got unexpected extra argument (b)"),
@@ -135,6 +135,79 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --min-coverage nan",
         "Invalid value for '--min-coverage': nan is not a finite number.",
     ),
+    "a drop in percent": (
+        f"{T} --max-drop 1%",
+        "Invalid value for '--max-drop': '1%' is a percentage; write 0.01.",
+    ),
+    "an option of other commands": (
+        "evaluate out.onnx --model net --data x.npy --max-drop 0.1",
+        "No such option '--max-drop'; `qtool report`, `qtool compare` and `qtool tune` have it",
+    ),
+    "a layout of images for an ONNX file": (
+        f"{Q} --layout nhwc",
+        "--layout nhwc is for .tflite files, and out.onnx is an .onnx file; leave it out",
+    ),
+    "integers at the interface of an ONNX file": (
+        f"{Q} --interface int8",
+        "--interface int8 is for .tflite files, and out.onnx is an .onnx file; leave it out",
+    ),
+    "a step that is none": (
+        f"{Q} --recover none",
+        "Invalid value for '--recover': unknown recovery step 'none'; there are: rotation",
+    ),
+    "bins below the least": (
+        f"{Q} --observer entropy:bins=7",
+        "option 'bins' of observer 'entropy' must lie between 64 and 65536, not '7'",
+    ),
+    "two values of an observer": (
+        f"{Q} --observer percentile:99.9:3",
+        "option 'p' of observer 'percentile' must be a number, not '99.9:3'",
+    ),
+    "a dimension without its input": (
+        f"{Q} --dynamic 2",
+        "Invalid value for --dynamic: '2' is not INPUT:DIM or INPUT:DIM=NAME",
+    ),
+    "a dimension that the input lacks": (
+        f"{Q} --dynamic input:7",
+        "input 'input' has no dimension 7: its shape is [",
+    ),
+    "a shape next to data": (f"{Q} --shape 3,8,8", "Invalid value for --shape: is for --data none"),
+    "a memory that is no size": (
+        f"{Q} --memory lots",
+        "Invalid value for '--memory': 'lots' is not a size such as 512MiB or 3GiB.",
+    ),
+    "a state that the model lacks": (
+        f"{Q} --state a=b",
+        "the model has no output 'a'; its outputs are output",
+    ),
+    "a mode that a target lacks": (
+        f"{Q} --target openvino --mode dynamic",
+        "nothing in this model can run in integers on openvino: ... use --mode static",
+    ),
+    "a choice that is none": (
+        f"{T} --choices int3",
+        "Invalid value for '--choices': unknown choice 'int3'; there are: static, static-16",
+    ),
+    "a stride for a command without texts": (
+        f"{Q} --stride 5",
+        "No such option '--stride'; `qtool evaluate` has it",
+    ),
+    "batch sizes with semicolons": (
+        "bench out.onnx --batch-sizes 1;2",
+        "Invalid value for '--batch-sizes': '1;2' is not a list of numbers like 1,32",
+    ),
+    "very many threads": (
+        "bench out.onnx --threads 100000",
+        "threads is 100000; give a whole number of at least 1 and of at most",
+    ),
+    "a runtime that is none": (
+        "bench out.onnx --runtime webgpu",
+        "Invalid value for '--runtime': unknown runtime 'webgpu'; there are: onnxruntime, node",
+    ),
+    "a target of no name": (
+        f"{Q} --target android",
+        "Invalid value for '--target': unknown target 'android'; there are: onnxruntime",
+    ),
     "SQNR with a unit": (
         f"{Q} --min-sqnr 30dB",
         "Invalid value for '--min-sqnr': '30dB' is not a valid float.",
@@ -159,10 +232,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --dynamic input:batch",
         "Invalid value for --dynamic: 'input:batch' is not INPUT:DIM or INPUT:DIM=NAME",
     ),
-    "a dimension beyond the last": (
-        f"{Q} --dynamic input:9",
-        "dimension 9 of input 'input' is dynamic, so it ... which has the shape [40, 3, 8, 8]",
-    ),
     "a shape with data": (f"{Q} --shape 3,8,8", "Invalid value for --shape: is for --data none"),
     "a shape with x": (
         "calibrate tests.mistakes.nets:image_net --data none --shape 3x8x8 -o c.calib",
@@ -174,11 +243,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "no data and no BatchNorm": (
         "calibrate tests.mistakes.nets:flat_net --data none --shape 12 -o c.calib",
-        "there is no data, and no BatchNorm in ... data, or the model before folding",
+        "there is no data, and no BatchNorm in ... data, or give the model before folding",
     ),
     "no data and no shape": (
         "calibrate tests.mistakes.nets:image_net --data none -o c.calib",
-        "there is no data, and the sizes of the ... give data, or them with --shape",
+        "there is no data, and the sizes of the ... give data, or give them with --shape",
     ),
     "a share above 1": (
         f"{Q} --max-unreadable 5",
@@ -203,10 +272,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a length for arrays": (
         f"{Q} --max-length 128",
         "tests.mistakes.nets:images has model inputs, used as they are; leave out max_length",
-    ),
-    "max-drop in percent": (
-        f"{T} --max-drop 1%",
-        "Invalid value for '--max-drop': '1%' is not a valid float.",
     ),
     "max-drop NaN": (
         f"{T} --max-drop nan",

@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a factory that needs arguments": (
         f"quantize tests.mistakes.nets:custom {D} {OUT}",
-        "calling tests.mistakes.nets:custom() failed: ... required positional argument: 'function'",
+        "tests.mistakes.nets:custom needs 'function'; write tests.mistakes.nets:custom(VALUE, ...)",
     ),
     "a call without a closing bracket": (
         f"quantize tests.mistakes.nets:image_net( {D} {OUT}",
@@ -52,6 +52,92 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a call with a name": (
         f"quantize tests.mistakes.nets:custom(relu) {D} {OUT}",
         "cannot read the call ... a number, a text, a list or a dict",
+    ),
+    "an address": (
+        f"quantize https://example.com/net.onnx {D} {OUT}",
+        "https://example.com/net.onnx is an address; download it, and give the file or folder",
+    ),
+    "an address as data": (
+        f"{N} --data https://example.com/x.npz {OUT}",
+        "https://example.com/x.npz is an address; download it, and give the file or folder",
+    ),
+    "no module": (f"quantize :net {D} {OUT}", ":net is half a name; write package.module:name"),
+    "no name": (
+        f"quantize tests.mistakes.nets: {D} {OUT}",
+        "tests.mistakes.nets: is half a name; write package.module:name",
+    ),
+    "a class that needs arguments": (
+        f"quantize torch.nn:Linear {D} {OUT}",
+        "torch.nn:Linear needs 'in_features' and 'out_features'; write torch.nn:Linear(VALUE, ...)",
+    ),
+    "data for a model": (
+        f"quantize tests.mistakes.nets:images {D} {OUT}",
+        "tests.mistakes.nets:images returns a list, not an nn.Module",
+    ),
+    "a module for a model": (
+        f"quantize tests.mistakes:nets {D} {OUT}",
+        "tests.mistakes:nets is a module, not a function or class that returns an nn.Module",
+    ),
+    "a tensor as data": (
+        f"{N} --data tests.mistakes.nets:IMAGES {OUT}",
+        "data is a Tensor; give an iterable of batches, for instance [tensor] or a DataLoader",
+    ),
+    "a pattern of names as data": (f"{N} --data *.npy {OUT}", "*.npy: no such file or folder"),
+    "another suffix than the format's": (
+        f"{N} {D} --format tflite {OUT}",
+        "cannot write out.onnx: models are written as .tflite; name the file out.tflite",
+    ),
+    "weights next to a .tflite file": (
+        f"{SLOW} {D} --external-data -o out.tflite",
+        "out.tflite holds its weights itself; leave out --external-data",
+    ),
+    "a shape that the model does not take": (
+        f"{N} --data none --shape 8 {OUT}",
+        "Invalid value for --shape: the model does not take samples of the shape 8 (",
+    ),
+    "a rule for an operator that is not there": (
+        f"{N} {D} --recipe operator.toml {OUT}",
+        "selects no node; the operators of this model are conv, input, linear, pass, relu",
+    ),
+    "rules as one table": (
+        f"{N} {D} --recipe table.toml {OUT}",
+        "table.toml: the rules of a recipe must be a list; in TOML, start each with [[rules]]",
+    ),
+    "weights of three bits": (
+        f"{N} {D} --recipe bits.toml {OUT}",
+        'bits.toml: rule 1: weights = "int3" is unknown; known are int8, int4, int2, uint8',
+    ),
+    "a configuration that is not there": (
+        f"{N} {D} --config no.toml {OUT}",
+        "no.toml: no such configuration file",
+    ),
+    "a wrong value in a configuration": (
+        f"{N} {D} --config config.toml {OUT}",
+        "Invalid value for '--target': unknown target 'tflit'; did you mean 'tflite'?",
+    ),
+    "an unknown key in a configuration": (
+        f"{N} {D} --config setting.toml {OUT}",
+        "setting.toml: unknown key 'colour'; there are: accuracy, action",
+    ),
+    "an input to fix that is not there": (
+        "quantize float.onnx --data vectors.npy --fix z=3 -o out.onnx",
+        "float.onnx: there is no input 'z' to fix; the inputs are x",
+    ),
+    "an input to fix without a value": (
+        "quantize float.onnx --data vectors.npy --fix x -o out.onnx",
+        "Invalid value for --fix: 'x' is not INPUT=VALUE, with a number, true, false or",
+    ),
+    "images for an ONNX file of vectors": (
+        "quantize float.onnx --data large.npy -o out.onnx",
+        "input 'x' of the file is float32[n, 4], ... give batches of that type and shape",
+    ),
+    "explain a float file": (
+        "explain float.onnx --model float.onnx --data vectors.npy",
+        "float.onnx was not made by qtool",
+    ),
+    "a report of a float file alone": (
+        "report float.onnx --data vectors.npy --samples 4 -o page",
+        "float.onnx has no QuantizeLinear nodes; pass its float model with --model",
     ),
     "a hub id": (
         f"quantize bert-base-uncased {D} {OUT}",
@@ -93,7 +179,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a TFLite file as the model": (
         f"quantize net.tflite {D} {OUT}",
-        "net.tflite is no model: the suffix '.tflite' is ... file, or a folder with a config.json",
+        "net.tflite is a file of TFLite, which is a result of qtool; qtool reads PyTorch and ONNX",
     ),
     "a folder without config.json": (
         f"quantize folder {D} {OUT}",
@@ -277,19 +363,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "output without a suffix": (
         f"{N} {D} -o out",
-        "cannot write out: every target's model is ... .onnx or .tflite; name the file out.onnx",
+        "cannot write out: models are ... .onnx or .tflite; name the file out.onnx",
     ),
     "output .pt": (
         f"{N} {D} -o out.pt",
-        "cannot write out.pt: every target's model is ... .onnx or .tflite; name the file out.onnx",
+        "cannot write out.pt: models are ... .onnx or .tflite; name the file out.onnx",
     ),
     "output .engine": (
         f"{N} {D} -o out.engine",
-        "cannot write out.engine: every target's ... or .tflite; name the file out.onnx",
+        "cannot write out.engine: models are ... or .tflite; name the file out.onnx",
     ),
     "output .xml": (
         f"{N} {D} --target openvino -o out.xml",
-        "cannot write out.xml: every target's ... or .tflite; name the file out.onnx",
+        "cannot write out.xml: models are ... or .tflite; name the file out.onnx",
     ),
     "output over the weights": (
         f"{N} {D} --weights state.onnx -o state.onnx",
@@ -329,11 +415,32 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "inspect a text": (
         "inspect text.txt",
-        "text.txt: not a calibration file, or truncated ... while deserializing: header too large)",
+        "text.txt is neither a model (.onnx, .tflite) nor a calibration of qtool",
     ),
     "inspect a state dict": (
         "inspect state.pt",
-        "state.pt: not a calibration file, or truncated ... while deserializing: header too large)",
+        "state.pt is neither a model (.onnx, .tflite) nor a calibration of qtool",
+    ),
+    "inspect an image that is not there": ("inspect no.png", "no.png: no such file"),
+    "a calibration with the name of a model": (
+        f"calibrate tests.mistakes.nets:image_net {D} -o net.onnx",
+        "net.onnx is the name of a model; name the calibration net.calib, or use `qtool quantize`",
+    ),
+    "a file of TensorFlow": (
+        f"quantize net.pb {D} {OUT}",
+        "net.pb is a file of TensorFlow, which tf2onnx converts to ONNX; qtool reads PyTorch and",
+    ),
+    "empty weights": (
+        f"{N} --weights empty.pt {D} {OUT}",
+        "empty.pt cannot be read as weights (it is ... or torch.save(model.state_dict(), path)",
+    ),
+    "grey images": (
+        f"{N} --data grey.npy {OUT}",
+        "the model does not run on the given inputs ... 3 channels, but got 1 channels instead",
+    ),
+    "a calibration of another network": (
+        "convert tests.mistakes.nets:flat_net --calibration net.calib -o out.onnx",
+        "the calibration was made with another model, one that takes input: float32[batch",
     ),
     "verify a file that is not there": ("verify no.onnx", "no.onnx: no such file"),
     "verify a text": (
@@ -393,7 +500,8 @@ def prepare() -> None:
         Path(name).write_text("this is a text")
     for name in ("text.txt", "table.csv", "data.zip", "net.tflite", "data.onnx", "state.onnx"):
         Path(name).write_text("a,b\n1,2\n")
-    Path("empty.onnx").touch()
+    for name in ("empty.onnx", "empty.pt"):
+        Path(name).touch()
     Path("folder").mkdir()
     Path("folder/readme.txt").write_text("hello")
     Path("empty").mkdir()
@@ -410,6 +518,10 @@ def prepare() -> None:
     Path("broken.toml").write_text("[[rules]\n")
     Path("broken.json").write_text("{")
     Path("layer.toml").write_text('[[rules]]\nselect = "layer9.*"\nas = "float"\n')
+    Path("operator.toml").write_text('[[rules]]\nop = "convolution"\nas = "float"\n')
+    Path("table.toml").write_text('[rules]\nselect = "0"\nas = "float"\n')
+    Path("bits.toml").write_text('[[rules]]\nselect = "0"\nweights = "int3"\n')
+    Path("config.toml").write_text('target = "tflit"\n')
     Path("key.toml").write_text('[[rules]]\nlayer = "0"\nas = "float"\n')
     Path("scheme.toml").write_text('[[rules]]\nselect = "0"\nas = "int7"\n')
     Path("setting.toml").write_text('colour = "red"\n')
@@ -432,6 +544,7 @@ def _save_images() -> None:
     np.savez("lengths.npz", x=images, y=images[:3])
     np.savez("two.npz", left=images, right=images)
     np.save("bytes.npy", (images * 9).clip(0).astype(np.uint8))
+    np.save("grey.npy", images[:, :1])
     np.save("nhwc.npy", images.transpose(0, 2, 3, 1))
     np.save("large.npy", np.zeros((8, 3, 9, 9), np.float32))
     from safetensors.torch import save_file

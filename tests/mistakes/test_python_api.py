@@ -89,7 +89,7 @@ REFUSED: Cases = {
     ),
     "all layers in float": (
         lambda: quantize(D, recipe=[{"select": "*", "as": "float"}]),
-        "nothing in this model can run in ... in float or choose another target ('target')",
+        "nothing in this model can run in ... leave out the rules of 'recipe' that keep its layers",
     ),
     "a regex that does not end": (
         lambda: quantize(D, recipe=[{"select": "/(a+)+$/", "as": "float"}]),
@@ -101,7 +101,7 @@ REFUSED: Cases = {
     ),
     "an export of another suffix": (
         lambda: quantize(D).export("model.pth"),
-        "cannot write model.pth: every target's model is ... as .onnx; name the file model.onnx",
+        "cannot write model.pth: models are ... as .onnx; name the file model.onnx",
     ),
     "an export into a folder": (
         lambda: quantize(D).export("."),
@@ -142,6 +142,79 @@ REFUSED: Cases = {
     "inspect a model": (
         lambda: qtool.inspect(image_net()),
         "file is of the type Sequential; give a path as a str or a pathlib.Path",
+    ),
+    "an export to two paths": (
+        lambda: quantize(D).export(["a.onnx"]),
+        "path is of the type list; give a path as a str or a pathlib.Path",
+    ),
+    "no threads": (
+        lambda: qtool.evaluate("out.onnx", image_net(), D, threads=0),
+        "threads is 0; give a whole number of at least 1",
+    ),
+    "seconds below zero": (
+        lambda: qtool.evaluate("out.onnx", image_net(), D, seconds=-1),
+        "seconds is -1; give a finite number of at least 0",
+    ),
+    "bench of a path": (lambda: qtool.bench("a.onnx"), "files is 'a.onnx'; give a list of paths"),
+    "options as a dict": (
+        lambda: qtool.quantize_to_file(image_net(), D, "out.onnx", {"mode": "static"}),
+        "options is a dict; give qtool.QuantizeOptions(...)",
+    ),
+    "a file's options as a dict": (
+        lambda: qtool.quantize_to_file(image_net(), D, "out.onnx", file={"format": "qdq"}),
+        "file is a dict; give qtool.FileOptions(...)",
+    ),
+    "a goal as a text": (
+        lambda: qtool.FileOptions(min_sqnr="30"),
+        "FileOptions.min_sqnr is '30'; give a finite number or None",
+    ),
+    "a time below zero": (
+        lambda: qtool.FileOptions(timing=-3),
+        "FileOptions.timing is -3; give a finite number of at least 0",
+    ),
+    "data that is a name of nothing": (
+        lambda: qtool.quantize_to_file(image_net(), "nodata", "out.onnx"),
+        "nodata: no such file or folder",
+    ),
+    "an observer as a tuple": (
+        lambda: quantize(D, observer=("percentile", 99)),
+        "observer is ('percentile', 99); give one by name",
+    ),
+    "an option that an observer lacks": (
+        lambda: quantize(D, observer="percentile:q=3"),
+        "observer 'percentile' has no option 'q'; its options: p, bins",
+    ),
+    "a step that is None": (
+        lambda: qtool.quantize(captured(), D, recover=[None]),
+        "recover is (None,); it must be a list of step names",
+    ),
+    "a calibration into a folder": (
+        lambda: calibration().save("."),
+        "cannot write .: it is a directory; name a file",
+    ),
+    "calibrations of two models": (
+        lambda: calibration().merge(qtool.calibrate(flat_net(), [torch.randn(40, 12)])),
+        "the two calibrations have a different model; merge only calibrations made with the same",
+    ),
+    "labels of a regression": (
+        lambda: _evaluate(np.zeros((40, 1))),
+        "the labels have shape [40, 1]; pass one class number per sample",
+    ),
+    "a rule that is a dict of one": (
+        lambda: quantize(D, recipe={"rules": {"select": "0", "as": "float"}}),
+        "the rules of a recipe must be a list; in TOML, start each with [[rules]]",
+    ),
+    "layers with their schemes as a recipe": (
+        lambda: quantize(D, recipe={"0": "float"}),
+        "the recipe has the key '0'; known are mode, accuracy, recover, rules",
+    ),
+    "goals as a dict": (
+        lambda: qtool.tune(image_net(), D, D, goals={"max_drop": 0.1}),
+        "{'max_drop': 0.1} is no TuneGoals; give qtool.TuneGoals(...)",
+    ),
+    "load_model of a model": (
+        lambda: qtool.load_model(image_net()),
+        "the source is a Sequential; give a path or a name",
     ),
     "bench of no file": (lambda: qtool.bench([]), "there is no file; give one or more to time"),
     "compare of no file": (

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.acceptance import HOLDOUT_SAMPLES
-from qtool.algorithms.conversion_state import NO_SAMPLES, TOO_FEW, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.cross_layer_equalization.channel_streams import find_streams
 from qtool.algorithms.cross_layer_equalization.factors import factor_limits, solve_factors
 from qtool.algorithms.cross_layer_equalization.gradient_sensitivity import measure_sensitivity
@@ -85,8 +85,8 @@ def _propose(state: ConversionState) -> ConversionState:
     streams = find_streams(state.graph.module)
     if state.calibration is None or not _can_help(state.plan, streams):
         return state
-    if (count := len(state.calibration.kept_samples)) < FEWEST:
-        return state.with_notes(f"{NAME}: {TOO_FEW.format(count) if count else NO_SAMPLES}")
+    if len(state.calibration.kept_samples) < FEWEST:
+        return state.without_samples(NAME)
     size = _batch_size(state.graph.module)
     batches = partial(state.batches, channels_last=True)
     factors = _find_factors(state, streams, batches(size, BACKWARD_SAMPLES))

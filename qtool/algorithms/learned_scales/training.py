@@ -28,7 +28,7 @@ from qtool.algorithms.acceptance import (
     relative_error,
     target_outputs,
 )
-from qtool.algorithms.conversion_state import NO_SAMPLES, ConversionState
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.learned_scales.trainable_graph import TrainableGraph, make_trainable
 from qtool.algorithms.part_samples import choose_samples, join_batches
 from qtool.algorithms.pipeline import Scope, Step
@@ -62,7 +62,7 @@ SHARES = (1.0, 0.5, 0.25)
 def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
     groups = state.batches(SAMPLES)
     if not groups or not state.batches(BATCH, HOLDOUT_SAMPLES, holdout=True):
-        return state.with_notes(f"{NAME}: {NO_SAMPLES}")
+        return state.without_samples(NAME)
     graph = make_trainable(state)
     if not graph.parameters:
         return state

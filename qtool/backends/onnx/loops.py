@@ -13,6 +13,7 @@ from onnx import numpy_helper
 
 from qtool.backends.onnx.nested_graphs import inner_graphs
 from qtool.core.errors import CaptureError
+from qtool.core.progress import track_task
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -126,7 +127,8 @@ def run_within(
     timer.daemon = True
     timer.start()
     try:
-        return list(session.run(names, dict(feed), options))
+        with track_task(f"running {_label(loop)} ({loop.op_type})", detail=True):
+            return list(session.run(names, dict(feed), options))
     except Exception as error:
         if not options.terminate:
             raise

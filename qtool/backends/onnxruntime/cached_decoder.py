@@ -12,6 +12,7 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import session
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 from qtool.core.value_names import MASK
 
@@ -50,8 +51,8 @@ class CachedDecoder:
         present = [o.name for o in self._session.get_outputs() if o.name.startswith(_PRESENT)]
         if not past or len(past) != len(present):
             raise DataError(
-                f"{path} has no KV cache; write it with "
-                f"{argument('--task', 'text-generation-with-past')}"
+                f"{path} has no KV cache",
+                OtherFile(f"write it with {argument('--task', 'text-generation-with-past')}"),
             )
         self._in_place = _is_in_place(path)
         size = capacity if self._in_place else 0

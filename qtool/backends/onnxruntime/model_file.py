@@ -25,10 +25,10 @@ from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.onnxruntime.readable import READABLE, ReadableOnnx
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
 from qtool.backends.runtimes import runs_here
-from qtool.core.argument_names import argument
 from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import Argument
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import TARGETS, Target
 from qtool.verification import Exactness, FileCheck
@@ -64,6 +64,9 @@ class OnnxFile(ReadableOnnx):
         return path
 
 
+FLOAT_MODEL = Argument("--model", text="pass its float model with {}")
+
+
 def remove_quantization(path: str | Path) -> onnx.ModelProto:
     """Return a QDQ model without QuantizeLinear and DequantizeLinear, on its rounded weights.
 
@@ -77,9 +80,7 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
     graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
     rounded = [n for n in file.nodes if n.op_type in ends]
     if not any(n.op_type == ends[0] for n in rounded):
-        raise VerificationError(
-            f"{path} has no QuantizeLinear nodes; pass its float model with {argument('--model')}"
-        )
+        raise VerificationError(f"{path} has no QuantizeLinear nodes", FLOAT_MODEL)
     for node in rounded:
         if len(node.inputs) < 2 or not node.outputs:
             raise VerificationError(f"the graph is invalid: {node.name} lacks inputs or outputs")
@@ -125,8 +126,7 @@ def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) ->
         elif array.dtype == kind:
             if params.axis is not None:
                 raise VerificationError(
-                    f"{maker.name} moves codes with a scale for each channel; pass the float model "
-                    f"with {argument('--model')}"
+                    f"{maker.name} moves codes with a scale for each channel", FLOAT_MODEL
                 )
             real = params.dequantize(torch.from_numpy(np.array(array))).numpy()
             name = f"{maker.name}/{index}/float"
@@ -167,10 +167,11 @@ def check_measurable(target: Target) -> None:
     if runs_here(target):
         return
     others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
-    other = "".join(f", or write a {s} file" for s in others if s != OnnxFile.suffix)
+    remedies = [Argument("-o", f"FILE{s}", "write a {}") for s in others if s != OnnxFile.suffix]
     raise PlanError(
-        f"a search measures time, and files for {target.name} do not run in ONNX Runtime here; "
-        f"choose its target{other}"
+        f"a search measures time, and files for {target.name} do not run in ONNX Runtime here",
+        Argument("--target", text="choose another {}"),
+        *remedies,
     )
 
 

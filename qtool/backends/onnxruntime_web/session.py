@@ -11,8 +11,8 @@ from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime_web.node_process import PROCESS, REMEDY, version
 from qtool.backends.session import Clock, OtherRuntime
-from qtool.core.argument_names import argument
 from qtool.core.errors import OptionError
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 
 WARM_UP = 1.0
@@ -33,9 +33,7 @@ class WebSession:
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:
         if threads > 1:
-            raise OptionError(
-                f"onnxruntime-web runs on one thread here; give {argument('--threads', '1')}"
-            )
+            raise OptionError("onnxruntime-web runs on one thread here", Argument("--threads", 1))
         here = OnnxSession(path)  # in node inputs have no names for their dimensions
         self.inputs, self.outputs = here.inputs, here.outputs
         path = Path(path).resolve()

@@ -20,6 +20,7 @@ from qtool.backends import subprocess_runner
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
+from qtool.core.remedies import Package
 from qtool.core.versions import version_of
 
 PACKAGE = "ai-edge-litert"
@@ -44,7 +45,7 @@ def require() -> None:
     """Raise VerificationError if it is not installed."""
     if version() is None:
         raise VerificationError(
-            f"{TITLE}, which runs TFLite files, is not installed; pip install {PACKAGE}"
+            f"{TITLE}, which runs TFLite files, is not installed", Package(PACKAGE)
         )
 
 

@@ -14,8 +14,8 @@ from qtool.backends.tflite.engine.call import params_of
 from qtool.backends.tflite.file import Model, Tensor
 from qtool.backends.tflite.kernels.micro import LEAST_SCALE
 from qtool.backends.tflite.tflite_file import TfliteFile
-from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, VerificationError
+from qtool.core.remedies import Argument, ModelEdit, Omission, Remedy
 from qtool.planning.execution import BY_RECIPE
 
 OPERATORS = frozenset(
@@ -41,6 +41,10 @@ _SATURATING = {"LOGISTIC": "sigmoid", "TANH": "tanh"}
 """Operators that saturate early with large input scales -> keys of their kernels."""
 
 
+TFLITE = Argument("--target", "tflite", "use {}")
+REPLACED = ModelEdit("replace it in the model")
+
+
 def check(model: Model, reasons: Mapping[str, str]) -> None:
     """Check that a model runs on a microcontroller, in integers alone.
 
@@ -55,30 +59,33 @@ def check(model: Model, reasons: Mapping[str, str]) -> None:
     for op in model.operators:
         tensor = model.tensors[op.outputs[0]]
         if tensor.type == "float32" and op.name not in _BORDERS:
-            raise ExportError(_float_message(tensor.name, op.name, reasons.get(tensor.name, "")))
+            raise _float_error(tensor.name, op.name, reasons.get(tensor.name, ""))
         if op.name in _SATURATING:
             _check_input_scale(op.name, model.tensors[op.inputs[0]], tensor)
         if tensor.type == "int16" and op.name in _NOT_INT16:
             raise ExportError(
-                f"'{tensor.name}' needs {op.name} on int16, which {tflm.TITLE} does not have; use "
-                f"int8 activations in front of it, or {argument('--target', 'tflite')}"
+                f"'{tensor.name}' needs {op.name} on int16, which {tflm.TITLE} does not have",
+                Omission("--recipe", "leave out the rule of {} for int16 activations there"),
+                TFLITE,
             )
         if op.name not in OPERATORS:
             raise ExportError(
-                f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have; replace it in "
-                f"the model, or use {argument('--target', 'tflite')}"
+                f"'{tensor.name}' needs {op.name}, which {tflm.TITLE} does not have",
+                REPLACED,
+                TFLITE,
             )
 
 
-def _float_message(layer: str, kind: str, reason: str) -> str:
-    """Return that an operator computes in float, why, and what to do."""
-    remedy = "replace it in the model"
+def _float_error(layer: str, kind: str, reason: str) -> ExportError:
+    """Return an error that says why an operator computes in float, and what to do."""
+    remedy: Remedy = REPLACED
     if reason.startswith(BY_RECIPE):
-        remedy = "remove that rule"
+        remedy = Omission("--recipe", "leave out that rule of {}")
     cause = f" ({reason})" if reason else ""
-    return (
-        f"'{layer}' ({kind}) stays in float{cause}, which microcontrollers are not to compute; "
-        f"{remedy}, or use {argument('--target', 'tflite')}"
+    return ExportError(
+        f"'{layer}' ({kind}) stays in float{cause}, which microcontrollers are not to compute",
+        remedy,
+        TFLITE,
     )
 
 
@@ -104,7 +111,8 @@ def _check_input_scale(kind: str, source: Tensor, tensor: Tensor) -> None:
     if wrong:
         raise ExportError(
             f"'{tensor.name}' ({kind}) has an input whose scale is {wrong}, which {tflm.TITLE} "
-            f"computes wrongly; are the weights trained? use {argument('--target', 'tflite')}"
+            "computes wrongly; are the weights trained?",
+            TFLITE,
         )
 
 

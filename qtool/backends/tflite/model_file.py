@@ -25,8 +25,8 @@ from qtool.backends.tflite.verification import (
     compare_delegate_codes,
     compare_litert_codes,
 )
-from qtool.core.argument_names import argument
 from qtool.core.errors import KernelError, PlanError, VerificationError
+from qtool.core.remedies import Argument
 from qtool.core.types import Array, Progress
 from qtool.planning.targets import Target
 from qtool.verification import Exactness, FileCheck
@@ -86,8 +86,8 @@ def check_measurable(target: Target) -> None:
     """
     if target.name == deployment.TARGET:
         raise PlanError(
-            "a search measures time, and a microcontroller has another than this machine; "
-            f"use {argument('--target', 'tflite')}"
+            "a search measures time, and a microcontroller has another than this machine",
+            Argument("--target", "tflite", "use {}"),
         )
     litert.require()
 
@@ -101,7 +101,10 @@ def without_quantization(model: Model) -> Model:
         VerificationError: the model has no quantized tensor.
     """
     if not any(t.quantization is not None for t in model.tensors):
-        raise VerificationError("the file has no quantized tensor; pass its float model")
+        raise VerificationError(
+            "the file has no quantized tensor",
+            Argument("--model", text="pass its float model with {}"),
+        )
     tensors = list(map(_real, model.tensors))
     same: dict[int, int] = {}
     operators, layers = list[Operator](), dict[int, tuple[int, ...]]()

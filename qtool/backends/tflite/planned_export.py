@@ -33,6 +33,7 @@ from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
+from qtool.core.remedies import Argument, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -141,8 +142,9 @@ def write(
     chosen = target(model.plan.target)
     if chosen.profile != FAMILY:
         raise ExportError(
-            f"target {chosen.name} writes ONNX files; for a TFLite file use "
-            f"{argument('--target', 'tflite')} or {argument('--target', deployment.TARGET)}"
+            f"target {chosen.name} writes ONNX files",
+            Argument("--target", "tflite", "for a TFLite file use {}"),
+            Argument("--target", deployment.TARGET, "{}"),
         )
     small = chosen.name == deployment.TARGET
     metadata = {
@@ -173,8 +175,8 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
         values = file.trace(few.arrays())
     elif program.float_nodes:
         raise ExportError(
-            f"the file computes in float in places, which only {litert.TITLE} can verify; "
-            f"pip install {litert.PACKAGE}, or export with verify=False"
+            f"the file computes in float in places, which only {litert.TITLE} can verify",
+            Package(litert.PACKAGE),
         )
     else:
         values = program.values(*map(torch.from_numpy, file.arrays(few.arrays())))
@@ -301,7 +303,7 @@ class TfliteExport:
     ) -> Iterator[PlannedTflite]:
         """See `Export`. A TFLite file carries a test of itself."""
         if options.external_data:
-            raise ExportError("a TFLite file holds its weights itself; leave external_data out")
+            raise ExportError("a TFLite file holds its weights itself", Omission("--external-data"))
         plan = self.simulation.plan
         written = self._write(layout_of(plan.target, options.layout, options.interface))
         with scratch_folder() as folder:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, describe
+from qtool.core.remedies import DataEdit
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 """Kinds of parameters that a caller can name."""
@@ -109,15 +110,18 @@ class Batch:
         """
         for where, t in self.tensors():
             if (layout := _unsupported_layout(t)) is not None:
-                raise DataError(f"batch {index}, {where} is {layout}")
+                raise DataError(f"batch {index}, {where} is {layout[0]}", layout[1])
             if t.dim() and not len(t) and not self.size:
-                raise DataError(f"batch {index}, {where} has no samples; remove empty batches")
+                raise DataError(
+                    f"batch {index}, {where} has no samples", DataEdit("remove empty batches")
+                )
             if not t.is_floating_point() or bool(torch.isfinite(t.sum())):
                 continue  # the sum takes a tenth of the time, and may overflow
             if not bool(torch.isfinite(t).all()):
                 what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
                 raise DataError(
-                    f"batch {index}, {where} holds {what}; remove or repair that sample"
+                    f"batch {index}, {where} holds {what}",
+                    DataEdit("remove or repair that sample"),
                 )
 
 
@@ -143,15 +147,19 @@ def to_tensor(value: Any) -> Any:
         ) from error
 
 
-def _unsupported_layout(tensor: torch.Tensor) -> str | None:
+def _unsupported_layout(tensor: torch.Tensor) -> tuple[str, DataEdit] | None:
     """Return what a tensor is that is not dense, and what to give; None if it is."""
     if tensor.is_nested:
-        return "nested; give a dense tensor"
+        return "nested", DataEdit("give a dense tensor, {}", "x.to_padded_tensor(0.0)")
     if tensor.is_quantized:
-        return f"a quantized tensor ({tensor.dtype}); give its values, x.dequantize()"
+        return f"a quantized tensor ({tensor.dtype})", DataEdit(
+            "give its values, {}", "x.dequantize()"
+        )
     if tensor.layout is not torch.strided:
-        return f"sparse ({tensor.layout}); give a dense tensor"
-    return "on the meta device, without values; give a dense tensor" if tensor.is_meta else None
+        return f"sparse ({tensor.layout})", DataEdit("give a dense tensor, {}", "x.to_dense()")
+    if tensor.is_meta:
+        return "on the meta device, without values", DataEdit("give a dense tensor")
+    return None
 
 
 def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataError:
@@ -164,6 +172,7 @@ def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataEr
     named = [n for n in required if signature.parameters[n].kind in NAMED]
     return DataError(
         f"a batch has {', '.join(batch.kwargs)}, {kind}.forward takes {', '.join(named)}"
-        f"{'' if len(named) == len(signature.parameters) else ' and more'} ({error}); rename the "
-        "keys, or give tensors or tuples in the order of the arguments"
+        f"{'' if len(named) == len(signature.parameters) else ' and more'} ({error})",
+        DataEdit("rename the keys"),
+        DataEdit("give tensors or tuples in the order of the arguments"),
     )

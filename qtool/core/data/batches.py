@@ -81,6 +81,8 @@ def batches(
     if isinstance(data, str | Path):
         raise DataError(f"data is the name {str(data)!r}; give qtool.load_data({str(data)!r})")
     data = whole_arrays(data, model)
+    if isinstance(data, nn.Module):
+        raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
     source: Any = data  # mypy finds the method orders of the classes below inconsistent
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         raise DataError(
@@ -90,7 +92,9 @@ def batches(
     try:
         iterator = iter(data)
     except TypeError as error:
-        raise DataError(f"data of type {type(data).__name__} cannot be iterated over") from error
+        call = "; call it, and give its result" if callable(data) else ""
+        what = f"data of type {type(data).__name__} cannot be iterated over{call}"
+        raise DataError(what) from error
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:

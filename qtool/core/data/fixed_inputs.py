@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from qtool.core.argument_names import argument
 from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
 from qtool.core.errors import DataError
+from qtool.core.remedies import Argument, DataEdit
 
 FIXED_INPUTS = "qtool_fixed_inputs"
 """Attribute of a module, and key in the meta of a graph's first input."""
@@ -59,8 +59,9 @@ class FixedInputs:
                 shown = constant[0] if len(constant) == 1 else constant
                 raise DataError(
                     f"batch {index}: input '{name}' is {value!s:.60}, and the model has it fixed "
-                    f"to {shown}; leave it out of the data, or use {argument('--fix')} with the "
-                    "value of the data"
+                    f"to {shown}",
+                    DataEdit("leave it out of the data"),
+                    Argument("--fix", text="use {} with the value of the data"),
                 )
         kwargs = {k: v for k, v in batch.kwargs.items() if k not in named}
         return Batch(args[: len(self.order) - len(self.values)], kwargs)

@@ -3,6 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import name_of
+from qtool.core.remedies import DataEdit, ModelEdit, OtherFile
 
 _COMPUTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -40,7 +42,8 @@ def check_weights(model: nn.Module | ExportedProgram) -> None:
         more = f" (and {len(broken) - 1} others)" if len(broken) > 1 else ""
         raise DataError(
             f"the weights of the model hold {what}: '{name}'{more}; the checkpoint is damaged or "
-            "its training diverged: take another one"
+            "its training diverged",
+            OtherFile("take another one"),
         )
 
 
@@ -55,23 +58,34 @@ def check_outputs(graph: FloatGraph, batch: Batch, outputs: Iterable[Any], index
     Args:
         graph: the float graph.
         batch: its bound arguments, for which it is run again if an output is not finite.
-        outputs: tensors, or leaves of another kind.
+        outputs: tensors, or leaves of another kind; those of the model and of the graph, or of
+            one.
         index: number of the batch, for the message.
 
     Raises:
         DataError: an output is NaN or Inf; names the first module whose output is.
     """
-    for name, output in zip(graph.outputs, outputs, strict=False):
+    for name, output in zip(itertools.cycle(graph.outputs), outputs, strict=False):
         if (what := _not_finite(output)) is None:
             continue
         finder = _FirstNotFinite(graph.module, what)
         with torch.no_grad():
             finder.run(*graph.leaves_of(batch), enable_io_processing=False)
         where = "" if finder.first is None else f", first after {name_of(finder.first)}"
-        raise DataError(
-            f"batch {index}: output '{name}' of the float model is {what}{where}; repair the model "
-            "or its weights, or check that the data is what it was trained on"
-        )
+        problem = f"batch {index}: output '{name}' of the float model is {what}{where}"
+        if finder.masked:
+            problem += ": the mask excludes a row of an attention as a whole, padding alone"
+        raise DataError(problem, *(UNPADDED if finder.masked else NOT_FINITE))
+
+
+NOT_FINITE = (
+    ModelEdit("repair the model or its weights"),
+    DataEdit("check that the data is what it was trained on"),
+)
+UNPADDED = (
+    DataEdit("leave out samples of padding alone"),
+    DataEdit("make batches of texts of one length, without padding"),
+)
 
 
 class _FirstNotFinite(fx.Interpreter):
@@ -79,18 +93,35 @@ class _FirstNotFinite(fx.Interpreter):
 
     Attributes:
         first: that node; None without one.
+        masked: whether an attention up to there excludes all of a row.
     """
 
     def __init__(self, module: fx.GraphModule, what: str) -> None:
         super().__init__(module)
         self.what = what
         self.first: fx.Node | None = None
+        self.masked = False
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
+        if self.first is None and _attends(n):
+            inputs = [x for x in n.args if isinstance(x, fx.Node)]
+            self.masked |= any(_excludes_rows(self.env[x]) for x in inputs)
         if self.first is None and n.op.startswith("call") and _not_finite(result) == self.what:
             self.first = n
         return result
+
+
+def _attends(node: fx.Node) -> bool:
+    return any(word in str(node.target) for word in ("softmax", "attention"))
+
+
+def _excludes_rows(mask: Any) -> bool:
+    """Return whether all of a row is excluded: scores of -Inf, or a mask that is False."""
+    if not isinstance(mask, torch.Tensor) or not mask.dim() or not mask.numel():
+        return False
+    kept = mask if mask.dtype is torch.bool else mask != -torch.inf
+    return not bool(kept.any(-1).all())
 
 
 def _not_finite(value: Any) -> str | None:

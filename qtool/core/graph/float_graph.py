@@ -19,6 +19,8 @@ from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input
+from qtool.core.remedies import DataEdit
+from qtool.core.shape_remedies import NORMALISED, shape_remedies
 from qtool.core.source_metadata import SourceMetadata
 
 
@@ -224,7 +226,8 @@ class FloatGraph:
         if len(ours) == len(theirs) and ours != theirs:
             raise DataError(
                 f"batch {index} has None for other arguments than the batch that the model was "
-                "captured with; a graph has one path: give the same ones"
+                "captured with, and a graph has one path",
+                DataEdit("give the same ones"),
             )
 
     def _converted(self, batch: Batch) -> Batch:
@@ -274,29 +277,15 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     dtype = str(actual.dtype).removeprefix("torch.")
     converted = expected.dtype == "float32" and actual.is_floating_point()  # see `_converted`
     if dtype != expected.dtype and not converted:
-        how = "x.float() / 255" if dtype == "uint8" else f"x.to(torch.{expected.dtype})"
-        raise DataError(
-            f"{where} is {dtype}, the model takes {expected.dtype}; convert it first ({how})"
-        )
+        edit = DataEdit("convert it first ({})", f"x.to(torch.{expected.dtype})")
+        if dtype == "uint8":
+            edit = DataEdit(f"convert it first ({{}}), {NORMALISED}", "x.float() / 255")
+        raise DataError(f"{where} is {dtype}, the model takes {expected.dtype}", edit)
     fits = actual.dim() == len(expected.shape) and all(
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
     )
     if not fits:
         raise DataError(
-            f"{where} has shape {list(actual.shape)}, the model takes {expected}"
-            f"{_shape_remedy(expected.shape, actual)}"
+            f"{where} has shape {list(actual.shape)}, the model takes {expected}",
+            *shape_remedies(expected.shape, actual.shape),
         )
-
-
-def _shape_remedy(expected: Sequence[int | str], actual: torch.Tensor) -> str:
-    """Return what to write for a tensor without a batch or with its channels last, or ""."""
-
-    def fits(shape: Sequence[int]) -> bool:
-        pairs = zip(expected, shape, strict=False)
-        return len(shape) == len(expected) and all(isinstance(e, str) or e == s for e, s in pairs)
-
-    if fits((1, *actual.shape)):
-        return "; give batches, x[None] or those of a DataLoader"
-    if actual.dim() == 4 and fits([actual.shape[axis] for axis in (0, 3, 1, 2)]):
-        return "; its channels are last: give x.permute(0, 3, 1, 2)"
-    return ""

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from qtool.backends.open_files import open_readable, runtime_title
-from qtool.core.argument_names import argument
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, OptionError
 from qtool.core.formats import milliseconds, quantity, table, times
 from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -171,8 +171,8 @@ def time_in_turns(
         inputs = resized(paths[:1], batch, size)
         if any(len(a) != size for a in inputs if a.ndim):
             raise DataError(
-                f"{paths[0].name} does not accept batch size {size}; change "
-                f"{argument('--batch-sizes')}"
+                f"{paths[0].name} does not accept batch size {size}",
+                Argument("--batch-sizes", text="change {}"),
             )
         timings += [
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
@@ -185,6 +185,9 @@ def time_in_turns(
 def _check_numbers(
     batch_sizes: Sequence[int], threads: Sequence[int], seconds: float, precision: float
 ) -> None:
+    for name, value in (("batch_sizes", batch_sizes), ("threads", threads)):
+        if not isinstance(value, Sequence):
+            raise OptionError(f"{name} is {value!r}", DataEdit(f"give a list, [{value!r}]"))
     for size in batch_sizes:
         Range(low=1, whole=True).check("batch_sizes", size)
     for count in threads:

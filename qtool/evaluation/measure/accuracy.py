@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
 from qtool.evaluation.measure.regression import regression_metrics, targets_of
@@ -180,10 +180,13 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
     several = array.ndim > 1 and array.size > len(array)
     if not array.ndim or (several and np.isin(array, (0, 1)).all()):
         raise DataError(
-            f"the labels have shape {list(array.shape)}; pass one class number per sample"
+            f"the labels have shape {list(array.shape)}",
+            DataEdit("pass one class number per sample"),
         )
     if samples is not None and len(array) != samples:
-        raise DataError(f"{len(array)} labels for {samples} samples; pass one per sample")
+        raise DataError(
+            f"{len(array)} labels for {samples} samples", DataEdit("pass one per sample")
+        )
 
 
 def _check_classes(labels: Array, n_classes: int) -> None:
@@ -191,13 +194,15 @@ def _check_classes(labels: Array, n_classes: int) -> None:
     if labels.dtype.kind not in "iub" and not (
         labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
     ):
-        raise DataError(f"the labels are {labels.dtype}; pass class numbers, whole and from 0")
+        raise DataError(
+            f"the labels are {labels.dtype}", DataEdit("pass class numbers, whole and from 0")
+        )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= n_classes:
         one = low == 1 and high == n_classes
         hint = "labels start at 1: subtract 1" if one else f"pass numbers of 0 to {n_classes - 1}"
         raise DataError(
-            f"the labels are {low} to {high}, the model has {n_classes} classes; {hint}"
+            f"the labels are {low} to {high}, the model has {n_classes} classes", DataEdit(hint)
         )
 
 
@@ -206,8 +211,12 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     labels = labels.reshape(-1)
     if measured.scores != CLASSES:
         raise DataError(
-            "labels need [samples, classes] scores as the first output; use a function of outputs "
-            f"and labels instead, with {argument('--eval')}"
+            "labels need [samples, classes] scores as the first output",
+            Argument(
+                "--eval",
+                text="use a function of outputs and labels instead, with {}",
+                replaces="--labels",
+            ),
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

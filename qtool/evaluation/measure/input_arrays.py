@@ -9,6 +9,7 @@ import numpy as np
 
 from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core.errors import DataError
+from qtool.core.shape_remedies import shape_remedies
 from qtool.core.types import Array
 from qtool.evaluation.model_inputs import DTYPES
 
@@ -88,7 +89,10 @@ def fit_array(port: PortInfo, array: Array, index: int) -> Array:
         for expected, actual in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        raise DataError(f"{where} has shape {list(array.shape)}, the model takes {shape}")
+        raise DataError(
+            f"{where} has shape {list(array.shape)}, the model takes {shape}",
+            *shape_remedies(shape, array.shape),
+        )
     return np.ascontiguousarray(array)
 
 

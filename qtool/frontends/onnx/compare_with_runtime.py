@@ -10,6 +10,7 @@ import torch
 
 from qtool.backends.onnx.subgraph import tensor_of
 from qtool.core.errors import CaptureError
+from qtool.core.graph.finite_outputs import NOT_FINITE
 from qtool.core.graph.float_tolerance import (
     NOISE_FACTOR,
     distance,
@@ -79,8 +80,8 @@ def compare_with_runtime(
                 if _overflows(expect, actual, arguments):
                     raise CaptureError(
                         f"{node.label} ({node.key}) overflows float32 on the first batch, and what "
-                        "comes of it differs by runtime; repair its weights, or check that the "
-                        "data is what it was trained on"
+                        "comes of it differs by runtime",
+                        *NOT_FINITE,
                     )
                 by = "in type or shape" if error == float("inf") else f"by {error:.2g} of its range"
                 raise CaptureError(

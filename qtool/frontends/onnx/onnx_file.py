@@ -22,12 +22,12 @@ from qtool.backends.onnx.source_metadata import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
 from qtool.core import graph as G
-from qtool.core.argument_names import argument
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
+from qtool.core.remedies import Argument, DataEdit, ModelEdit, OtherFile, Remedy
 from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
@@ -259,8 +259,9 @@ def _of_any_size(model: OnnxModule, batch: Batch) -> tuple[dict[str, Array], dic
         one = Batch(tuple(t[:1] for t in batch.args))
         if batch.size > 1 and _runs(model, one):
             raise CaptureError(
-                "the file runs with one sample alone, whatever its inputs declare; give batches "
-                f"of 1 ({argument('--batch-size', 1)}), or export it with a dynamic batch"
+                "the file runs with one sample alone, whatever its inputs declare",
+                Argument("--batch-size", 1, "give batches of 1 ({})"),
+                DYNAMIC_BATCH,
             ) from error
         raise
 
@@ -284,8 +285,16 @@ def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
     try:
         return capture_module(model, batch, dynamic, has_weights=not model.external.arrays)
     except CaptureError as error:
-        text = _STEP_IN_MESSAGE.sub(lambda m: model.nodes[int(m[1])].label, str(error))
-        raise CaptureError(text) from error
+        text = _STEP_IN_MESSAGE.sub(lambda m: model.nodes[int(m[1])].label, error.problem)
+        raise CaptureError(text, *_for_files(error.remedies)) from error
+
+
+def _for_files(remedies: Sequence[Remedy]) -> list[Remedy]:
+    """Return remedies for a user who has a file, and no code to edit."""
+    own: list[Remedy] = [r for r in remedies if not isinstance(r, ModelEdit | OtherFile)]
+    if len(own) < len(remedies):
+        own.append(OtherFile("give the PyTorch model that the file was exported from"))
+    return own
 
 
 def _wanted_dimensions(model: OnnxModule, batch: Batch, dynamic: Dynamic | None) -> Dynamic:
@@ -313,7 +322,8 @@ def _refuse_non_tensors(outputs: Mapping[str, Any]) -> None:
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray) or value.dtype == object:
             raise CaptureError(
-                f"output '{name}' of the file is not a numeric tensor; remove it from the outputs"
+                f"output '{name}' of the file is not a numeric tensor",
+                OtherFile("remove it from the outputs"),
             )
 
 
@@ -378,17 +388,20 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
     if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
         raise CaptureError(
             f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
-            f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}; "
-            f"{_batch_remedy(sizes, tensor)}, or export the file with a dynamic batch"
+            f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
+            *_batch_remedies(sizes, tensor),
         )
 
 
-def _batch_remedy(sizes: Sequence[int | str], tensor: torch.Tensor) -> str:
+DYNAMIC_BATCH = OtherFile("export the file with a dynamic batch")
+
+
+def _batch_remedies(sizes: Sequence[int | str], tensor: torch.Tensor) -> list[Remedy]:
     """Return what to do about a batch of another shape: it may only have another number of
     samples."""
     only = len(sizes) == tensor.dim() and sizes and isinstance(sizes[0], int)
     if only and all(
         isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
     ):
-        return f"give batches of {sizes[0]} ({argument('--batch-size', sizes[0])})"
-    return "give batches of that type and shape"
+        return [DataEdit(f"give at least {sizes[0]} samples"), DYNAMIC_BATCH]
+    return [DataEdit("give batches of that type and shape")]

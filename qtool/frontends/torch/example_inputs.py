@@ -58,10 +58,13 @@ def check_axes(name: str, axes: Iterable[int], example: torch.Tensor) -> None:
         CaptureError: it has not.
     """
     for axis in axes:
-        if not 0 <= axis < example.dim() or example.shape[axis] < 2:
+        shape = list(example.shape)
+        if not 0 <= axis < len(shape):
+            raise CaptureError(f"input '{name}' has no dimension {axis}: its shape is {shape}")
+        if shape[axis] < 2:
             raise CaptureError(
                 f"dimension {axis} of input '{name}' is dynamic, so it needs a size of at "
-                f"least 2 in the example, which has the shape {list(example.shape)}"
+                f"least 2 in the example, which has the shape {shape}"
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
+from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.input_remedies import input_remedy
 
@@ -24,53 +26,80 @@ _CALL = r"\b(?:float|int|round)\([^()]*(?:\([^()]*\))*[^()]*\)"
 _NUMBER = re.compile(rf"{_CALL}|\.item\(\)|\.tolist\(\)")
 _BRANCH = re.compile(r"(?:if|elif|while|for|assert|return .* if)\b")
 _CAUSE = re.compile(r"\(([^()\s]+\.py):(\d+) in (\w+)\)")
-_REMEDIES = (
+Explanation = tuple[str, tuple[Remedy, ...]]
+_EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
     (
         re.compile("EncoderDecoderCache|DynamicCache|StaticCache|cache_utils"),
         (
-            "the model takes or returns a KV cache; call it with use_cache=False, wrap it in an "
-            "nn.Module that takes and returns the cache as tensors, or register the class with "
-            "transformers.integrations.executorch.register_dynamic_cache_export_support()"
+            "the model takes or returns a KV cache",
+            (
+                ModelEdit("call it with use_cache=False"),
+                ModelEdit("wrap it in an nn.Module that takes and returns the cache as tensors"),
+                ModelEdit(
+                    "register the class with transformers.integrations.executorch."
+                    "register_dynamic_cache_export_support()"
+                ),
+            ),
         ),
     ),
     (
         re.compile(r"Found <class '[^']+'> in output, which is not a known type"),
         (
-            "the model returns an object of a class that torch.export does not know; return a "
-            "tensor, or a tuple or dict of tensors, or register the class with "
-            "torch.export.register_dataclass"
+            "the model returns an object of a class that torch.export does not know",
+            (
+                ModelEdit("return a tensor, or a tuple or dict of tensors"),
+                ModelEdit("register the class with torch.export.register_dataclass"),
+            ),
         ),
     ),
     (
         re.compile("LazyModule|uninitialized parameter"),
         (
-            "the model has lazy layers, whose weights have no sizes yet; call it with a batch, or "
-            "load its weights, first"
+            "the model has lazy layers, whose weights have no sizes yet",
+            (ModelEdit("call it with a batch first, then load its weights"),),
         ),
     ),
     (
         re.compile("found a fake tensor in the exported program constant's list"),
         (
-            "the model uses a tensor that tracing does not see (.data, or one stored by an earlier "
-            "call); use .detach(), and store no tensors between calls"
+            "the model uses a tensor that tracing does not see (.data, or one of an earlier call)",
+            (ModelEdit("use .detach(), and store no tensors between calls"),),
         ),
     ),
     (
         re.compile(r"pack_padded|zeros\(\): argument 'size' failed to unpack"),
         (
-            "pack_padded_sequence computes sizes from data; give the padded tensor to the layer, "
-            "and a mask to the layers that read its result"
+            "pack_padded_sequence computes sizes from data",
+            (
+                ModelEdit(
+                    "give the padded tensor to the layer, and a mask to the layers that read its "
+                    "result"
+                ),
+            ),
         ),
     ),
     (
         re.compile("batched_nms|roi_heads|torchvision/models/detection|torchvision/ops/boxes"),
         (
-            "a detector selects boxes by their scores; quantize its backbone and heads, and keep "
-            "the selection (NMS) outside of the model"
+            "a detector selects boxes by their scores",
+            (
+                ModelEdit(
+                    "quantize its backbone and heads, and keep the selection (NMS) outside of the "
+                    "model"
+                ),
+            ),
         ),
     ),
 )
-"""Errors of torch.export, and what to do about them."""
+"""Errors of torch.export -> what is wrong, and what to do about it."""
+
+
+_DOES_NOT_RUN = "the model does not run on the given inputs"
+
+
+def is_run_error(error: BaseException) -> bool:
+    """Return whether an error says that the model does not run on a batch."""
+    return isinstance(error, CaptureError) and error.problem.startswith(_DOES_NOT_RUN)
 
 
 class FixedSizeError(CaptureError):
@@ -84,9 +113,11 @@ class FixedSizeError(CaptureError):
 
     def __init__(self, name: str, axis: int, size: int) -> None:
         super().__init__(
-            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only; "
-            "len(x), int(...) and loops over a size fix it, x.shape does not; change that line, or "
-            "leave the dimension out of dynamic"
+            f"dimension {axis} of input '{name}' cannot be dynamic: the model takes {size} only",
+            ModelEdit(
+                "compute with x.shape where it has len(x), int(...) or a loop over that size"
+            ),
+            Omission("--dynamic", "leave the dimension out of {}"),
         )
         self.name, self.axis, self.size = name, axis, size
 
@@ -104,22 +135,28 @@ def explain_export_error(
     """
     text = str(error)
     lines = [m for m in _USER_LINE.findall(text) if not m[0].startswith(_TORCH)]
-    where = f" at {lines[-1][0]}:{lines[-1][1]}: {lines[-1][2]}" if lines else ""
-    if not lines and (cause := _CAUSE.search(text)):
-        where = " at {}:{} in {}".format(*cause.groups())
-    where = where or _raised_at(error)
-    if remedy := next((r for pattern, r in _REMEDIES if pattern.search(text)), None):
-        return CaptureError(f"{remedy}{f' ({where[4:]})' if where else ''}")
+    where = file = ""
+    if lines:
+        where, file = " at {}:{}: {}".format(*lines[-1]), lines[-1][0]
+    elif cause := _CAUSE.search(text):
+        where, file = " at {}:{} in {}".format(*cause.groups()), cause[1]
+    if not where:
+        where, file = _raised_at(error)
+    edits = partial(_edits, library_of(file))
+    if known := next((e for pattern, e in _EXPLANATIONS if pattern.search(text)), None):
+        return CaptureError(f"{known[0]}{f' ({where[4:]})' if where else ''}", *known[1])
     if "data-dependent" in text and (number := _number_in(lines)) is not None:
         return CaptureError(
-            f"the model makes a Python number of a tensor ({number}){where}, which a graph cannot: "
-            "compute with the tensor itself, or store a constant"
+            f"the model makes a Python number of a tensor ({number}){where}, which a graph cannot",
+            *edits("compute with the tensor itself", "store a constant"),
         )
     if "data-dependent" in text:
         return CaptureError(
-            f"the model branches on values of its data{where}; a graph has one path: replace the "
-            "branch by torch.where, a loop by one of a fixed length, or fix the decision with a "
-            "constructor argument"
+            f"the model branches on values of its data{where}; a graph has one path",
+            *edits(
+                "replace the branch by torch.where, a loop by one of a fixed length",
+                "fix the decision with a constructor argument",
+            ),
         )
     if fixed := _FIXED.search(text):
         name, axis, size = fixed.groups()
@@ -128,29 +165,52 @@ def explain_export_error(
         return run_error(model, example, problem)
     if problem := eager_problem(model, two):
         return CaptureError(
-            "the model takes one sample but not two; the first dimension of every input must be "
-            f"the batch (or fix every size with dynamic={{}}): {problem}"
+            f"the model takes one sample but not two ({problem})",
+            *edits("the first dimension of every input must be the batch"),
+            ModelEdit("fix every size with dynamic={}"),
         )
     return CaptureError(
         f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs, but "
-        "cannot be traced: rewrite that code, or quantize the model without it"
+        "cannot be traced",
+        *edits("rewrite that code", "quantize the model without it"),
     )
+
+
+def library_of(file: str) -> str:
+    """Return the installed package that a file of code belongs to; "" if it is the user's."""
+    parts = Path(file).parts
+    at = next((i for i, part in enumerate(parts) if part.endswith("-packages")), len(parts))
+    return "".join(parts[at + 1 : at + 2])
+
+
+def _edits(library: str, *own: str) -> list[Remedy]:
+    """Return what to do about code: edits for a user whose own it is, else what is left to one."""
+    if not library:
+        return [ModelEdit(text) for text in own]
+    return [
+        ModelEdit(f"that code is of {library}: wrap the part of the model in front of it"),
+        OtherFile("give the model as an .onnx file that the library exports"),
+    ]
 
 
 def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
     """Return an error for a batch that a model does not run on, with what to write if that is
     known."""
     inputs = ", ".join(_shown(where, t) for where, t in example.tensors())
-    remedy = input_remedy(model, example)
-    if remedy is None and problem.startswith("IndexError: index out of range"):
-        remedy = (
-            f"{problem}; an index, such as a token id, is beyond the table it selects from: use "
-            "the model's own tokenizer"
+    if not inputs and (example.args or example.kwargs):
+        return CaptureError(
+            "a batch holds no tensors",
+            DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
-    return CaptureError(
-        f"the model does not run on the given inputs ({inputs or 'no tensors'}): "
-        f"{remedy or problem}"
-    )
+    what = f"{_DOES_NOT_RUN} ({inputs or 'no tensors'})"
+    if (edit := input_remedy(model, example)) is not None:
+        return CaptureError(what, edit)
+    if problem.startswith("IndexError: index out of range"):
+        return CaptureError(
+            f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",
+            DataEdit("use the model's own tokenizer"),
+        )
+    return CaptureError(f"{what}: {problem}")
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
@@ -168,11 +228,13 @@ def _shown(where: str, tensor: torch.Tensor) -> str:
     return f"{where}: {dtype}{list(tensor.shape)}"
 
 
-def _raised_at(error: BaseException) -> str:
-    """Return the innermost line outside of torch and qtool, or ""."""
+def _raised_at(error: BaseException) -> tuple[str, str]:
+    """Return the innermost line outside of torch and qtool and its file, or empty texts."""
     frames = [f for f in extract_tb(error.__traceback__) if f.line]
     own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
-    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    if not own:
+        return "", ""
+    return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}", own[-1].filename
 
 
 def eager_problem(model: nn.Module, example: Batch) -> str | None:

@@ -17,6 +17,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError, describe
+from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.graph.float_tolerance import (
     COMPARED_SAMPLES,
     TOLERANCE,
@@ -24,6 +25,7 @@ from qtool.core.graph.float_tolerance import (
     largest_distance,
 )
 from qtool.core.process_lock import relaxed_gc, silence_logging
+from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shield import defer_signals
 from qtool.frontends.torch.example_inputs import (
     check_axes,
@@ -66,9 +68,10 @@ def capture_module(
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError(
-            "the model is a TorchScript module, which torch.export does not support; give the "
-            "original nn.Module"
+            "the model is a TorchScript module, which torch.export does not support",
+            ModelEdit("give the original nn.Module"),
         )
+    _refuse_wrapped(model)
     _refuse_training(model)
     if has_weights:
         _refuse_meta(model)
@@ -128,8 +131,9 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         node, sizes = runner.mismatch
         raise CaptureError(
             f"{G.name_of(node)} has the shape {sizes} on the example, but torch.export assumes "
-            f"{list(G.shape(node))}: it assumes that a size computed from data is never 1; write "
-            "that size as a number in the model, or give an example in which it is larger"
+            f"{list(G.shape(node))}: it assumes that a size computed from data is never 1",
+            ModelEdit("write that size as a number in the model"),
+            DataEdit("give a first batch in which it is larger"),
         )
     index, gap = max(
         largest_distance(expected, actual),
@@ -137,11 +141,13 @@ def _check_outputs(model: nn.Module, graph: G.FloatGraph) -> None:
         key=lambda pair: pair[1],
     )
     if gap > TOLERANCE and gap > float_tolerance(graph.module, batch.args, batch.kwargs):
+        check_outputs(graph, batch, [*expected, *actual], 0)
         name = graph.outputs[index]
         raise CaptureError(
             f"output '{name}' of the captured graph differs from the model's by {gap:.2g} of its "
             "range: the model changes between calls, or depends on something that torch.export "
-            "does not see; make it depend on its inputs alone"
+            "does not see",
+            ModelEdit("make it depend on its inputs alone"),
         )
 
 
@@ -188,18 +194,32 @@ def _declared_causality(mask: Any, is_causal: bool | None = None, size: int | No
     return bool(is_causal)
 
 
+def _refuse_wrapped(model: nn.Module) -> None:
+    """Refuse models of torch that hold another one, or codes."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        kind = type(model).__name__
+        raise CaptureError(f"the model is a {kind}", ModelEdit("give the one inside, model.module"))
+    for path, module in model.named_modules():
+        if type(module).__module__.startswith("torch.ao.nn.quantized"):
+            where = f"'{path}' is a {type(module).__name__} of torch.ao"
+            raise CaptureError(
+                f"the model is quantized already ({where})", ModelEdit("give the float model")
+            )
+
+
 def _refuse_training(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if module.training and (not path or type(module).__module__.startswith("torch.nn")):
             where = f"module '{path}' ({type(module).__name__})" if path else "the model"
-            raise CaptureError(f"{where} is in training mode; call model.eval() first")
+            raise CaptureError(f"{where} is in training mode", ModelEdit("call model.eval() first"))
 
 
 def _refuse_meta(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise CaptureError(
-                f"'{name}' is on the meta device, which has no values; load the weights first"
+                f"'{name}' is on the meta device, which has no values",
+                ModelEdit("load the weights first"),
             )
 
 

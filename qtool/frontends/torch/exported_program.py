@@ -22,6 +22,7 @@ from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
+from qtool.core.remedies import ModelEdit, OtherFile
 from qtool.core.shield import defer_signals
 from qtool.core.unique_names import all_unique
 from qtool.frontends.torch.attribute_names import with_valid_names
@@ -29,7 +30,7 @@ from qtool.frontends.torch.fast_shapes import fast_shapes
 from qtool.frontends.torch.functionalize import make_functional
 from qtool.frontends.torch.node_names import assign_names
 from qtool.frontends.torch.size_expressions import check_size_expressions
-from qtool.frontends.torch.unsupported_nodes import unsupported_reason
+from qtool.frontends.torch.unsupported_nodes import unsupported
 
 aten = torch.ops.aten
 
@@ -53,8 +54,8 @@ def load_program(path: str | Path) -> ExportedProgram:
             return torch.export.load(path)
     except Exception as error:
         raise CaptureError(
-            f"{path} is not a readable .pt2 file ({first_line(error)}); "
-            "write it with torch.export.save(program, path)"
+            f"{path} is not a readable .pt2 file ({first_line(error)})",
+            OtherFile("write it with torch.export.save(program, path)"),
         ) from error
 
 
@@ -81,10 +82,13 @@ def _no_unpickling() -> Iterator[None]:
 _LIFTED = "lifted_tensor_"  # torch's prefix of their names
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]")  # torch writes _ for each of them in a key
 _TRACES = 2  # number of times that run_decompositions traces
-_WRITES = "if the model writes to its own inputs, let it write to a copy"
+_WRITES = "", (ModelEdit("if the model writes to its own inputs, let it write to a copy"),)
 _LOST = (
-    "torch loses a tensor that the model creates while it runs (a KV cache?); call it with "
-    "use_cache=False, or wrap it in an nn.Module that takes and returns the cache as tensors"
+    "; torch loses a tensor that the model creates while it runs (a KV cache?)",
+    (
+        ModelEdit("call it with use_cache=False"),
+        ModelEdit("wrap it in an nn.Module that takes and returns the cache as tensors"),
+    ),
 )
 
 
@@ -110,7 +114,9 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
             outputs that are not tensors, has branches, or a convolution without batch dimension.
     """
     if program.example_inputs is None:
-        raise CaptureError("the program has no example inputs; export it again with torch.export")
+        raise CaptureError(
+            "the program has no example inputs", OtherFile("export it again with torch.export")
+        )
     dims = _dimension_names(program)
     try:
         with silence_logging(), defer_signals(), fast_shapes():
@@ -123,9 +129,11 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
                 program = program.run_decompositions({})
                 module = program.module(check_guards=False)
     except Exception as error:
+        why, edits = _LOST if "lifted_tensor" in str(error) else _WRITES
         raise CaptureError(
-            f"torch.export cannot replace the model's in-place operators ({first_line(error)}); "
-            f"{_LOST if 'lifted_tensor' in str(error) else _WRITES}"
+            f"torch.export cannot replace the model's in-place operators ({first_line(error)})"
+            f"{why}",
+            *edits,
         ) from error
     assert isinstance(module, fx.GraphModule)
     _drop_effects(module)
@@ -158,16 +166,18 @@ def _refuse(program: ExportedProgram, module: fx.GraphModule) -> None:
         names = ", ".join(changed[:3])
         raise CaptureError(
             f"the model changes its own buffers when it runs ({names}): it was exported in "
-            "training mode, or keeps state between calls; call model.eval() and export again"
+            "training mode, or keeps state between calls",
+            ModelEdit("call model.eval() first, and export again"),
+            ModelEdit("give the state as an input, and return it"),
         )
     for node in module.graph.nodes:
-        if (reason := unsupported_reason(node)) is not None:
-            raise CaptureError(reason)
+        if (error := unsupported(node)) is not None:
+            raise error
     leaves = pytree.tree_leaves(module.graph.output_node().args[0])
     if not all(isinstance(n, fx.Node) and isinstance(G.value(n), torch.Tensor) for n in leaves):
         raise CaptureError(
-            "the model returns something that is not a tensor (None, a number); "
-            "wrap it in an nn.Module that returns tensors only"
+            "the model returns something that is not a tensor (None, a number)",
+            ModelEdit("wrap it in an nn.Module that returns tensors only"),
         )
 
 

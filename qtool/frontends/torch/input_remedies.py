@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from qtool.core.data import Batch
+from qtool.core.remedies import DataEdit
+from qtool.core.shape_remedies import NORMALISED
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -66,7 +68,7 @@ _STEPS = (
 """In the order in which they are applied."""
 
 
-def input_remedy(model: nn.Module, batch: Batch) -> str | None:
+def input_remedy(model: nn.Module, batch: Batch) -> DataEdit | None:
     """Return what to write so that a model takes a batch that it does not take, or None.
 
     The model has run with that change. Changes with few steps are tried first.
@@ -76,16 +78,17 @@ def input_remedy(model: nn.Module, batch: Batch) -> str | None:
     for count in (1, 2, 3):
         for steps in combinations(useful, count):
             if len({s.kind for s in steps}) == count and _runs(model, batch, steps):
-                return _sentence(steps)
+                return _edit(steps)
     return None
 
 
-def _sentence(steps: tuple[Step, ...]) -> str:
+def _edit(steps: tuple[Step, ...]) -> DataEdit:
     code = "x"
     for step in steps:
         code = step.code.format(code)
     loader = "; a DataLoader makes batches of samples" if steps[0].kind == "batch" else ""
-    return f"it runs on {code}, so convert the batches with that{loader}"
+    normalised = f", {NORMALISED}" if "/ 255" in code else ""
+    return DataEdit(f"it runs on {{}}, so convert the batches with that{normalised}{loader}", code)
 
 
 def _runs(model: nn.Module, batch: Batch, steps: tuple[Step, ...]) -> bool:

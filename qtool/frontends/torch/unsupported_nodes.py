@@ -8,7 +8,9 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.errors import CaptureError
 from qtool.core.ops import Role, row_of
+from qtool.core.remedies import ModelEdit
 
 aten = torch.ops.aten
 _RECURRENT = (
@@ -25,48 +27,61 @@ _DROPOUTS = (
 )
 
 
-def unsupported_reason(node: fx.Node) -> str | None:
-    """Return why a graph with this node is not supported and what to do, or None."""
+def unsupported(node: fx.Node) -> CaptureError | None:
+    """Return the error for a graph with this node; None if it is supported."""
     if node.op == "placeholder" and not isinstance(G.value(node), torch.Tensor | None):
-        return (
-            f"input '{node.target}' is not a tensor; wrap the model in an nn.Module that "
-            "takes tensors only and fixes the other arguments"
+        return CaptureError(
+            f"input '{node.target}' is not a tensor",
+            ModelEdit(
+                "wrap the model in an nn.Module that takes tensors only and fixes the other "
+                "arguments"
+            ),
         )
     if node.op == "call_function" and _computes_in_bfloat16(node):
-        return (
+        return CaptureError(
             f"the model computes in bfloat16 ({node.target}), for which the runtimes have no "
-            "kernels: leave out torch.autocast in forward, and call float() on that module"
+            "kernels",
+            ModelEdit("leave out torch.autocast in forward, and call float() on that module"),
         )
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return (
-            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path: "
-            "use torch.where, or unroll the loop"
+        return CaptureError(
+            f"the model has a branch or loop inside (torch.{node.target}); a graph has one path",
+            ModelEdit("use torch.where"),
+            ModelEdit("unroll the loop"),
         )
     if _draws_random_numbers(node):
-        return (
-            f"the model draws random numbers ({node.target}); if that is dropout, call "
-            "model.eval() and give F.dropout training=self.training; if it is noise, give it to "
-            "the model as an input"
+        return CaptureError(
+            f"the model draws random numbers ({node.target})",
+            ModelEdit(
+                "if that is dropout, call model.eval() and give F.dropout training=self.training"
+            ),
+            ModelEdit("if it is noise, give it to the model as an input"),
         )
     if node.target is aten.lstm.input and _has_projections(node):
-        return (
-            "ONNX does not support an LSTM with projections (proj_size); use the projection's "
-            "size as hidden size, or a linear layer behind the LSTM"
+        return CaptureError(
+            "ONNX does not support an LSTM with projections (proj_size)",
+            ModelEdit("use the projection's size as hidden size"),
+            ModelEdit("put a linear layer behind the LSTM"),
         )
     if str(node.target).startswith("transformers.grouped_mm"):
-        return (
-            f"a mixture of experts computes with {node.target}, which ONNX does not support; load "
-            'the model with experts_implementation="batched_mm"'
+        return CaptureError(
+            f"a mixture of experts computes with {node.target}, which ONNX does not support",
+            ModelEdit('load the model with experts_implementation="batched_mm"'),
         )
     if str(node.target).startswith("aten.conv"):
         if isinstance(G.argument(node, 6, "groups", 1), fx.Node):
-            return (
+            return CaptureError(
                 "a convolution has one group with its own weights per sample, which ONNX does not "
-                "support: compute it as a matrix product, or fix the batch size with dynamic={}"
+                "support",
+                ModelEdit("compute it as a matrix product"),
+                ModelEdit("fix the batch size with dynamic={}"),
             )
         x, weight = node.args[:2]
         if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):
-            return f"a convolution gets one sample, {list(G.shape(x))}; give it a batch"
+            shape = list(G.shape(x))
+            return CaptureError(
+                f"a convolution gets one sample, {shape}", ModelEdit("give it a batch")
+            )
     return None
 
 

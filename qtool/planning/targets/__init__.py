@@ -1,8 +1,8 @@
 """Targets: a file per runtime, with a table for each kind of hardware."""
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.option_names import FORMER_TARGETS, current_target, unknown_name
+from qtool.core.remedies import Argument
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
@@ -64,9 +64,9 @@ def check_format(name: str, file_format: str) -> None:
     if file_format not in chosen.file.formats:
         known = ", ".join(chosen.file.formats)
         other = _first_with(file_format)
-        choose = f"; {argument('--target', other)} supports {file_format}" if other else ""
+        choose = [Argument("--target", other, f"{{}} supports {file_format}")] if other else []
         raise ExportError(
-            f"target {name} does not support format '{file_format}'; it supports: {known}{choose}"
+            f"target {name} does not support format '{file_format}'; it supports: {known}", *choose
         )
 
 

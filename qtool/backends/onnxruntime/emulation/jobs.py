@@ -24,8 +24,8 @@ from qtool.backends.onnxruntime.emulation.cache_folder import (
 from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family, cpuinfo
 from qtool.backends.onnxruntime.emulation.processes import TimeLimitError, run_command
 from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
-from qtool.core.argument_names import argument
 from qtool.core.errors import EmulationError
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 
 _SCRIPTS = Path(__file__).parent
@@ -71,8 +71,11 @@ def run_jobs(cpu: Cpu | None, jobs: Sequence[Job], folder: Path, timeout: float)
     try:
         run_command(words, name, timeout, environment=how.environment)
     except TimeLimitError as error:
-        advice = f"give fewer samples, or a longer time limit with {argument('--timeout')}"
-        raise EmulationError(f"{error}; {advice}") from error
+        raise EmulationError(
+            str(error),
+            Argument("--samples", text="give fewer samples"),
+            Argument("--timeout", text="give a longer time limit with {}"),
+        ) from error
     return how.runtime
 
 

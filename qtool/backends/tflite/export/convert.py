@@ -34,11 +34,11 @@ from qtool.backends.tflite.export.values import (
 from qtool.backends.tflite.export.writer import Writer
 from qtool.backends.tflite.file import Model, save
 from qtool.core import graph as G
-from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import FloatGraph, torch_ops
 from qtool.core.operator_kinds import tensors_that_jump
 from qtool.core.ops import row_of
+from qtool.core.remedies import Argument
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.plan import QuantPlan
@@ -110,7 +110,8 @@ def to_tflite(
     if plan.placed and all(t.quantization is None for t in writer.builder.tensors):
         raise ExportError(
             "the file would hold no integers: qtool writes no TFLite layer with integer weights "
-            f"and float results; use {argument('--mode', 'static')}"
+            "and float results",
+            Argument("--mode", "static", "use {}"),
         )
     outputs = [
         _output(writer, node, name, layout)

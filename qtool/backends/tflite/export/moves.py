@@ -21,9 +21,8 @@ from qtool.backends.tflite.export.values import (
     identity,
     regroup,
 )
-from qtool.backends.tflite.export.writer import Writer, moves_data
+from qtool.backends.tflite.export.writer import FIXED_BATCH, Writer, moves_data
 from qtool.core import graph as G
-from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.graph import torch_ops
 from qtool.core.quant_params import QuantParams
@@ -43,9 +42,8 @@ def reshape(writer: Writer, node: fx.Node, x: Value) -> Value:
     flat = replace(x, sizes=sizes, dynamic=dynamic, order=identity(len(sizes)), columns=())
     if prod(x.spread) != prod(flat.spread):
         raise ExportError(
-            f"{name(node)}: several sizes follow the batch, whose product a file cannot have; "
-            f"convert it for a fixed batch, with {argument('--target', 'tflite-micro')} or a model "
-            "captured for one sample"
+            f"{name(node)}: several sizes follow the batch, whose product a file cannot have",
+            *FIXED_BATCH,
         )
     groups = regroup(x.spread, flat.spread)
     if sum(len(a) for a, _ in groups) != len(x.sizes) or sum(len(b) for _, b in groups) != len(

@@ -15,9 +15,9 @@ from qtool.backends.tflite.conversion_record import StoredPoint
 from qtool.backends.tflite.export.graph_builder import GraphBuilder, quantization
 from qtool.backends.tflite.export.values import Cache, Order, Parts, Stored, Value, identity
 from qtool.core import graph as G
-from qtool.core.argument_names import argument
 from qtool.core.errors import ExportError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import Argument, ModelEdit
 from qtool.core.types import Bounds
 from qtool.planning.plan import QuantPlan
 
@@ -30,6 +30,11 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.int16: "int16",
     torch.uint8: "uint8",
 }
+FIXED_BATCH = (
+    Argument("--target", "tflite-micro", "convert it for a fixed batch, with {}"),
+    ModelEdit("capture the model for one sample"),
+)
+"""Remedies for sizes that follow the batch."""
 _FAR = 2.0**30  # codes
 _ACTIVATION_NUMBERS: Mapping[Bounds, int] = {
     (None, None): 0,
@@ -240,9 +245,7 @@ class Writer:
         sizes = list(tensor.signature or tensor.shape)
         if sizes.count(-1) > 1:
             raise ExportError(
-                f"'{tensor.name}' has several sizes that follow the batch; convert it for a fixed "
-                f"batch, with {argument('--target', 'tflite-micro')} or a model captured for one "
-                "sample"
+                f"'{tensor.name}' has several sizes that follow the batch", *FIXED_BATCH
             )
         index = self.integers(sizes)
         options = {"new_shape": np.array(sizes, np.int32)}

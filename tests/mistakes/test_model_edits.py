@@ -1,0 +1,328 @@
+"""Each edit of a model that an error names is made: the edited model is captured."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.core import remedies
+from qtool.core.remedies import ModelEdit
+from tests.mistakes.nets import IMAGES, custom, flat_net, image_net
+
+Function = Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+def captured(function: Function, dynamic: Any = None, data: Any = IMAGES) -> Callable[[], object]:
+    """Return the capture of a network that ends with a function of its result and its input."""
+    return lambda: qtool.capture_model(custom(function), data, dynamic)
+
+
+def of(net: Callable[[], nn.Module], data: Any = IMAGES, dynamic: Any = None) -> Any:
+    return lambda: qtool.capture_model(net(), data, dynamic)
+
+
+@dataclass
+class Boxes:
+    """A result that torch.export does not know."""
+
+    scores: torch.Tensor
+
+
+@dataclass
+class KnownBoxes:
+    scores: torch.Tensor
+
+
+torch.export.register_dataclass(KnownBoxes, serialized_type_name="tests.KnownBoxes")
+
+
+class Padded(nn.Module):
+    """A recurrent network of padded sequences."""
+
+    def __init__(self, packs: bool) -> None:
+        super().__init__()
+        self.layer, self.packs = nn.LSTM(3, 4, batch_first=True), packs
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if self.packs:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+            return self.layer(packed)[1][0]
+        mask = torch.arange(x.shape[1]) < lengths[:, None]
+        return self.layer(x)[0] * mask[..., None]
+
+
+class Counting(nn.Module):
+    """Adds a state, which it stores or takes."""
+
+    def __init__(self, stores: bool) -> None:
+        super().__init__()
+        self.layer, self.stores = nn.Linear(12, 3), stores
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor | None = None) -> Any:
+        if self.stores:
+            self.count += 1
+            return self.layer(x) + self.count
+        return self.layer(x) + count, count + 1
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(12, 3), scale
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.layer(x) * (self.scale or scale)
+
+
+class Norm(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(x, self.mean, self.mean + 1, training=self.training)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(12))
+
+
+class Cast(nn.Module):
+    """Computes in bfloat16, or does not."""
+
+    def __init__(self, casts: bool) -> None:
+        super().__init__()
+        self.layer, self.casts = nn.Linear(12, 3), casts
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.casts:
+            return self.layer(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(x).float()
+
+
+class Projected(nn.Module):
+    """An LSTM, and a linear layer in place of its projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layer(x)[0])
+
+
+def lazy(has_run: bool = True) -> nn.Module:
+    net = nn.Sequential(nn.LazyConv2d(4, 3)).eval()
+    if has_run:
+        net(IMAGES)
+        net.load_state_dict(nn.Sequential(nn.Conv2d(3, 4, 3)).state_dict())
+    return net
+
+
+def quantized(net: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that these will end
+        return torch.ao.quantization.quantize_dynamic(copy.deepcopy(net), {nn.Linear})
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that these will end
+        return torch.jit.trace(image_net(), IMAGES)
+
+
+def noisy(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return y + torch.randn_like(y)
+
+
+def in_default(dtype: torch.dtype) -> object:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        return qtool.capture_model(image_net().float(), IMAGES.float())
+    finally:
+        torch.set_default_dtype(before)
+
+
+def on_device(device: str) -> object:
+    net = image_net()
+    with torch.device(device):
+        return qtool.capture_model(net, IMAGES)
+
+
+SEQUENCES = torch.randn(8, 5, 3)
+LENGTHS = torch.tensor([5, 4, 3, 5, 2, 5, 1, 5])
+VECTORS = torch.randn(40, 12)
+BRANCH = captured(lambda y, x: y if x.sum() > 0 else -y)
+NUMBER = captured(lambda y, x: y[:, : int(x.argmax())])
+ONE = captured(lambda y, x: y.squeeze(0).reshape(4, 36), data=IMAGES[:1])
+EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "return a tensor, or a tuple or dict of tensors": (
+        captured(lambda y, x: Boxes(y)),
+        captured(lambda y, x: {"scores": y}),
+    ),
+    "register the class with torch.export.register_dataclass": (
+        captured(lambda y, x: Boxes(y)),
+        captured(lambda y, x: KnownBoxes(y)),
+    ),
+    "call it with a batch first, then load its weights": (of(lambda: lazy(False)), of(lazy)),
+    "give the padded tensor to the layer, and a mask to the layers that read its result": (
+        of(lambda: Padded(True).eval(), (SEQUENCES, LENGTHS)),
+        of(lambda: Padded(False).eval(), (SEQUENCES, LENGTHS)),
+    ),
+    "compute with x.shape where it has len(x), int(...) or a loop over that size": (
+        captured(
+            lambda y, x: sum(y[:, :, i : i + 1] for i in range(y.shape[2])), {"x": {2: "rows"}}
+        ),
+        captured(lambda y, x: y.sum(2, keepdim=True), {"x": {2: "rows"}}),
+    ),
+    "the first dimension of every input must be the batch": (
+        ONE,
+        captured(lambda y, x: y.flatten(1), data=IMAGES[:1]),
+    ),
+    "fix every size with dynamic={}": (
+        ONE,
+        captured(lambda y, x: y.squeeze(0).reshape(4, 36), {}, IMAGES[:1]),
+    ),
+    "compute with the tensor itself": (
+        NUMBER,
+        captured(lambda y, x: y * (torch.arange(6) < x.argmax())),
+    ),
+    "store a constant": (NUMBER, captured(lambda y, x: y[:, :2])),
+    "replace the branch by torch.where, a loop by one of a fixed length": (
+        BRANCH,
+        captured(lambda y, x: torch.where(x.sum() > 0, y, -y)),
+    ),
+    "fix the decision with a constructor argument": (BRANCH, captured(lambda y, x: y)),
+    "rewrite that code": (
+        captured(lambda y, x: y + torch.from_numpy(x.numpy()).sum()),
+        captured(lambda y, x: y + x.sum()),
+    ),
+    "quantize the model without it": (
+        captured(lambda y, x: y + torch.from_numpy(x.numpy()).sum()),
+        captured(lambda y, x: y),
+    ),
+    "give the original nn.Module": (of(scripted), of(image_net)),
+    "give the one inside, model.module": (
+        of(lambda: nn.DataParallel(image_net())),
+        of(lambda: nn.DataParallel(image_net()).module),
+    ),
+    "give the float model": (
+        of(lambda: quantized(flat_net()), VECTORS),
+        of(flat_net, VECTORS),
+    ),
+    "call model.eval() first": (of(lambda: image_net().train()), of(image_net)),
+    "load the weights first": (of(lambda: image_net().to("meta")), of(image_net)),
+    "call model.eval() first, and export again": (
+        lambda: qtool.capture_model(torch.export.export(image_net().train(), (IMAGES,)), IMAGES),
+        lambda: qtool.capture_model(torch.export.export(image_net(), (IMAGES,)), IMAGES),
+    ),
+    "give the state as an input, and return it": (
+        of(lambda: Counting(True).eval(), VECTORS),
+        of(lambda: Counting(False).eval(), (VECTORS, torch.zeros(1, 1))),
+    ),
+    "wrap it in an nn.Module that returns tensors only": (
+        captured(lambda y, x: (y, 3)),
+        captured(lambda y, x: y),
+    ),
+    "wrap the model in an nn.Module that takes tensors only and fixes the other arguments": (
+        of(lambda: Scaled().eval(), (VECTORS, 2.0)),
+        of(lambda: Scaled(2.0).eval(), VECTORS),
+    ),
+    "leave out torch.autocast in forward, and call float() on that module": (
+        of(lambda: Cast(True).eval(), VECTORS),
+        of(lambda: Cast(False).eval(), VECTORS),
+    ),
+    "if that is dropout, call model.eval() and give F.dropout training=self.training": (
+        captured(lambda y, x: nn.functional.dropout(y, 0.5)),
+        captured(lambda y, x: nn.functional.dropout(y, 0.5, training=False)),
+    ),
+    "if it is noise, give it to the model as an input": (
+        captured(noisy),
+        of(lambda: TwoImages().eval(), (IMAGES, IMAGES)),
+    ),
+    "use the projection's size as hidden size": (
+        of(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True).eval(), SEQUENCES),
+        of(lambda: nn.LSTM(3, 2, batch_first=True).eval(), SEQUENCES),
+    ),
+    "put a linear layer behind the LSTM": (
+        of(lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True).eval(), SEQUENCES),
+        of(lambda: Projected().eval(), SEQUENCES),
+    ),
+    "call torch.set_default_dtype(torch.float32) before it": (
+        lambda: in_default(torch.float16),
+        lambda: in_default(torch.float32),
+    ),
+    "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
+}
+"""Edit -> (a call that is refused with it, the call after the edit)."""
+ELSEWHERE = {
+    "call it with use_cache=False": "needs a model of transformers",
+    "wrap it in an nn.Module that takes and returns the cache as tensors": "the same",
+    "register the class with transformers.integrations.executorch."
+    "register_dynamic_cache_export_support()": "the same",
+    "quantize its backbone and heads, and keep the selection (NMS) outside of the model": (
+        "needs a detector of torchvision"
+    ),
+    'load the model with experts_implementation="batched_mm"': "needs a mixture of experts",
+    "capture the model for one sample": "as dynamic={} above; see tests/backends/tflite",
+    "replace it in the model": "an operator that tflite-micro lacks",
+    "give the model before folding": "as any model with BatchNorm",
+    "keep it in float": "asks for nothing",
+    "repair the model or its weights": "as any model without NaN",
+    "make it depend on its inputs alone": "as any other model",
+    "capture it again": "tests/frontends/test_captured_model.py",
+    "make it without that, and give model.float()": "torch.inference_mode",
+    "write that size as a number in the model": "tests/frontends/torch/test_export_module.py",
+    "use .detach(), and store no tensors between calls": "tests/frontends/torch",
+    "if the model writes to its own inputs, let it write to a copy": "tests/frontends/torch",
+    "use torch.where": "torch.cond, as torch.where above",
+    "unroll the loop": "torch.while_loop",
+    "compute it as a matrix product": "weights per sample: tests/frontends/torch",
+    "fix the batch size with dynamic={}": "as dynamic={} above",
+    "give it a batch": "as x[None]: tests/mistakes/test_remedies.py",
+}
+"""Edits that are not made here, with the reason."""
+
+
+class TwoImages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        return self.conv(x + noise)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_the_edited_model_is_captured(edit: str) -> None:
+    refused, edited = EDITS[edit]
+    with pytest.raises(qtool.QtoolError) as caught:
+        refused()
+    assert ModelEdit(edit) in caught.value.remedies, caught.value
+    edited()
+
+
+def test_all_edits_are_made() -> None:
+    package = Path(remedies.__file__).parents[1]
+    sources = (path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    texts = {
+        call.args[0].value
+        for source in sources
+        if "core.remedies import" in source
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "ModelEdit"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    assert texts <= EDITS.keys() | ELSEWHERE.keys()
+    assert ELSEWHERE.keys() <= texts

@@ -1,0 +1,42 @@
+"""One line says what computes in float, and a change of it that is true."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool.planning.float_operators import _INSTEAD, float_row
+
+MODULES = {
+    "silu": nn.SiLU,
+    "mish.default": nn.Mish,
+    "elu": nn.ELU,
+    "prelu": nn.PReLU,
+    "hard_sigmoid": nn.Hardsigmoid,
+}
+TARGETS = {"hard_sigmoid": "tflite"}
+
+
+def _plan(activation: nn.Module, target: str, recipe: object = None) -> qtool.QuantPlan:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), activation, nn.Conv2d(8, 4, 1)).eval()
+    return qtool.capture_model(net, torch.randn(2, 3, 8, 8)).plan(target, recipe=recipe)
+
+
+@pytest.mark.parametrize("op", _INSTEAD)
+def test_the_change_computes_in_integers(op: str) -> None:
+    target, (_, name) = TARGETS.get(op, "onnxruntime"), _INSTEAD[op]
+    row = float_row(_plan(MODULES[op](), target))
+    assert row is not None
+    assert row[1] == (
+        f"1 {op.removesuffix('.default')}; {name} for {op.removesuffix('.default')} computes in "
+        "integers, after some training with it"
+    )
+    assert float_row(_plan(getattr(nn, name.removeprefix("nn."))(), target)) is None
+
+
+def test_what_a_recipe_leaves_in_float_is_counted_apart() -> None:
+    recipe = [{"select": "0", "as": "float"}]
+    row = float_row(_plan(nn.ReLU(), "onnxruntime", recipe))
+    assert row == ("float", "1 relu, 1 operator by the recipe")
