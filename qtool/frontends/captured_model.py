@@ -36,6 +36,7 @@ from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
+from qtool.frontends.not_a_model import no_model
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
@@ -224,7 +225,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
             )
         notes += (*cache_notes, *size_notes)
     else:
-        raise CaptureError(_no_model(model))
+        raise CaptureError(no_model(model))
     mark = fingerprint(graph.module)
     norms = batch_norms(graph.module)
     if are_untrained(graph.module, norms):
@@ -241,25 +242,6 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
 
 def _all_of(count: int) -> str:
     return "the BatchNorm layer" if count == 1 else f"all {count} BatchNorm layers"
-
-
-def _no_model(value: object) -> str:
-    """Return why an object is no model, and what to give instead."""
-    what = "a model is an nn.Module or an ExportedProgram"
-    if isinstance(value, str | Path):
-        return f"{what}, not a name; give qtool.load_model({str(value)!r})"
-    if isinstance(value, type) and issubclass(value, nn.Module):
-        return f"{what}, not a class; give an instance, {value.__name__}(...).eval()"
-    if isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values()):
-        return f"{what}, not a state dict; build the network and call its load_state_dict"
-    if type(value).__name__ == "ModelProto":
-        return f"{what}, not an onnx.ModelProto; save it, and give qtool.load_model(path)"
-    if isinstance(value, list | tuple) or hasattr(value, "__next__"):
-        return f"{what}, not a {type(value).__name__}; the model comes first, then the data"
-    if hasattr(value, "plan") and hasattr(value, "export"):
-        return f"{what}, not a quantized model; give the float model it was made from"
-    kind = type(value).__name__
-    return f"{what}, not {'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def _with_suggested_sizes(

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qtool
 from qtool.backends.onnxruntime.readable import read_parameters
 from qtool.backends.readable_file import TensorParameters
-from qtool.core.errors import CalibrationError, FileError, VerificationError
+from qtool.core.errors import FileError, VerificationError
 from qtool.core.types import UINT8
 from tests.backends.onnx.export.networks import exported, quantized
 from tests.evaluation.spoiled import captured, images
@@ -81,7 +81,7 @@ def test_a_calibration(tmp_path: Path) -> None:
 
 def test_neither(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no")
-    with pytest.raises(CalibrationError, match="not a calibration file"):
+    with pytest.raises(FileError, match="nor a calibration of qtool"):
         qtool.inspect(tmp_path / "notes.txt")
 
 

@@ -27,13 +27,14 @@ from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
-from qtool.core.remedies import Argument, DataEdit, ModelEdit, OtherFile, Remedy
+from qtool.core.remedies import Argument, OtherFile
 from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
 from qtool.frontends.onnx.example_sizes import fewer_dimensions, with_branches, without_ones
 from qtool.frontends.onnx.external_weights import map_external_weights
+from qtool.frontends.onnx.file_remedies import DYNAMIC_BATCH, batch_remedies, for_files
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from qtool.frontends.onnx.node_calls import Array
@@ -286,15 +287,7 @@ def _capture(model: OnnxModule, batch: Batch, dynamic: Dynamic) -> G.FloatGraph:
         return capture_module(model, batch, dynamic, has_weights=not model.external.arrays)
     except CaptureError as error:
         text = _STEP_IN_MESSAGE.sub(lambda m: model.nodes[int(m[1])].label, error.problem)
-        raise CaptureError(text, *_for_files(error.remedies)) from error
-
-
-def _for_files(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Return remedies for a user who has a file, and no code to edit."""
-    own: list[Remedy] = [r for r in remedies if not isinstance(r, ModelEdit | OtherFile)]
-    if len(own) < len(remedies):
-        own.append(OtherFile("give the PyTorch model that the file was exported from"))
-    return own
+        raise CaptureError(text, *for_files(error.remedies)) from error
 
 
 def _wanted_dimensions(model: OnnxModule, batch: Batch, dynamic: Dynamic | None) -> Dynamic:
@@ -389,19 +382,5 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
         raise CaptureError(
             f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
             f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
-            *_batch_remedies(sizes, tensor),
+            *batch_remedies(sizes, tensor),
         )
-
-
-DYNAMIC_BATCH = OtherFile("export the file with a dynamic batch")
-
-
-def _batch_remedies(sizes: Sequence[int | str], tensor: torch.Tensor) -> list[Remedy]:
-    """Return what to do about a batch of another shape: it may only have another number of
-    samples."""
-    only = len(sizes) == tensor.dim() and sizes and isinstance(sizes[0], int)
-    if only and all(
-        isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)
-    ):
-        return [DataEdit(f"give at least {sizes[0]} samples"), DYNAMIC_BATCH]
-    return [DataEdit("give batches of that type and shape")]

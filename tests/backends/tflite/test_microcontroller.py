@@ -95,7 +95,7 @@ def test_scales_that_it_computes_wrongly_with_are_refused(
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("left in float by the recipe (rule 1: x)", "remove that rule, or use"),
+        ("left in float by the recipe (rule 1: x)", "leave out that rule of 'recipe', or use"),
         ("it has no integer kernel", r"\(it has no integer kernel\), which .* replace it in the"),
         ("", "stays in float, which microcontrollers are not to compute; replace it in the model"),
     ],
