@@ -86,6 +86,17 @@ def context_value(name: str) -> Any:
     return click.get_current_context().meta.get(f"{__name__}.{name}")
 
 
+def processor_folder(source: str | None) -> Path | None:
+    """Return the folder with a tokenizer and the like: that of MODEL, or of the model file."""
+    from qtool.frontends.huggingface.folder_layout import model_folder_of
+
+    if source is not None and Path(source).is_dir():
+        return Path(source)
+    file = context_value("model_file")
+    folder = None if file is None else model_folder_of(file)
+    return folder if folder is not None and (folder / "config.json").is_file() else None
+
+
 def apply(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Combine several options into one decorator; the help lists them in this order."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.number_types import MOST
-from qtool.cli.source_options import NO_DATA, context_value
+from qtool.cli.source_options import NO_DATA, context_value, processor_folder
 
 from qtool.core.formats import quantity
 
@@ -175,7 +175,7 @@ def load_data(
         source,
         batch_size,
         model=model,
-        folder=context_value("processor") or _processor_folder(name),
+        folder=context_value("processor") or processor_folder(name),
         transform=context_value("transform"),
         max_length=context_value("max_length"),
         padded=bool(context_value("padded")),
@@ -211,17 +211,6 @@ def _load_arrays(
     files = NumpyFiles(path, batch_size, inside, samples)
     files.files()
     return files
-
-
-def _processor_folder(source: str | None) -> Path | None:
-    """Return the folder with a tokenizer and the like: that of MODEL, or of the model file."""
-    from qtool.frontends.huggingface.folder_layout import model_folder_of
-
-    if source is not None and Path(source).is_dir():
-        return Path(source)
-    file = context_value("model_file")
-    folder = None if file is None else model_folder_of(file)
-    return folder if folder is not None and (folder / "config.json").is_file() else None
 
 
 def check_data(*sources: str | None, labels: str | None = None) -> None:
@@ -348,11 +337,15 @@ def load_evaluation(
         DataError: there is no such data, or no such labels.
     """
     from qtool.api.quantized_file import EvaluationData
+    from qtool.core.log import log_note
 
     if eval_data is not None:
         batches = load_data(eval_data, batch_size, labels, whole=True)
         return EvaluationData(batches, load_labels(labels, eval_data, batches), "evaluation")
     if labels is None:
+        rows = getattr(batches, "rows", ())
+        if rows and rows[0].label is not None:
+            log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
         return None
     if batches is None:
         raise click.BadParameter(

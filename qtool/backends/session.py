@@ -96,3 +96,24 @@ class OtherRuntime:
 
     def __str__(self) -> str:
         return f"{self.title}, version {self.version()}"
+
+
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def fit_channels(array: Array, shape: Sequence[int | str | None]) -> Array:
+    """Return images with their channels where a shape has them, if they only fit so.
+
+    Args:
+        array: the images, [samples, ...]; others than of four dimensions stay as they are.
+        shape: sizes; what is no number, or a negative one, fits any size.
+    """
+    if array.ndim != len(_CHANNELS_LAST) or len(shape) != array.ndim or _fits(array, shape):
+        return array
+    moved = (array.transpose(order) for order in (_CHANNELS_LAST, _CHANNELS_FIRST))
+    return next((np.ascontiguousarray(m) for m in moved if _fits(m, shape)), array)
+
+
+def _fits(array: Array, shape: Sequence[int | str | None]) -> bool:
+    pairs = zip(array.shape[1:], shape[1:], strict=True)
+    return all(not isinstance(s, int) or s < 0 or s == a for a, s in pairs)

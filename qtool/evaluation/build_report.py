@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.model_file import ModelFile
+from qtool.backends.open_files import open_model
+from qtool.backends.session import fit_channels
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch, to_tensor, whole_texts
@@ -180,10 +182,19 @@ def _exactness(store: Store, index: int, file: ModelFile, first: FirstBatches) -
         return store.load_or_make(
             f"exactness{index}",
             Exactness,
-            lambda: file.compare_codes(first.heads(EXACT_SAMPLES)),
+            lambda: file.compare_codes(_in_layout_of(file, first.heads(EXACT_SAMPLES))),
         )
     except KernelError:
         return None
+
+
+def _in_layout_of(
+    file: ModelFile, batches: Iterable[list[np.ndarray[Any, Any]]]
+) -> Iterator[list[np.ndarray[Any, Any]]]:
+    """Yield batches with the channels of images where a file has them."""
+    inputs = open_model(file.path).inputs
+    for arrays in batches:
+        yield [fit_channels(a, i.shape) for a, i in zip(arrays, inputs, strict=True)]
 
 
 def _latencies(

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_model
-from qtool.backends.session import FLOATS, PortInfo, Session
+from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
 from qtool.core.data import Batch, batches, to_batch, whole_texts
 from qtool.core.data.arguments import Arguments
@@ -56,7 +56,8 @@ class Feeder:
     """
 
     def __init__(self, file: str | Path | Session) -> None:
-        self.inputs = (open_model(file) if isinstance(file, str | Path) else file).inputs
+        session = open_model(file) if isinstance(file, str | Path) else file
+        self.inputs, self._moves = session.inputs, getattr(session, "is_foreign", False)
         self.names = [i.name for i in self.inputs]
         self._arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
@@ -82,6 +83,8 @@ class Feeder:
             check_names(values, self.inputs, index, _hint(missing))
         values |= empty
         Batch((), {n: values[n] for n in names}).check_finite(index)
+        if self._moves:
+            values |= {i.name: _moved(values[i.name], i.shape) for i in self.inputs}
         return [_array(i, values[i.name], index) for i in self.inputs]
 
     def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -96,6 +99,12 @@ class Feeder:
             c.name: torch.zeros(shape, dtype=getattr(torch, c.dtype))
             for c, shape in zip(caches, shapes, strict=True)
         }
+
+
+def _moved(tensor: Any, shape: Sequence[int | str | None]) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    return torch.from_numpy(fit_channels(tensor.detach().cpu().numpy(), shape))
 
 
 def _array(port: PortInfo, tensor: Any, index: int) -> Array:

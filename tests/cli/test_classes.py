@@ -47,6 +47,11 @@ def test_accuracy_follows_the_classes(cli: Cli, file: str) -> None:
         assert metrics == pytest.approx([1 / 3, 1.0])
 
 
+def test_labels_that_are_not_used_are_noted(cli: Cli, file: str) -> None:
+    made = cli("quantize", MODEL, "--data", *PHOTOS, "-o", file)
+    assert "photos has labels; --eval-data photos measures accuracy with them" in made.stderr
+
+
 def test_a_file_of_names_in_the_folder_counts(cli: Cli, file: str) -> None:
     Path("photos/classes.txt").write_text("red\ngreen\nblue\n")
     made = cli("quantize", MODEL, "--data", *PHOTOS, "--eval-data", "photos", "-o", file)

@@ -47,7 +47,7 @@ def test_batches_in_any_form(file: Path, batch: object) -> None:
         (X.long(), "batch 7, input 'x' is int64, the model takes float32"),
         (X[:, :2], r"batch 7, input 'x' has shape \[2, 2\], the model takes \['batch', 3\]"),
         (X / 0, "batch 7, input 'x' holds"),
-        ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0, a; the model takes x"),
+        ({"x": [X], "a": X}, r"batch 7 lacks input 'x': it gives x\.0; the model takes x"),
         ({"x": 1.5}, "is a float, not a tensor"),
         ("text", "a batch is a str"),
     ],

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.runtime import Arrays, Runtime
-from qtool.backends.session import FLOATS, Clock, PortInfo, time_calls
+from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
@@ -87,10 +87,11 @@ def feeds(model: ort.InferenceSession, arrays: Arrays) -> dict[str, Any]:
     """Return input name -> array, for arrays in the order of the inputs.
 
     Floating point arrays are converted to the type of the input: a float16 file runs on the batch
-    of its int8 file, which takes float32.
+    of its int8 file, which takes float32. Channels of images are moved where a file of another
+    layout is next to this one.
     """
     pairs = zip(model.get_inputs(), arrays, strict=True)
-    return {i.name: _converted(a, FLOATS.get(i.type)) for i, a in pairs}
+    return {i.name: _converted(fit_channels(a, i.shape), FLOATS.get(i.type)) for i, a in pairs}
 
 
 def _converted(array: Array, dtype: type | None) -> Array:

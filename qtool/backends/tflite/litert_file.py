@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool.backends.runtime import Arrays
+from qtool.backends.session import fit_channels
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import LAYOUT, ConversionRecord, read_metadata
 from qtool.backends.tflite.file import Model, Operator, load, to_bytes
@@ -41,7 +42,9 @@ class Port:
     params: Affine | None
 
     def into(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return values of the network as the file takes them."""
+        """Return values of the network as the file takes them; images of the other order of
+        channels, of a file of another tool, are moved."""
+        array = fit_channels(array, self.shape)
         if self.params is not None and array.dtype.kind == "f":
             array = self.params.quantize(np.ascontiguousarray(array))
         if array.ndim != len(self.order):
@@ -165,6 +168,11 @@ class LitertFile:
             return list(run(arrays))
         each = [run([a[i : i + 1] for a in arrays]) for i in range(len(arrays[0]))]
         return [np.concatenate(parts) for parts in zip(*each, strict=True)]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool wrote the file, so that its order of channels is its own."""
+        return LAYOUT not in self.metadata
 
     @property
     def is_fixed(self) -> bool:

@@ -45,6 +45,7 @@ class LitertSession:
         self.inputs, self.outputs = (
             [_info(port) for port in ports] for ports in (self.file.inputs, self.file.outputs)
         )
+        self.is_foreign = self.file.is_foreign
         self.file.run(self._zeros(), default=True)
         self._last: tuple[list[Any], list[np.ndarray[Any, Any]]] = ([], [])
         self._timed: list[Array] = []  # the inputs that the interpreter has

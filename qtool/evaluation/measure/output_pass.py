@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from qtool.backends.open_files import open_model
-from qtool.backends.session import PortInfo
+from qtool.backends.session import PortInfo, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
@@ -154,7 +154,7 @@ def measure_arrays(
             continue
         expected = reference.outputs(index, arrays)
         reader = reference.reader
-        others = [reader.padding.strip(arrays, s.run(arrays)) for s in sessions]
+        others = [reader.padding.strip(arrays, _like(expected, s.run(arrays))) for s in sessions]
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, [expected, *others], context), mark)
         if time.monotonic() - saved > SAVE_EVERY:
@@ -164,6 +164,11 @@ def measure_arrays(
         raise DataError("the evaluation data is empty; give at least one batch")
     statistics.save()
     return statistics.measured()
+
+
+def _like(expected: Arrays, outputs: Arrays) -> Arrays:
+    """Return outputs with the channels of images where the first file has them."""
+    return [fit_channels(o, e.shape) for e, o in zip(expected, outputs, strict=True)]
 
 
 class _Accumulator:

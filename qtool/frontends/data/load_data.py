@@ -36,14 +36,7 @@ from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
-from qtool.frontends.data.tables import (
-    TABLES,
-    choose_columns,
-    holds_numbers,
-    number_batches,
-    parse_columns,
-    read_table,
-)
+from qtool.frontends.data.tables import number_batches, number_columns, parse_columns
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -264,14 +257,11 @@ def _number_table(
 
     `numbers` are those of class names.
     """
-    if path.suffix not in TABLES or not is_file(path):
-        return None
-    columns, target = choose_columns(read_table(path), path, chosen, label)
-    if not holds_numbers(columns):
-        return None
-    if target is not None and target.dtype == object:
-        target = class_numbers([Row(label=str(name)) for name in target], numbers)
-    return columns, target
+    table = number_columns(path, chosen, label)
+    if table is not None and table[1] is not None and table[1].dtype == object:
+        target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
+        return table[0], target
+    return table
 
 
 def _batch_size(model: Any, size: int) -> int:

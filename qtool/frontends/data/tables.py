@@ -200,7 +200,25 @@ def choose_columns(
     return {name: table[name] for name in names}, None if label is None else table[label]
 
 
-def holds_numbers(columns: Columns) -> bool:
+def number_columns(
+    path: Path, chosen: Sequence[str], label: str | None
+) -> tuple[Columns, Array | None] | None:
+    """Return the columns of inputs and of labels of a table of numbers; None of other data.
+
+    Args:
+        path: the data.
+        chosen, label: see `choose_columns`.
+
+    Raises:
+        DataError: as for `read_table` and `choose_columns`.
+    """
+    if path.suffix not in TABLES or not is_file(path):
+        return None
+    columns, target = choose_columns(read_table(path), path, chosen, label)
+    return (columns, target) if _hold_numbers(columns) else None
+
+
+def _hold_numbers(columns: Columns) -> bool:
     """Return whether columns are numbers, or lists of numbers: inputs of a model as they are.
 
     Those with the usual names of labels may be texts.
