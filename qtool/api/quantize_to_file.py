@@ -131,12 +131,15 @@ class FileTarget:
             raise OptionError(
                 f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
             )
-        for option, value in (("--layout", images), ("--interface", options.interface)):
-            if value not in (None, "nchw", "float") and FORMATS.get(written) == MODEL_SUFFIXES:
-                raise OptionError(
-                    f"{argument(option, value)} is for .tflite files, and {path} is an .onnx file",
-                    Omission(option, "leave it out"),
-                )
+        forms = (Argument("--layout", images), Argument("--interface", options.interface))
+        for form in forms:
+            if form.value in (None, "nchw", "float") or FORMATS.get(written) != MODEL_SUFFIXES:
+                continue
+            raise OptionError(
+                f"{argument(form.name, form.value)} is for .tflite files, and {path} is an .onnx "
+                "file",
+                Omission(form.name, "leave it out"),
+            )
         return cls(path, source, replace(options, layout=images), layout)
 
     def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:

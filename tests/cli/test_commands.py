@@ -222,7 +222,7 @@ def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
     shown = terminal.file.getvalue()
     assert "calibrating" in shown
-    assert "3/3" in shown
+    assert "3 of 3 after" in shown
     assert "verifying" in shown
 
 

@@ -78,10 +78,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"quantize tests.mistakes:nets {D} {OUT}",
         "tests.mistakes:nets is a module, not a function or class that returns an nn.Module",
     ),
-    "a tensor as data": (
-        f"{N} --data tests.mistakes.nets:IMAGES {OUT}",
-        "data is a Tensor; give an iterable of batches, for instance [tensor] or a DataLoader",
-    ),
     "a pattern of names as data": (f"{N} --data *.npy {OUT}", "*.npy: no such file or folder"),
     "another suffix than the format's": (
         f"{N} {D} --format tflite {OUT}",
@@ -117,7 +113,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "an unknown key in a configuration": (
         f"{N} {D} --config setting.toml {OUT}",
-        "setting.toml: unknown key 'colour'; there are: accuracy, action",
+        "setting.toml: unknown key 'colour'; did you mean 'column'? There are: accuracy, action",
     ),
     "an input to fix that is not there": (
         "quantize float.onnx --data vectors.npy --fix z=3 -o out.onnx",
@@ -246,15 +242,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a CSV": (
         f"{N} --data table.csv {OUT}",
-        "table.csv: data is a folder, a file of .npy, ... .txt, .jsonl, or package.module:function",
+        "the model does not run on the given inputs (input 0: float32[1, 2])",
     ),
     "a zip": (
         f"{N} --data data.zip {OUT}",
-        "data.zip: data is a folder, a file of .npy, ... .txt, .jsonl, or package.module:function",
+        "data.zip: data is a folder, a file of .npy, ... .jsonl, or package.module:function",
     ),
     "a tensor file": (
         f"{N} --data state.pt {OUT}",
-        "state.pt: data is a folder, a file of .npy, ... .txt, .jsonl, or package.module:function",
+        "state.pt: data is a folder, a file of .npy, ... .jsonl, or package.module:function",
     ),
     "a damaged .npy": (
         f"{N} --data text.npy {OUT}",
@@ -315,7 +311,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "JSON lines of other columns": (
         f"{N} --data columns.jsonl {OUT}",
-        "columns.jsonl, line 1 has no text, image or ... sentence, question1, image, audio",
+        "columns.jsonl, line 1 has no text, image or sound; its columns are body, ... --column",
     ),
     "a processor that is not there": (
         f"{N} --data texts.txt --processor nowhere {OUT}",
@@ -346,8 +342,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "there is no labels file y.npy, and nhwc.npy is no .npz that could hold them",
     ),
     "labels of JSON lines by a column": (
-        f"{SLOW} --data columns.jsonl --labels body {OUT}",
-        "there is no labels file body, and columns.jsonl is no .npz that could hold them",
+        f"{SLOW} --data columns.jsonl --labels kind {OUT}",
+        "columns.jsonl has no column 'kind'",
     ),
     "a quantized file that is not there": (
         "evaluate no.onnx --model tests.mistakes.nets:unloadable --data two.npz",

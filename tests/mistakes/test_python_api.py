@@ -197,8 +197,8 @@ REFUSED: Cases = {
         "the two calibrations have a different model; merge only calibrations made with the same",
     ),
     "labels of a regression": (
-        lambda: _evaluate(np.zeros((40, 1))),
-        "the labels have shape [40, 1]; pass one class number per sample",
+        lambda: _evaluate(np.full((40, 7), 0.5)),
+        "the labels have 7 numbers per sample, the first output has",
     ),
     "a rule that is a dict of one": (
         lambda: quantize(D, recipe={"rules": {"select": "0", "as": "float"}}),

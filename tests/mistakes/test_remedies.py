@@ -100,7 +100,7 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "labels for a model without classes": (
         f"evaluate rows.onnx --model {M}:rows --data images.npy --labels labels.npy",
-        {"evaluation/measure/accuracy --eval"},
+        {"evaluation/measure/regression --eval"},
     ),
     "an input of texts": (
         "bench texts.onnx",

@@ -167,7 +167,11 @@ def check_measurable(target: Target) -> None:
     if runs_here(target):
         return
     others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
-    remedies = [Argument("-o", f"FILE{s}", "write a {}") for s in others if s != OnnxFile.suffix]
+    remedies = [
+        Argument("-o", f"FILE{s}", "write a file for it, {}")
+        for s in others
+        if s != OnnxFile.suffix
+    ]
     raise PlanError(
         f"a search measures time, and files for {target.name} do not run in ONNX Runtime here",
         Argument("--target", text="choose another {}"),

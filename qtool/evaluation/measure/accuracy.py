@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
-from qtool.core.remedies import Argument, DataEdit
+from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
-from qtool.evaluation.measure.regression import regression_metrics, targets_of
+from qtool.evaluation.measure.regression import BY_FUNCTION, regression_metrics, targets_of
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
@@ -212,11 +212,7 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
     if measured.scores != CLASSES:
         raise DataError(
             "labels need [samples, classes] scores as the first output",
-            Argument(
-                "--eval",
-                text="use a function of outputs and labels instead, with {}",
-                replaces="--labels",
-            ),
+            BY_FUNCTION,
         )
     _check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]

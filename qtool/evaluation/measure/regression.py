@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.formats import quantity
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.measure.sample_statistics import CLASSES, SampleStatistics
 from qtool.evaluation.metrics import CONFIDENCE, Metric, make_metric
+
+BY_FUNCTION = Argument("--eval", text="use a function of both, with {}", replaces="--labels")
+"""Remedy of labels that the outputs are not compared with."""
 
 
 def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | None:
@@ -30,7 +34,9 @@ def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | 
     if np.isin(flat, (0, 1)).all() or (measured.scores == CLASSES and flat.shape[1] == 1):
         return None
     if len(flat) != measured.samples:
-        raise DataError(f"{len(flat)} labels for {measured.samples} samples; pass one per sample")
+        raise DataError(
+            f"{len(flat)} labels for {measured.samples} samples", DataEdit("pass one per sample")
+        )
     if not np.isfinite(flat).all():
         raise DataError(
             f"label {int(np.argmin(np.isfinite(flat).all(1)))} is NaN or infinite; leave out that "
@@ -38,10 +44,8 @@ def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | 
         )
     if (width := measured.values.shape[2]) != flat.shape[1]:
         has = f"the first output has {width}" if width else "those of the first output are not kept"
-        raise DataError(
-            f"the labels have {flat.shape[1]} numbers per sample, {has}; use a function of outputs "
-            f"and labels instead, with {argument('--eval')}"
-        )
+        count = quantity(flat.shape[1], "number")
+        raise DataError(f"the labels have {count} per sample, {has}", BY_FUNCTION)
     return flat
 
 
