@@ -196,10 +196,6 @@ REFUSED: Cases = {
         lambda: calibration().merge(qtool.calibrate(flat_net(), [torch.randn(40, 12)])),
         "the two calibrations have a different model; merge only calibrations made with the same",
     ),
-    "labels of a regression": (
-        lambda: _evaluate(np.full((40, 7), 0.5)),
-        "the labels have 7 numbers per sample, the first output has",
-    ),
     "a rule that is a dict of one": (
         lambda: quantize(D, recipe={"rules": {"select": "0", "as": "float"}}),
         "the rules of a recipe must be a list; in TOML, start each with [[rules]]",
