@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.onnx.file_info import NodeInfo
+from qtool.backends.onnx.storage import data_file
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import FileError
@@ -26,6 +27,7 @@ from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.output_errors import OutputEstimate
 
 _START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
+_LOCK = "lock"
 _CHECK = "check"
 """Key of the checksum of a record."""
 
@@ -97,6 +99,7 @@ class Checkpoint:
         self._identity = dict(identity)
         if not ranks.rank:
             self._begin()
+            self.finished = list(self._read())
             self._check_blocks()
             self._clean()
         ranks.all_gather("")
@@ -110,6 +113,7 @@ class Checkpoint:
     def _begin(self) -> None:
         start = self.folder / _START
         if not start.is_file():
+            self._remove_all_but(_LOCK)  # of a checkpoint that was removed in part
             write_atomic(start, json.dumps(self._identity, indent=1).encode())
             return
         stored = _json(start)
@@ -123,7 +127,7 @@ class Checkpoint:
     def _check_blocks(self) -> None:
         """Compare the files of finished blocks with their digests; their inputs are gone."""
         start = 0
-        for index, record in enumerate(self._read()):
+        for index, record in enumerate(self.finished):
             with suppress(OSError):
                 message = self.model(index).read_bytes()
                 if block_digest(message, self.data, start, record.end) == record.digest:
@@ -136,7 +140,7 @@ class Checkpoint:
 
     def _clean(self) -> None:
         """Remove all stored tensors except the inputs of the next block."""
-        inputs = self.activations(len(list(self._read()))).folder
+        inputs = self.activations(len(self.finished)).folder
         stored = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
         for unused in {*stored, self.scratch.folder} - {inputs}:
             shutil.rmtree(unused, ignore_errors=True)
@@ -169,7 +173,13 @@ class Checkpoint:
     @property
     def data(self) -> Path:
         """File with the weights of all finished blocks; what follows them is unused."""
-        return self.folder / _DATA
+        return self.moved_data or self.folder / _DATA
+
+    @property
+    def moved_data(self) -> Path | None:
+        """The data file under its final name, if the whole model was about to be moved there."""
+        moved = data_file(self.folder.with_suffix("").resolve(), self.digest)
+        return moved if moved.is_file() and not (self.folder / _DATA).exists() else None
 
     @property
     def end(self) -> int:
@@ -221,7 +231,16 @@ class Checkpoint:
         return hashlib.sha256("".join(d.digest for d in self.finished).encode()).hexdigest()[:16]
 
     def remove(self) -> None:
+        """Remove the folder; what an interruption leaves of it is no checkpoint."""
+        (self.folder / _START).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _remove_all_but(self, name: str) -> None:
+        for each in self.folder.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != name:
+                each.unlink()
 
     def _file(self, index: int, kind: str) -> Path:
         return self.folder / f"block-{index:04}.{kind}"
@@ -278,7 +297,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
     check_writable(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = (folder / _LOCK).open("w")
     except OSError as error:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
     with lock:

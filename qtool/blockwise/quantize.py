@@ -191,6 +191,14 @@ def _publish(run: BlockwiseRun, path: Path, example: Batch) -> None:
         example: inputs of the model.
     """
     checkpoint = run.checkpoint
+    if checkpoint.moved_data is None:
+        _join(run, example)
+    move_into_place(checkpoint.whole, path, checkpoint.data, checkpoint.digest)
+
+
+def _join(run: BlockwiseRun, example: Batch) -> None:
+    """Write the whole model with its self-test into the checkpoint."""
+    checkpoint = run.checkpoint
     ports = [i.name for i in run.whole.inputs], run.whole.outputs
     nodes = tuple(row for block in checkpoint.finished for row in block.nodes)
     spec = observers.parse(run.observer)
@@ -204,4 +212,3 @@ def _publish(run: BlockwiseRun, path: Path, example: Batch) -> None:
         macs, few = sum(node.macs for node in nodes), run.whole.head(example, SAMPLES)
         test = make_self_test(ExportedFile(checkpoint.whole), few.arrays(), macs)
     attach(checkpoint.whole, test)
-    move_into_place(checkpoint.whole, path, checkpoint.data, checkpoint.digest)

@@ -441,6 +441,23 @@ def test_it_goes_on_to_the_same_bytes(
     assert content(tmp_path / "net.onnx") == content(whole[1])
 
 
+@pytest.mark.parametrize("where", ["data moved", "model moved", "removed in part"])
+def test_a_kill_at_the_end_leaves_what_resumes(
+    folder: Path, whole: tuple[Any, Path], interrupted: Path, where: str
+) -> None:
+    """Between the renames of data and model, behind both, and while the checkpoint is removed."""
+    kept, result = interrupted.with_name("net.onnx.blocks"), content(whole[1])
+    (data,) = (name for name in result if name.endswith(".data"))
+    (kept / "weights.data").replace(interrupted.with_name(data))
+    if where != "data moved":
+        interrupted.write_bytes(result["net.onnx"])
+    if where == "removed in part":
+        (kept / "start.json").unlink()
+        (kept / "block-0000.onnx").unlink()
+    made(folder, interrupted)
+    assert content(interrupted) == result
+
+
 def _flip(at: int) -> Callable[[bytes], bytes]:
     return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 

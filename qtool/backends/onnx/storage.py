@@ -154,7 +154,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()  # weights lie next to the file, not next to a link to it
         places, before = _places(model, external), _data_of(path)
-        data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
+        data = data_file(path, _digest(model, places))
         try:
             if places and not _has_weights(model, places, data):
                 with atomic_path(data) as part:
@@ -209,7 +209,7 @@ def move_into_place(model: Path, path: str | Path, data: Path, digest: str) -> N
     """
     with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()
-        before, final = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
+        before, final = _data_of(path), data_file(path, digest)
         moved = onnx.load(model, load_external_data=False)
         for tensor in moved.graph.initializer:
             for entry in tensor.external_data:
@@ -219,6 +219,11 @@ def move_into_place(model: Path, path: str | Path, data: Path, digest: str) -> N
         if data.exists():
             data.replace(final)
     _remove_data(before - {final})
+
+
+def data_file(path: Path, digest: str) -> Path:
+    """Return the data file of a model whose weights have this digest."""
+    return path.with_name(f"{path.name}.{digest}.data")
 
 
 def model_files(path: str | Path) -> list[Path]:
