@@ -35,10 +35,8 @@ from qtool.core.data import Batch
 from qtool.core.data.sample_roles import Role
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block
-from qtool.core.graph.split_layers import LayerShard
 from qtool.core.types import Change
-from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
-from qtool.passes import CANONICAL
+from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
 from qtool.verification.output_errors import ESTIMATE, estimate_outputs
@@ -59,9 +57,8 @@ class BlockwiseRun:
     """A block-wise conversion.
 
     Attributes:
-        whole: the graph of the model, without weights.
+        whole: the graph of the model in the forms of its target; its weights are deferred.
         source: reads its weights.
-        parts: attribute of the graph -> the part of a stored tensor, for layers that are split.
         layers: name of a node -> name of the layer that it is a part of.
         blocks: the blocks, in order.
         checkpoint: finished blocks, and activations.
@@ -72,7 +69,6 @@ class BlockwiseRun:
 
     whole: G.FloatGraph
     source: ModelSource
-    parts: Mapping[str, LayerShard]
     layers: Mapping[str, str]
     blocks: Sequence[Block]
     checkpoint: Checkpoint
@@ -84,11 +80,7 @@ class BlockwiseRun:
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
-        value, name = G.tensor(self.whole.module, node).detach(), str(node.target)
-        part = self.parts.get(name)
-        if part is None:
-            return self.source.read(name, value, None)
-        return self.source.read(part.source, value, part.slices)
+        return G.read_values(G.tensor(self.whole.module, node))
 
 
 def required_inputs(
@@ -208,8 +200,7 @@ def _plan_block(
     set_cache_scales(graph, batches, run.checkpoint.ranks)
     sample = _sample(graph, example)
     graph = replace(graph, example=(sample.args, dict(sample.kwargs)))
-    _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    captured = Captured(graph, "", outputs)
+    captured = Captured(graph, "")
     return captured, captured.plan(run.target, run.observer, run.recipe, layers=run.layers)
 
 

@@ -11,6 +11,7 @@ import gc
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
-from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
+from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks, changes_of
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, OF_SELF_TEST
 from qtool.blockwise.model_source import open_source
@@ -46,11 +47,16 @@ from qtool.core.progress import track
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
-from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    DynamicSizes,
+    apply_passes,
+    example_outputs,
+)
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.export_module import capture_module
-from qtool.passes import FOR_TARGETS, run_passes
+from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
 from qtool.planning.recipe import INPUT, Recipe
 
@@ -99,12 +105,12 @@ def convert_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
-    whole, stream, example = _capture(source.model, data, dynamic)
-    passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
-    run_passes(whole.module, [each for each in passes if each.needs_whole_graph])
+    captured, stream, example = _capture(source.model, data, dynamic)
+    G.defer_tensors(captured.module, source.read)
+    whole = _rewritten(captured, target, check=stored_identity(path) is None)
     names = [G.name_of(n) for n in G.calls(whole.graph)]
     chosen.check_names([*(i.name for i in whole.inputs), *names])
-    parts, layers, joints = split(whole, block // SPLIT)
+    layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     identity = {"model": source.fingerprint, "choice": json.dumps(choices)}
@@ -114,7 +120,7 @@ def convert_blocks(
     with open_checkpoint(path, identity, ranks) as checkpoint:
         cuts = cut(whole, block, joints)
         options = target, observer, chosen, block, memory
-        run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, *options)
+        run = BlockwiseRun(whole, source, layers, cuts, checkpoint, *options)
         stored = store_data(whole, stream, checkpoint, partial(required_inputs, run, 0))
         left = range(len(checkpoint.finished), len(run.blocks))
         for index in track("blocks", left, len(left)):
@@ -161,6 +167,23 @@ def _capture(
             yield whole.bind(batch, index)
 
     return whole, bound(), whole.bind(example)
+
+
+def _rewritten(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGraph:
+    """Return a graph with deferred tensors in the forms of a target.
+
+    Args:
+        captured: the graph.
+        target: name of the target.
+        check: compare the outputs on the example, which reads all tensors twice.
+    """
+    passes = [*CANONICAL, *(FOR_TARGETS[name] for name in targets.target(target).rewrites)]
+    graph = replace(captured, module=G.clone(captured.module))
+    if check:
+        apply_passes(graph, passes, example_outputs(graph))
+    else:
+        run_passes(graph.module, passes)
+    return graph
 
 
 def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:
