@@ -1,6 +1,6 @@
 """Scales of an int8 KV cache, from the keys and values of the float network.
 
-A model without weights cannot compute them before it is captured, so they are set block by block.
+A model without weights cannot compute them before it is captured, so blocks do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ _LAST = 5  # argument of attention: index of the last token of each text
 _SCALES = {1: 10, 2: 11}  # arguments: keys and values, and their scales
 
 
+def has_cache_scales(calls: Iterable[fx.Node]) -> bool:
+    """Return whether an attention among these calls has an int8 cache."""
+    attentions = (n for n in calls if n.target is grouped_attention)
+    return any(isinstance(n.args[at], fx.Node) for n in attentions for at in _SCALES.values())
+
+
 def set_cache_scales(
     graph: G.FloatGraph, batches: Iterable[Sequence[torch.Tensor]], ranks: Ranks
-) -> None:
-    """Set the scales of int8 caches in a block, in place; nothing for a float cache.
+) -> dict[str, torch.Tensor]:
+    """Set the scales of int8 caches in a block, in place, and return them by attribute; none for a
+    float cache.
 
     Args:
         graph: the block.
@@ -39,14 +46,17 @@ def set_cache_scales(
                 assert isinstance(last, fx.Node)
                 scales[new], lasts[G.name_of(new)] = scale, G.name_of(last)
     if not scales:
-        return
+        return {}
     largest = _largest(graph, lasts, batches)
     for text in ranks.all_gather(json.dumps({name: t.tolist() for name, t in largest.items()})):
-        for name, values in json.loads(text).items():
-            other = torch.tensor(values)
+        for name, numbers in json.loads(text).items():
+            other = torch.tensor(numbers)
             largest[name] = torch.maximum(largest.get(name, other), other)
+    values = {}
     for new, constant in scales.items():
-        G.set_tensor(graph.module, constant, int8_scales(largest[G.name_of(new)]))
+        values[str(constant.target)] = int8_scales(largest[G.name_of(new)])
+        G.set_tensor(graph.module, constant, values[str(constant.target)])
+    return values
 
 
 def _largest(
