@@ -47,7 +47,7 @@ from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     DynamicSizes,
-    apply_passes,
+    check_rewritten,
     example_outputs,
 )
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
@@ -184,12 +184,12 @@ def _for_target(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGrap
         target: name of the target.
         check: compare the outputs on the example, which reads all tensors.
     """
-    passes = [*CANONICAL, *(FOR_TARGETS[name] for name in targets.target(target).rewrites)]
-    graph = replace(captured, module=G.clone(captured.module))
-    if check:
-        apply_passes(graph, passes, example_outputs(captured))
-    else:
+    graph = captured
+    for passes in (CANONICAL, [FOR_TARGETS[name] for name in targets.target(target).rewrites]):
+        graph = replace(graph, module=G.clone(graph.module))
         run_passes(graph.module, passes)
+    if check:
+        check_rewritten(captured, graph, example_outputs(captured))
     return graph
 
 

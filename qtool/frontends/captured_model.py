@@ -329,10 +329,25 @@ def apply_passes(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
+    return counts, check_rewritten(original, graph, before)
+
+
+def check_rewritten(
+    original: FloatGraph, graph: FloatGraph, before: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """Check on the example that passes kept the outputs; return them.
+
+    Args:
+        original, graph: the graph before and after.
+        before: outputs of the original.
+
+    Raises:
+        PassError: the outputs differ.
+    """
     after = example_outputs(graph)
     with torch.no_grad():
         same_function(before, after, noise=lambda: max(_noise(original), _noise(graph)))
-    return counts, after
+    return after
 
 
 def _noise(graph: FloatGraph) -> float:
