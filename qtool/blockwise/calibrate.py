@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -153,7 +154,7 @@ def _calibrate_block(
     values, _ = run.store(index).load(run.fitted[0].number)
     example = [values[block.tensor_name(n)] for n in block.inputs]
     graph = block.graph(run.read, example)
-    scales = set_cache_scales(graph, run.inputs_of(index), ranks)
+    scales = set_cache_scales(graph, partial(run.inputs_of, index), ranks)
     waiting, needed = iter(run.own), run.needed(index + 1, end)
 
     def store(outputs: Sequence[torch.Tensor]) -> None:
