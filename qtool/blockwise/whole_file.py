@@ -44,7 +44,7 @@ def write_whole(
     Args:
         run: all its blocks are finished.
         path: final path of the file.
-        fingerprint: of the model.
+        fingerprint: fingerprint of the model.
         example: inputs of the model.
         memory: bytes that its verification and its self-test may take.
 

@@ -49,7 +49,7 @@ def read_values(stored: torch.Tensor, slices: Slices | None = None) -> torch.Ten
     """Return the values of a tensor, deferred or not, detached.
 
     Args:
-        stored: as it is in a module.
+        stored: a tensor of a module.
         slices: the part to read; None: all.
     """
     if is_deferred(stored):

@@ -186,7 +186,7 @@ def _in_blocks(params: QuantParams, no_zeros: bool, weight: torch.Tensor) -> lis
     shifted by that. It supports some block sizes only: a scale for each channel is repeated.
 
     Args:
-        params, no_zeros, weight: as of `_as_codes`.
+        params, no_zeros, weight: those of `_as_codes`.
     """
     codes = params.quantize(weight).cpu()
     scale = _without_zeros(codes, params) if no_zeros else params.scale
