@@ -33,7 +33,7 @@ class PartSamples(Protocol):
 
     Attributes:
         training_bytes: budget in bytes for activations kept for backward.
-        shared: names of results whose scales do not change, since later parts have them, too.
+        shared: names of points whose parameters do not change, since other parts have them, too.
     """
 
     @property

@@ -1,8 +1,8 @@
-"""Conversion of one block: its plan, calibration, weights and file, as for a small model."""
+"""Conversion of one block: its weights, its training and its check, as for a small model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -12,35 +12,27 @@ from typing import Any
 import torch
 from torch import fx
 
-from qtool import observers
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import with_constants
 from qtool.algorithms.pipeline import Scope, Step, run_steps
 from qtool.algorithms.registry import select_block_steps
-from qtool.backends.onnx.storage import append_weights
+from qtool.backends.onnx.storage import save
 from qtool.blockwise.block_pass import run_block
 from qtool.blockwise.block_run import BlockOutcome
 from qtool.blockwise.block_samples import StoredSamples
 from qtool.blockwise.block_training import rerun_block, train_block
-from qtool.blockwise.cache_scales import set_cache_scales
-from qtool.blockwise.checkpoint import BlockRecord, Checkpoint, block_digest
-from qtool.blockwise.model_source import ModelSource
+from qtool.blockwise.changed_values import changed_values
+from qtool.blockwise.checkpoint import BlockRecord, Checkpoint
 from qtool.blockwise.stored_data import StoredBatch
-from qtool.calibration.calibration import Calibration
-from qtool.calibration.collect import collect_statistics
+from qtool.calibration.solve_parameters import Parameters
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
-from qtool.core.atomic import write_atomic
 from qtool.core.data import Batch
-from qtool.core.data.sample_roles import Role
 from qtool.core.errors import VerificationError
 from qtool.core.graph.cut import Block
-from qtool.core.graph.split_layers import LayerShard
 from qtool.core.types import Change
-from qtool.frontends.captured_model import Captured, apply_passes, example_outputs
-from qtool.passes import CANONICAL
+from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
-from qtool.planning.recipe import Recipe
 from qtool.verification.output_errors import ESTIMATE, estimate_outputs
 
 SAMPLES = 4
@@ -59,56 +51,52 @@ class BlockwiseRun:
     """A block-wise conversion.
 
     Attributes:
-        whole: the graph of the model, without weights.
-        source: reads its weights.
-        parts: attribute of the graph -> the part of a stored tensor, for layers that are split.
-        layers: name of a node -> name of the layer that it is a part of.
+        whole: the graph of the model in the forms of its target; its weights are deferred.
+        plan: its plan.
+        parameters: those of the points of the plan.
         blocks: the blocks, in order.
+        plans: the part of the plan that each has.
         checkpoint: finished blocks, and activations.
-        target, observer, recipe: options of the conversion.
         block: bytes of float32 weights of a block.
-        memory: bytes that the self-test of the file may take to make.
     """
 
     whole: G.FloatGraph
-    source: ModelSource
-    parts: Mapping[str, LayerShard]
-    layers: Mapping[str, str]
+    plan: QuantPlan
+    parameters: Parameters
     blocks: Sequence[Block]
+    plans: Sequence[QuantPlan]
     checkpoint: Checkpoint
-    target: str
-    observer: str
-    recipe: Recipe
     block: int
-    memory: int
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
-        value, name = G.tensor(self.whole.module, node).detach(), str(node.target)
-        part = self.parts.get(name)
-        if part is None:
-            return self.source.read(name, value, None)
-        return self.source.read(part.source, value, part.slices)
+        return G.read_values(G.tensor(self.whole.module, node))
+
+    def shared_points(self, index: int) -> frozenset[str]:
+        """Return the points of a block whose parameters other blocks use, too."""
+        others = {
+            self.plan.root(p.name) for i, each in enumerate(self.plans) if i != index for p in each
+        }
+        return frozenset(p.name for p in self.plans[index] if self.plan.root(p.name) in others)
 
 
 def required_inputs(
-    run: BlockwiseRun, index: int, batches: Sequence[StoredBatch], batch: StoredBatch
+    whole: G.FloatGraph,
+    blocks: Sequence[Block],
+    index: int,
+    batches: Sequence[StoredBatch],
+    batch: StoredBatch,
 ) -> list[str]:
     """Return the tensors of a batch that a block and later ones read.
 
     A block that only joins outputs, which are large and feed no other block, needs some measured
     batches alone.
     """
-    before = {b.tensor_name(n) for b in run.blocks[:index] for n in b.outputs}
-    before |= {i.name for i in run.whole.inputs}
-    later = [b for b in run.blocks[index:] if batch in _batches_of(b, batches)]
+    before = {b.tensor_name(n) for b in blocks[:index] for n in b.outputs}
+    before |= {i.name for i in whole.inputs}
+    later = [b for b in blocks[index:] if index == 0 or batch in _batches_of(b, batches)]
     read = [b.tensor_name(n) for b in later for n in b.inputs]
     return [name for name in dict.fromkeys(read) if name in before]
-
-
-def _read_later(run: BlockwiseRun, index: int) -> frozenset[str]:
-    """Return the names of the tensors that blocks behind this one read."""
-    return frozenset(b.tensor_name(n) for b in run.blocks[index + 1 :] for n in b.inputs)
 
 
 def _batches_of(block: Block, batches: Sequence[StoredBatch]) -> Sequence[StoredBatch]:
@@ -130,57 +118,61 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     values = checkpoint.activations(index)
     names = [block.tensor_name(n) for n in block.inputs]
     exact, coded = ([side[n] for n in names] for side in values.load(own[0].number))
-    of_ranges = [batch for batch in own if batch.role is not Role.ESTIMATE] or own
-    own_batches = partial(_float_inputs, run, index, of_ranges)
-    captured, plan = _plan_block(run, block, exact, own_batches())
-    calibration = _calibrate_block(run, captured, plan, own_batches())
-    steps, _ = select_block_steps(run.recipe)
-    solved = run_steps(
-        (step for step in steps if step.scope is Scope.WEIGHTS),
-        ConversionState.start(captured, plan, calibration),
-    )
+    start = _start(run, index, exact)
+    steps, _ = select_block_steps(run.plan.recipe)
+    solved = run_steps((step for step in steps if step.scope is Scope.WEIGHTS), start)
     solvers = {s.name: s.solve_layer for s in steps if s.solve_layer is not None}
-    after = checkpoint.activations(index + 1), partial(required_inputs, run, index + 1, batches)
+    needed = partial(required_inputs, run.whole, run.blocks, index + 1, batches)
+    after = checkpoint.activations(index + 1), needed
     outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
     state = _with_solved_weights(solved, outcome, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
-        shared = frozenset(block.tensor_name(n) for n in block.outputs) & _read_later(run, index)
         size = max(run.block, TRAINING_BYTES)
-        samples = StoredSamples(values, names, own, size, shared)
+        samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
             rerun_block(solved, state, values, after, own, outcome)
     record = None
     if not checkpoint.ranks.rank:
         measured = sum(batch.size for batch in own if batch.measured)
-        record = _write_block(run, state, outcome, coded, measured)
+        digest = changed_values(start, state).save(checkpoint.block(index))
+        record = _check_block(run, state, outcome, coded, measured, digest)
     checkpoint.add(record)
 
 
-def _write_block(
+def _start(run: BlockwiseRun, index: int, example: Sequence[Any]) -> ConversionState:
+    """Return the state of a block before its steps. example: its inputs."""
+    graph, plan = run.blocks[index].graph(run.read, example), run.plans[index]
+    sample = _sample(graph, example)
+    graph = replace(graph, example=(sample.args, dict(sample.kwargs)))
+    known = run.parameters.params
+    params = {p.name: known[p.name] for p in plan if p.name in known}  # dynamic points have none
+    return ConversionState(Captured(graph, ""), graph, plan, parameters=Parameters(params))
+
+
+def _check_block(
     run: BlockwiseRun,
     converted: ConversionState,
     outcome: BlockOutcome,
     coded: Sequence[torch.Tensor],
     measured: int,
+    digest: str,
 ) -> BlockRecord:
-    """Verify the next block and write it.
+    """Verify the next block as a file of its own, and return its record.
 
     Args:
         coded: its inputs in the quantized network.
         measured: number of samples that its errors are measured on.
+        digest: digest of its values.
     """
     checkpoint, index = run.checkpoint, len(run.checkpoint.finished)
     name, quantized = run.blocks[index].name, Quantized(converted, _sample(converted.graph, coded))
-    model, end = append_weights(quantized.to_onnx(), checkpoint.data, checkpoint.end)
-    message = model.SerializeToString()
-    write_atomic(checkpoint.model(index), message)
-    checked = quantized.check_file(checkpoint.model(index))
+    save(quantized.to_onnx(), checkpoint.checked)
+    checked = quantized.check_file(checkpoint.checked)
     parity, exactness = checked.parity, checked.exactness
     if not (parity.passed and (exactness is None or exactness.passed)):
         why = f"{exactness}; {parity}".replace("\n", "; ")
         raise VerificationError(f"block {index} ({name}) does not compute what was planned ({why})")
-    digest = block_digest(message, checkpoint.data, checkpoint.end, end)
     estimates = {
         name: estimate.outputs[0][1:]
         for name, errors in outcome.errors.items()
@@ -189,57 +181,7 @@ def _write_block(
     notes = (*quantized.notes, *outcome.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
     results = quantized.info.nodes, parity, exactness, checked.coverage
-    return BlockRecord(name, end, digest, estimates, measured, changes, notes, *results)
-
-
-def _plan_block(
-    run: BlockwiseRun,
-    block: Block,
-    example: Sequence[Any],
-    batches: Iterable[Sequence[torch.Tensor]],
-) -> tuple[Captured, QuantPlan]:
-    """Return the captured block with its weights, and its plan.
-
-    Args:
-        example: inputs of the block.
-        batches: those of the batches of this rank, in the float network.
-    """
-    graph = block.graph(run.read, example)
-    set_cache_scales(graph, batches, run.checkpoint.ranks)
-    sample = _sample(graph, example)
-    graph = replace(graph, example=(sample.args, dict(sample.kwargs)))
-    _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
-    captured = Captured(graph, "", outputs)
-    return captured, captured.plan(run.target, run.observer, run.recipe, layers=run.layers)
-
-
-def _calibrate_block(
-    run: BlockwiseRun,
-    captured: Captured,
-    plan: QuantPlan,
-    batches: Iterable[Sequence[torch.Tensor]],
-) -> Calibration:
-    """Calibrate the block on the float network; empty if its plan has no fixed range.
-
-    Args:
-        batches: inputs of the block in the float network, this rank's.
-    """
-    graph, _ = captured.for_target(run.target)
-    if not any(plan.observed()):
-        spec = observers.parse(run.observer)
-        return Calibration("", run.target, spec, run.recipe, graph.inputs, 0, {}, {})
-    data = (graph.call_of(tensors) for tensors in batches)
-    return collect_statistics(graph, plan, (), data, "", check_shards=False)
-
-
-def _float_inputs(
-    run: BlockwiseRun, index: int, batches: Sequence[StoredBatch]
-) -> Iterator[list[torch.Tensor]]:
-    """Yield the inputs of a block in the float network, for the batches of this rank."""
-    block, ranks = run.blocks[index], run.checkpoint.ranks
-    for batch in batches[ranks.rank :: ranks.size]:
-        exact, _ = run.checkpoint.activations(index).load(batch.number)
-        yield [exact[block.tensor_name(n)] for n in block.inputs]
+    return BlockRecord(name, digest, estimates, measured, changes, notes, *results)
 
 
 def _with_solved_weights(

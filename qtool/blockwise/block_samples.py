@@ -29,7 +29,7 @@ class StoredSamples:
         names: names of its inputs, in order.
         stored: its batches.
         training_bytes: budget in bytes for activations kept for backward.
-        shared: names of results that later blocks read.
+        shared: names of points whose parameters other blocks use.
     """
 
     values: ActivationStore

@@ -1,12 +1,12 @@
 """Scales of an int8 KV cache, from the keys and values of the float network.
 
-A model without weights cannot compute them before it is captured, so they are set block by block.
+A model without weights cannot compute them before it is captured, so blocks do.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import fx
@@ -21,32 +21,53 @@ _LAST = 5  # argument of attention: index of the last token of each text
 _SCALES = {1: 10, 2: 11}  # arguments: keys and values, and their scales
 
 
+def has_cache_scales(calls: Iterable[fx.Node]) -> bool:
+    """Return whether an attention among these calls has an int8 cache."""
+    return any(map(_scales, calls))
+
+
 def set_cache_scales(
-    graph: G.FloatGraph, batches: Iterable[Sequence[torch.Tensor]], ranks: Ranks
-) -> None:
-    """Set the scales of int8 caches in a block, in place; nothing for a float cache.
+    graph: G.FloatGraph, batches: Callable[[], Iterable[Sequence[torch.Tensor]]], ranks: Ranks
+) -> dict[str, torch.Tensor]:
+    """Set the scales of int8 caches in a block, in place, and return them by attribute; none for a
+    float cache.
+
+    Those of an attention follow from a run in which the ones before it have theirs, wherever the
+    block ends.
 
     Args:
         graph: the block.
-        batches: inputs of the block in the float network, this rank's.
+        batches: returns the inputs of the block in the float network, this rank's.
         ranks: all of them take part.
     """
-    scales, lasts = dict[fx.Node, fx.Node](), dict[str, str]()
+    values = dict[str, torch.Tensor]()
     for node in G.calls(graph.graph):
-        for source, at in _SCALES.items() if node.target is grouped_attention else ():
-            new, scale, last = (node.args[i] for i in (source, at, _LAST))
-            if isinstance(new, fx.Node) and isinstance(scale, fx.Node):
-                assert isinstance(last, fx.Node)
-                scales[new], lasts[G.name_of(new)] = scale, G.name_of(last)
-    if not scales:
-        return
-    largest = _largest(graph, lasts, batches)
-    for text in ranks.all_gather(json.dumps({name: t.tolist() for name, t in largest.items()})):
-        for name, values in json.loads(text).items():
-            other = torch.tensor(values)
-            largest[name] = torch.maximum(largest.get(name, other), other)
-    for new, constant in scales.items():
-        G.set_tensor(graph.module, constant, int8_scales(largest[G.name_of(new)]))
+        scales = _scales(node)
+        if not scales:
+            continue
+        largest = _largest(
+            graph, dict.fromkeys(scales, G.name_of(G.source(node, _LAST))), batches()
+        )
+        for text in ranks.all_gather(json.dumps({n: t.tolist() for n, t in largest.items()})):
+            for name, numbers in json.loads(text).items():
+                other = torch.tensor(numbers)
+                largest[name] = torch.maximum(largest.get(name, other), other)
+        for name, constant in scales.items():
+            values[str(constant.target)] = int8_scales(largest[name])
+            G.set_tensor(graph.module, constant, values[str(constant.target)])
+    return values
+
+
+def _scales(node: fx.Node) -> dict[str, fx.Node]:
+    """Return the names of keys and values of an attention with an int8 cache, and their scales."""
+    if node.target is not grouped_attention:
+        return {}
+    pairs = ((node.args[source], node.args[at]) for source, at in _SCALES.items())
+    return {
+        G.name_of(new): scale
+        for new, scale in pairs
+        if isinstance(new, fx.Node) and isinstance(scale, fx.Node)
+    }
 
 
 def _largest(

@@ -12,20 +12,24 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qtool.backends.onnx.file_info import NodeInfo
 from qtool.blockwise.activation_store import ActivationStore
+from qtool.calibration.calibration import Calibration
 from qtool.core.atomic import check_writable, fcntl, write_atomic
-from qtool.core.errors import FileError
+from qtool.core.errors import MALFORMED, CalibrationError, FileError
 from qtool.core.records import from_json
 from qtool.distributed import Ranks
 from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.output_errors import OutputEstimate
 
-_START, _DATA, _VALUES, _TAKEN = "start.json", "weights.data", "values-", "taken-"
+_START, _VALUES, _TAKEN, _FLOATS = "start.json", "values-", "taken-", "floats-"
+_LOCK, _RANGES = "lock", "calibration.json"
 _CHECK = "check"
 """Key of the checksum of a record."""
 
@@ -39,8 +43,7 @@ class BlockRecord:
 
     Attributes:
         name: its first and last layer.
-        end: offset behind its weights in the data file, in bytes.
-        digest: digest of the block and its weights.
+        digest: digest of its file.
         estimates: name of a result -> the figures of an `OutputEstimate` on the measured samples.
         samples: number of these samples.
         changes: records of the steps: name, number of places and reason.
@@ -50,7 +53,6 @@ class BlockRecord:
     """
 
     name: str
-    end: int
     digest: str
     estimates: Mapping[str, tuple[float | None, ...]]
     samples: int
@@ -97,6 +99,7 @@ class Checkpoint:
         self._identity = dict(identity)
         if not ranks.rank:
             self._begin()
+            self.finished = list(self._read())
             self._check_blocks()
             self._clean()
         ranks.all_gather("")
@@ -110,6 +113,7 @@ class Checkpoint:
     def _begin(self) -> None:
         start = self.folder / _START
         if not start.is_file():
+            self._remove_all_but(_LOCK)  # of a checkpoint that was removed in part
             write_atomic(start, json.dumps(self._identity, indent=1).encode())
             return
         stored = _json(start)
@@ -122,22 +126,19 @@ class Checkpoint:
 
     def _check_blocks(self) -> None:
         """Compare the files of finished blocks with their digests; their inputs are gone."""
-        start = 0
-        for index, record in enumerate(self._read()):
+        for index, record in enumerate(self.finished):
             with suppress(OSError):
-                message = self.model(index).read_bytes()
-                if block_digest(message, self.data, start, record.end) == record.digest:
-                    start = record.end
+                if file_digest(self.block(index)) == record.digest:
                     continue
             raise FileError(
-                f"block {index} in {self.folder} is damaged: its model or its weights are not "
-                f"those that were verified; delete {self.folder} to start again"
+                f"block {index} in {self.folder} is damaged: its weights are not those that were "
+                f"verified; delete {self.folder} to start again"
             )
 
     def _clean(self) -> None:
         """Remove all stored tensors except the inputs of the next block."""
-        inputs = self.activations(len(list(self._read()))).folder
-        stored = (f for kind in (_VALUES, _TAKEN) for f in self.folder.glob(f"{kind}*"))
+        inputs = self.activations(len(self.finished)).folder
+        stored = (f for kind in (_VALUES, _TAKEN, _FLOATS) for f in self.folder.glob(f"{kind}*"))
         for unused in {*stored, self.scratch.folder} - {inputs}:
             shutil.rmtree(unused, ignore_errors=True)
 
@@ -166,19 +167,13 @@ class Checkpoint:
                 f"resume it with the same {what}, or delete it to start again"
             )
 
-    @property
-    def data(self) -> Path:
-        """File with the weights of all finished blocks; what follows them is unused."""
-        return self.folder / _DATA
-
-    @property
-    def end(self) -> int:
-        """Offset of the next block's weights in the data file."""
-        return self.finished[-1].end if self.finished else 0
-
     def activations(self, index: int) -> ActivationStore:
         """Return the store of a block's inputs."""
         return ActivationStore(self.folder / f"{_VALUES}{index:04}")
+
+    def floats(self, index: int) -> ActivationStore:
+        """Return the store of a block's inputs in the float network alone."""
+        return ActivationStore(self.folder / f"{_FLOATS}{index:04}")
 
     @property
     def own_data(self) -> ActivationStore:
@@ -190,14 +185,48 @@ class Checkpoint:
         """Activations inside a block."""
         return ActivationStore(self.folder / "scratch")
 
-    def model(self, index: int) -> Path:
-        """Return the file of a block, whose weights are in the data file."""
-        return self._file(index, "onnx")
+    def block(self, index: int) -> Path:
+        """Return the file with the weights and parameters that a block's steps changed."""
+        return self._file(index, "safetensors")
+
+    @property
+    def checked(self) -> Path:
+        """File of a block while it is checked."""
+        return self.folder / "block.onnx"
+
+    @property
+    def calibration(self) -> Path:
+        """File of the statistics, which is written once all blocks have run in float."""
+        return self.folder / "calibration.safetensors"
 
     @property
     def whole(self) -> Path:
-        """File of the whole model, before it is moved with the data file."""
+        """File of the whole model, before it is moved with its data file."""
         return self.folder / "whole.onnx"
+
+    def save_calibration(
+        self, calibration: Calibration, scales: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Store what the float network showed. scales: those of int8 caches, by attribute."""
+        rest = {"notes": calibration.notes, "scales": {k: v.tolist() for k, v in scales.items()}}
+        write_atomic(self.folder / _RANGES, json.dumps(rest).encode())
+        calibration.save(self.calibration)
+
+    def load_calibration(self) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+        """Return what `save_calibration` stored.
+
+        Raises:
+            FileError: a file is damaged.
+        """
+        rest = _json(self.folder / _RANGES)
+        try:
+            calibration = Calibration.load(self.calibration)
+            scales = {name: torch.tensor(values) for name, values in rest["scales"].items()}
+            return replace(calibration, notes=tuple(rest["notes"])), scales
+        except (CalibrationError, *MALFORMED) as error:
+            raise FileError(
+                f"{self.calibration} is damaged; delete {self.folder} to start again"
+            ) from error
 
     def add(self, record: BlockRecord | None) -> None:
         """Add the record of the next block, which only rank 0 has."""
@@ -210,31 +239,30 @@ class Checkpoint:
         data = ranks.broadcast(None if record is None else record.to_json().encode())
         self.finished.append(record or BlockRecord.of(json.loads(data)))
 
-    @property
-    def models(self) -> list[Path]:
-        """The files of the finished blocks."""
-        return [self.model(i) for i in range(len(self.finished))]
-
-    @property
-    def digest(self) -> str:
-        """Hash of all blocks and their weights."""
-        return hashlib.sha256("".join(d.digest for d in self.finished).encode()).hexdigest()[:16]
-
     def remove(self) -> None:
+        """Remove the folder; what an interruption leaves of it is no checkpoint."""
+        (self.folder / _START).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _remove_all_but(self, name: str) -> None:
+        for each in self.folder.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != name:
+                each.unlink()
 
     def _file(self, index: int, kind: str) -> Path:
         return self.folder / f"block-{index:04}.{kind}"
 
 
-def block_digest(message: bytes, data: Path, start: int, end: int) -> str:
-    """Hash a block and its weights, the bytes from `start` to `end` of the data file."""
-    digest = hashlib.sha256(message)
-    with data.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(max(0, min(end - file.tell(), 1 << 24))):
-            digest.update(chunk)
-    return digest.hexdigest()
+def file_digest(path: Path) -> str:
+    """Hash a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _hash(text: str) -> str:
@@ -278,7 +306,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
     check_writable(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = (folder / _LOCK).open("w")
     except OSError as error:
         raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
     with lock:

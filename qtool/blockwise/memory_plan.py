@@ -21,6 +21,8 @@ OF_TRAINED_BLOCK = 15
 size of the block."""
 OF_SELF_TEST = 3
 """Memory of making the self-test of a file, in multiples of the float32 weights of its model."""
+OF_VERIFICATION = 4
+"""The same of verifying the whole file; one that takes more is verified block by block alone."""
 LIMIT = WHOLE << 32
 """Memory of a conversion, by default: a model with more than 4 GiB of float32 weights is converted
 block by block on every machine. What is free there does not decide what a file contains."""

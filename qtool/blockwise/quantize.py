@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,41 +21,43 @@ from torch import nn
 
 from qtool import observers
 from qtool.algorithms.registry import select_block_steps
-from qtool.backends.onnx.block_files import join_blocks
-from qtool.backends.onnx.file_info import FileInfo
-from qtool.backends.onnx.origin import Origin, present_versions
-from qtool.backends.onnx.self_test_format import SelfTest, attach
-from qtool.backends.onnx.storage import move_into_place
-from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
-from qtool.backends.onnxruntime.self_test_creation import make_self_test
-from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.onnx.storage import is_moved, move_into_place
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
-from qtool.blockwise.checkpoint import BlockRecord, open_checkpoint
-from qtool.blockwise.converted_blocks import ConvertedBlocks, changes_of
-from qtool.blockwise.memory_plan import BLOCK, LIMIT, OF_SELF_TEST
-from qtool.blockwise.model_source import open_source
-from qtool.blockwise.stored_data import store_data
+from qtool.blockwise.block_plan import plan_of_block
+from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
+from qtool.blockwise.checkpoint import open_checkpoint, stored_identity
+from qtool.blockwise.converted_blocks import ConvertedBlocks
+from qtool.blockwise.memory_plan import BLOCK, LIMIT
+from qtool.blockwise.model_source import ModelSource, open_source
+from qtool.blockwise.stored_data import StoredBatch, store_data
+from qtool.blockwise.whole_file import write_whole
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
-from qtool.core.graph.cut import cut, weight_bytes
+from qtool.core.graph.cut import cut
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.split_layers import split
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.process_lock import trim_memory
 from qtool.core.progress import track
+from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
 from qtool.distributed.data_shard import broadcast_first_batch
-from qtool.frontends.captured_model import DEFAULT_OBSERVER, DynamicSizes
+from qtool.frontends.captured_model import (
+    DEFAULT_OBSERVER,
+    DynamicSizes,
+    check_rewritten,
+    example_outputs,
+)
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.export_module import capture_module
-from qtool.passes import FOR_TARGETS, run_passes
+from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
+from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
 
-TOO_LARGE = "it takes more memory than its conversion was to take"
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
 
@@ -99,40 +102,50 @@ def convert_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
-    whole, stream, example = _capture(source.model, data, dynamic)
-    passes = [FOR_TARGETS[name] for name in targets.target(target).rewrites]
-    run_passes(whole.module, [each for each in passes if each.needs_whole_graph])
-    names = [G.name_of(n) for n in G.calls(whole.graph)]
-    chosen.check_names([*(i.name for i in whole.inputs), *names])
-    parts, layers, joints = split(whole, block // SPLIT)
     choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     identity = {"model": source.fingerprint, "choice": json.dumps(choices)}
     identity |= {"block": str(block), "memory": str(memory)}
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block, memory]))
+    captured, stream, example = _capture(source.model, data, dynamic)
+    G.defer_tensors(captured.module, source.read)
+    whole = _for_target(captured, target, check=stored_identity(path) is None)
+    names = [G.name_of(n) for n in G.calls(whole.graph)]
+    chosen.check_names([*(i.name for i in whole.inputs), *names])
+    layers, joints = split(whole, block // SPLIT)
+    spec = observers.parse(observer)
+    spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
+    plan = make_plan(whole.graph, targets.target(target), spec, chosen, layers=layers)
     with open_checkpoint(path, identity, ranks) as checkpoint:
-        cuts = cut(whole, block, joints)
-        options = target, observer, chosen, block, memory
-        run = BlockwiseRun(whole, source, parts, layers, cuts, checkpoint, *options)
-        stored = store_data(whole, stream, checkpoint, partial(required_inputs, run, 0))
-        left = range(len(checkpoint.finished), len(run.blocks))
-        for index in track("blocks", left, len(left)):
-            convert_block(run, index, stored)
-            gc.collect()  # graphs are reference cycles that hold the weights of their block
-            trim_memory()
-            source.release_memory()
-        blocks = tuple(checkpoint.finished)
+        blocks = cut(whole, block, joints)
+        stored = store_data(whole, stream, checkpoint, partial(required_inputs, whole, blocks, 0))
+        parameters = solve_by_blocks(FloatRun(whole, plan, blocks, checkpoint, stored))
+        plans = [plan_of_block(plan, each) for each in blocks]
+        run = BlockwiseRun(whole, plan, parameters, blocks, plans, checkpoint, block)
+        _convert_left(run, stored, source)
         if not ranks.rank:
-            _publish(run, path, example)
+            if not is_moved(checkpoint.whole, path):
+                write_whole(run, path, source.fingerprint, example, memory)
+            move_into_place(checkpoint.whole, path)
             checkpoint.remove()
         ranks.all_gather("")
-    holdout = not all(batch.measured for batch in stored)
-    outputs, notes = tuple(whole.outputs), _unused_rules(run, blocks)
+    notes = _unused_rules(run, layers) + parameters.notes
     if skipped and chosen.accuracy == "best":
         notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
-    size, used = source.float_bytes, chosen.mode
-    return ConvertedBlocks(path, target, used, blocks, outputs, holdout, size, notes)
+    records, holdout = tuple(checkpoint.finished), not all(batch.measured for batch in stored)
+    last = holdout, source.float_bytes, notes
+    return ConvertedBlocks(path, target, chosen.mode, records, tuple(whole.outputs), *last)
+
+
+def _convert_left(run: BlockwiseRun, stored: Sequence[StoredBatch], source: ModelSource) -> None:
+    """Convert the blocks that are not finished."""
+    left = range(len(run.checkpoint.finished), len(run.blocks))
+    for index in track("blocks", left, len(left)):
+        convert_block(run, index, stored)
+        gc.collect()  # graphs are reference cycles that hold the weights of their block
+        trim_memory()
+        source.release_memory()
 
 
 def _capture(
@@ -163,6 +176,23 @@ def _capture(
     return whole, bound(), whole.bind(example)
 
 
+def _for_target(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGraph:
+    """Return a graph with deferred tensors in the forms of a target.
+
+    Args:
+        captured: the graph.
+        target: name of the target.
+        check: compare the outputs on the example, which reads all tensors.
+    """
+    graph = captured
+    for passes in (CANONICAL, [FOR_TARGETS[name] for name in targets.target(target).rewrites]):
+        graph = replace(graph, module=G.clone(graph.module))
+        run_passes(graph.module, passes)
+    if check:
+        check_rewritten(captured, graph, example_outputs(captured))
+    return graph
+
+
 def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:
     """Return a batch of texts with an empty KV cache for a decoder, if it has none."""
     if not isinstance(model, DecoderWithCache) or model.empty_cache is None:
@@ -176,32 +206,7 @@ def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:
     return Batch((), model.with_cached_prefix(ids, mask, 0))
 
 
-def _unused_rules(run: BlockwiseRun, blocks: Sequence[BlockRecord]) -> tuple[str, ...]:
-    """Return notes on rules that match a name but selected no node."""
-    rows = (row for block in blocks for row in block.nodes)
-    nodes = {(run.layers.get(row.node, row.node), row.op) for row in rows}
-    return run.recipe.unused(nodes | {(i.name, INPUT) for i in run.whole.inputs})
-
-
-def _publish(run: BlockwiseRun, path: Path, example: Batch) -> None:
-    """Join the blocks to one model, add its self-test, and move it to its final name.
-
-    Args:
-        path: final name.
-        example: inputs of the model.
-    """
-    checkpoint = run.checkpoint
-    ports = [i.name for i in run.whole.inputs], run.whole.outputs
-    nodes = tuple(row for block in checkpoint.finished for row in block.nodes)
-    spec = observers.parse(run.observer)
-    changes = changes_of(checkpoint.finished)
-    origin = Origin(run.source.fingerprint, versions=present_versions())
-    info = own_version(), run.target, checkpoint.digest, spec, run.recipe, nodes, changes, origin
-    metadata = FileInfo(*info).metadata()
-    join_blocks(checkpoint.models, ports, metadata, checkpoint.whole, run.whole.metadata)
-    test = SelfTest("", missing=TOO_LARGE)
-    if OF_SELF_TEST * sum(map(weight_bytes, G.calls(run.whole.graph))) <= run.memory:
-        macs, few = sum(node.macs for node in nodes), run.whole.head(example, SAMPLES)
-        test = make_self_test(ExportedFile(checkpoint.whole), few.arrays(), macs)
-    attach(checkpoint.whole, test)
-    move_into_place(checkpoint.whole, path, checkpoint.data, checkpoint.digest)
+def _unused_rules(run: BlockwiseRun, layers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return notes on rules that match a name but selected no node. layers: see `split`."""
+    nodes = {(layers.get(d.node, d.node), d.op) for d in run.plan.nodes}
+    return run.plan.recipe.unused(nodes | {(i.name, INPUT) for i in run.whole.inputs})

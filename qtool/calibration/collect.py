@@ -177,6 +177,7 @@ def collect_statistics(
     progress: Progress = lambda x: x,
     keep: int = 0,
     check_shards: bool = True,
+    results: Callable[[Sequence[torch.Tensor]], None] | None = None,
 ) -> Calibration:
     """Run the data through a float graph and return its statistics.
 
@@ -191,6 +192,7 @@ def collect_statistics(
         progress: wraps the batches.
         keep: number of samples to store; see `qtool.core.data.calibration_samples`.
         check_shards: note ranks without data, and ranks with the same data.
+        results: called with the outputs for each batch, of a graph whose batches are not cut.
 
     Raises:
         DataError: no data; NaN or Inf; shapes or dtypes that do not fit.
@@ -230,7 +232,7 @@ def collect_statistics(
             for part, moved in zip(*parts, strict=True):
                 hashes = kept.update(graph.tensors_of(part), split, f"batch {index}", first_row)
                 digest.add(graph.tensors_of(part))
-                if not modules:  # only samples are stored
+                if not modules and results is None:  # only samples are stored
                     continue
                 if split and fewest is None:
                     fewest = graph.fewest_samples(moved)
@@ -238,7 +240,10 @@ def collect_statistics(
                     for each, buffer in buffers.items():
                         buffer.active, buffer.parts = each is held, len(parts[0]) > 1
                     with PROCESS_LOCK:
-                        check_outputs(graph, piece, _run(prepared, piece, index), index)
+                        outputs = _run(prepared, piece, index)
+                        check_outputs(graph, piece, outputs, index)
+                    if results is not None:
+                        results(outputs)
             with _batch_in_errors(index):
                 for buffer in buffers.values():
                     buffer.flush()

@@ -50,7 +50,7 @@ class _Solver:
     notes: list[str] = field(default_factory=list)
 
     def source(self, point: Point) -> torch.Tensor:
-        return G.tensor(self.module, self.nodes[point.edges[0].source]).detach()
+        return G.read_values(G.tensor(self.module, self.nodes[point.edges[0].source]))
 
     def constant(self, point: Point) -> str:
         """Return the attribute of the module that a weight's point quantizes."""

@@ -14,7 +14,7 @@ from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.export import Checked, Export, ExportOptions, PlannedFile
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import lower_to_qdq
-from qtool.backends.onnx.file_info import FileInfo, NodeInfo
+from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.onnx.origin import Origin, present_versions
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.integer_engine import Program
@@ -41,9 +41,7 @@ from qtool.core.option_names import file_format
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc
 from qtool.core.summary import Summarized, Summary
-from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import insert_points, quant_points
-from qtool.planning.plan import Execution
 from qtool.planning.targets import check_format, target
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Fidelity, Verification, planned_coverage
@@ -359,16 +357,9 @@ class Quantized(Summarized, InProcess):
     @property
     def info(self) -> FileInfo:
         """The description that an exported file carries."""
-        plan = self.plan
-        nodes = tuple(
-            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs, d.macs_known)
-            for d in plan.nodes
-            if d.execution is not Execution.SHAPE
-        )
-        origin = (own_version(), plan.target, plan.digest, plan.observer, plan.recipe)
         fixed = FixedInputs.of(self.graph.module).values
         constants = {name: value.tolist() for name, value in fixed.items()}
-        return FileInfo(*origin, nodes, self.changes, self._origin(), constants)
+        return FileInfo.of_plan(self.plan, self.changes, self._origin(), constants)
 
     def _origin(self) -> Origin:
         data, samples = self._data

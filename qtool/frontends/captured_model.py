@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from qtool import observers
 from qtool.backends.table import write_float
@@ -23,6 +22,7 @@ from qtool.core.data import Batch, batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError, describe
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
+from qtool.core.graph.deferred import outputs_of
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.finite_outputs import check_outputs, check_weights
@@ -320,10 +320,25 @@ def apply_passes(
     counts = run_passes(graph.module, passes)
     if not any(counts.values()):
         return counts, before
+    return counts, check_rewritten(original, graph, before)
+
+
+def check_rewritten(
+    original: FloatGraph, graph: FloatGraph, before: Sequence[torch.Tensor]
+) -> Sequence[torch.Tensor]:
+    """Check on the example that passes kept the outputs; return them.
+
+    Args:
+        original, graph: the graph before and after.
+        before: outputs of the original.
+
+    Raises:
+        PassError: the outputs differ.
+    """
     after = example_outputs(graph)
     with torch.no_grad():
         same_function(before, after, noise=lambda: max(_noise(original), _noise(graph)))
-    return counts, after
+    return after
 
 
 def _noise(graph: FloatGraph) -> float:
@@ -336,8 +351,7 @@ def example_outputs(graph: FloatGraph) -> list[torch.Tensor]:
     """Return the outputs on the first `COMPARED` samples of the example."""
     batch = _first_samples(graph)
     with torch.no_grad():
-        outputs: list[torch.Tensor] = pytree.tree_leaves(graph.module(*batch.args, **batch.kwargs))
-    return outputs
+        return outputs_of(graph.module, batch.args, batch.kwargs)
 
 
 def _first_samples(graph: FloatGraph) -> Batch:

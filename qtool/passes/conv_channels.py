@@ -42,7 +42,7 @@ def block_diagonal(weight: torch.Tensor, groups: int, factor: int) -> torch.Tens
     """Return a weight [out, in / groups, ...] for `groups / factor` groups: [out, factor * ...]."""
     outputs, width = weight.shape[:2]
     blocks = weight.reshape(groups // factor, factor, outputs // groups, width, *weight.shape[2:])
-    wide = torch.zeros(*blocks.shape[:3], factor, *blocks.shape[3:], dtype=weight.dtype)
+    wide = weight.new_zeros(*blocks.shape[:3], factor, *blocks.shape[3:])
     for k in range(factor):
         wide[:, k, :, k] = blocks[:, k]
     return wide.reshape(outputs, factor * width, *weight.shape[2:])
@@ -50,7 +50,7 @@ def block_diagonal(weight: torch.Tensor, groups: int, factor: int) -> torch.Tens
 
 def _merge(module: fx.GraphModule, node: fx.Node, factor: int) -> None:
     weight, groups = G.source(node, 1), G.integer(node, 6)
-    merged = block_diagonal(G.tensor(module, weight).detach(), groups, factor)
+    (merged,) = G.computed(lambda w: [block_diagonal(w, groups, factor)], G.tensor(module, weight))
     (stored,) = add_parameters(module, G.name_of(node), weight=merged)
     args = (node.args[0], stored, *node.args[2:6], groups // factor)
     G.replace(node, clone_as(node, node.target, args))
@@ -82,12 +82,16 @@ def _has_three_channels(node: fx.Node) -> bool:
     )
 
 
+def _with_zeros(weight: torch.Tensor) -> list[torch.Tensor]:
+    zeros = weight.new_zeros(weight.shape[0], 1, *weight.shape[2:])
+    return [torch.cat([weight, zeros], 1)]
+
+
 def _pad(module: fx.GraphModule, node: fx.Node, _: bool) -> None:
     source, weight = G.source(node), G.source(node, 1)
     name, n = G.name_of(node), G.rank(node) - 2
-    data = G.tensor(module, weight).detach()
-    zeros = data.new_zeros(data.shape[0], 1, *data.shape[2:])
-    (stored,) = add_parameters(module, name, weight=torch.cat([data, zeros], 1))
+    (padded,) = G.computed(_with_zeros, G.tensor(module, weight))
+    (stored,) = add_parameters(module, name, weight=padded)
     pad = (source, [0] * 2 * n + [0, 1], 0.0)
     x = G.add_call(node, aten.constant_pad_nd.default, pad, f"{name}.pad", node)
     G.replace(node, clone_as(node, node.target, (x, stored, *node.args[2:])))

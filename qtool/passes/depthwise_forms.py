@@ -36,12 +36,16 @@ def _is_unfolded_norm(node: fx.Node) -> bool:
 def _norm_as_conv(module: fx.GraphModule, norm: fx.Node, _: bool) -> None:
     channels, n, name = int(G.shape(norm)[1]), G.rank(norm) - 2, G.name_of(norm)
     constants: list[Any] = [
-        G.tensor(module, c).detach() if isinstance(c, fx.Node) else None for c in norm.args[1:5]
+        G.tensor(module, c) if isinstance(c, fx.Node) else None for c in norm.args[1:5]
     ]
-    gamma, beta, mean, variance = constants
-    one, eps = torch.ones(channels, *[1] * (n + 1), dtype=torch.float32), norm.args[7]
+    eps = norm.args[7]
     assert isinstance(eps, float)
-    weight, bias = fold_statistics(one.to(mean), None, gamma, beta, mean, variance, eps)
+
+    def fold(gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+        one = mean.new_ones(channels, *[1] * (n + 1))
+        return fold_statistics(one, None, gamma, beta, mean, variance, eps)
+
+    weight, bias = G.computed(fold, *constants)
     stored = add_parameters(module, name, weight=weight, bias=bias)
     args = (norm.args[0], *stored, [1] * n, [0] * 2 * n, [1] * n, channels)
     G.replace(norm, clone_as(norm, torch_ops.conv, args))

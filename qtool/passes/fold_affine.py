@@ -85,18 +85,22 @@ def _folded(
 ) -> tuple[fx.Node, fx.Node | None]:
     layer = affine.layer
     weight_node, bias_node = G.source(layer, 1), G.argument(layer, 2, "bias")
-    weight = G.tensor(module, weight_node).detach()
-    bias = None if bias_node is None else G.tensor(module, bias_node).detach()
+    bias = None if bias_node is None else G.tensor(module, bias_node)
     channels = int(G.shape(layer)[_CHANNELS[layer.target]])
-    vector = G.tensor(module, affine.vector).detach().double().reshape(-1).expand(channels)
-    zeros, ones = torch.zeros_like(vector), torch.ones_like(vector)
+    scales, subtracted = node.target is aten.mul.Tensor, node.target is aten.sub.Tensor
+
+    def fold(weight: torch.Tensor, bias: torch.Tensor | None, vector: torch.Tensor) -> Any:
+        vector = vector.double().reshape(-1).expand(channels)
+        zeros, ones = torch.zeros_like(vector), torch.ones_like(vector)
+        gain, shift = (vector, None) if scales else (None, -vector if subtracted else vector)
+        return fold_statistics(weight, bias, gain, shift, zeros, ones, 0.0, layout(layer))
+
+    tensors = G.tensor(module, weight_node), bias, G.tensor(module, affine.vector)
+    scaled, shifted = G.computed(fold, *tensors)
     name = G.name_of(layer)
-    if node.target is not aten.mul.Tensor:
-        shift = vector if node.target is aten.add.Tensor else -vector
-        _, shifted = fold_statistics(weight, bias, None, shift, zeros, ones, 0.0, layout(layer))
+    if not scales:
         (new_bias,) = add_parameters(module, name, bias=shifted)
         return weight_node, new_bias
-    scaled, shifted = fold_statistics(weight, bias, vector, None, zeros, ones, 0.0, layout(layer))
     if bias is None:
         (new_weight,) = add_parameters(module, name, weight=scaled)
         return new_weight, None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,11 +82,11 @@ def _rewrite(module: fx.GraphModule) -> int:
 
 def _fold_parameters(module: fx.GraphModule, layer: fx.Node, norm: fx.Node) -> list[fx.Node]:
     constants: list[Any] = [
-        None if n is None else G.tensor(module, n).detach() for n in _constants(layer, norm)
+        None if n is None else G.tensor(module, n) for n in _constants(layer, norm)
     ]
     eps: Any = norm.args[7]
-    w, b, gamma, beta, mean, variance = constants
-    weight, bias = fold_statistics(w, b, gamma, beta, mean, variance, float(eps), layout(layer))
+    fold = partial(fold_statistics, eps=float(eps), layout=layout(layer))
+    weight, bias = G.computed(fold, *constants)
     return add_parameters(module, G.name_of(layer), weight=weight, bias=bias)
 
 

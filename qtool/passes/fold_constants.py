@@ -112,25 +112,28 @@ def _stored(node: fx.Node) -> Any:
 
 def _folded(module: fx.GraphModule, node: fx.Node) -> fx.Node | list[fx.Node]:
     """Store the result of a node; a list for several results."""
-    sources = [G.tensor(module, n) for n in node.all_input_nodes]
+    sources, arguments = node.all_input_nodes, (node.args, node.kwargs)
+    stored = [G.tensor(module, n) for n in sources]
 
-    def read(source: fx.Node) -> torch.Tensor:
-        return G.tensor(module, source).detach()
+    def run(*values: torch.Tensor) -> list[torch.Tensor]:
+        known = dict(zip(sources, values, strict=True))
+        args, kwargs = fx.node.map_arg(arguments, known.__getitem__)
+        with torch.no_grad():
+            results = G.run_operator(node, args, kwargs)
+        tensors = [results] if isinstance(results, torch.Tensor) else results
+        return [t.clone(memory_format=torch.contiguous_format) for t in tensors]
 
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), read)
-    with torch.no_grad():
-        results = G.run_operator(node, args, kwargs)
-    learned = any(isinstance(t, nn.Parameter) for t in sources)
+    results = G.computed(run, *stored, like=_results(node))
+    learned = any(isinstance(t, nn.Parameter) for t in stored)
 
     def store(result: torch.Tensor, name: str) -> fx.Node:
-        result = result.clone(memory_format=torch.contiguous_format)
         trained = learned and result.is_floating_point()
-        data = nn.Parameter(result) if trained else result
+        data = G.as_parameter(result) if trained else result
         return G.add_tensor(module, next(iter(module.graph.nodes)), data, name)
 
     name = G.name_of(node)
-    if isinstance(results, torch.Tensor):
-        return store(results, name)
+    if isinstance(G.value(node), torch.Tensor):
+        return store(results[0], name)
     return [store(t, f"{name}.{i}") for i, t in enumerate(results)]
 
 

@@ -27,7 +27,9 @@ def _applies(node: fx.Node) -> bool:
     if not isinstance(bias, fx.Node):
         return True
     module = node.graph.owning_module
-    return bias.op == "get_attr" and module is not None and not G.tensor(module, bias).any()
+    if bias.op != "get_attr" or module is None:
+        return False
+    return not G.read_values(G.tensor(module, bias)).any()
 
 
 def _reshaped(node: fx.Node) -> bool:

@@ -147,7 +147,9 @@ def _index(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     whole = isinstance(index, fx.Node) and G.value(index).dtype in (torch.int64, torch.int32)
     if not whole or G.rank(index) != 1:
         return None
-    if index.op == "get_attr" and bool((order := G.tensor(module, index)).lt(0).any()):
+    if index.op == "get_attr" and bool(
+        (order := G.read_values(G.tensor(module, index))).lt(0).any()
+    ):
         size = G.shape(G.source(node))[axis]
         if not isinstance(size, int):  # negative indices into an unknown size
             return None

@@ -101,7 +101,8 @@ def _concatenated(
 ) -> fx.Node:
     """Store the tensors at one position of layers as one."""
     stored = [_arguments(n)[at] for n in layers]
-    data = torch.cat([G.tensor(module, n).detach() for n in stored], axis).contiguous()
+    tensors = (G.tensor(module, n) for n in stored)
+    (data,) = G.computed(lambda *values: [torch.cat(values, axis).contiguous()], *tensors)
     part = G.name_of(stored[0]).removeprefix(f"{G.name_of(layers[0])}.")
     return G.add_tensor(module, next(iter(module.graph.nodes)), data, f"{name}.{part}")
 

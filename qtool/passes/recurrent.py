@@ -104,13 +104,17 @@ def _onnx_weights(
     order = list(layers.GATES[kind])
 
     def reordered(t: torch.Tensor) -> torch.Tensor:
-        gates: torch.Tensor = t.detach().unflatten(0, (len(order), -1))[order]
+        gates: torch.Tensor = t.unflatten(0, (len(order), -1))[order]
         return gates.flatten(0, 1)
 
-    tensors = [[reordered(G.tensor(module, w)) for w in one] for one in weights]
-    w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))
-    zeros = [w.new_zeros(w.shape[1])] * 2
-    b = torch.stack([torch.cat(one[2:] or zeros) for one in tensors])
+    def stacked(*stored: torch.Tensor) -> list[torch.Tensor]:
+        values = map(reordered, stored)
+        tensors = [[next(values) for _ in one] for one in weights]
+        w, r = (torch.stack([one[i] for one in tensors]) for i in (0, 1))
+        zeros = [w.new_zeros(w.shape[1])] * 2
+        return [w, r, torch.stack([torch.cat(one[2:] or zeros) for one in tensors])]
+
+    w, r, b = G.computed(stacked, *(G.tensor(module, n) for one in weights for n in one))
     name = G.name_of(node) + (f".{part}" if part else "")
     return add_parameters(module, name, weight=w, recurrent=r, bias=b)
 

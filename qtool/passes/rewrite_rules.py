@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.core import graph as G
 
@@ -68,6 +68,6 @@ def add_parameters(module: fx.GraphModule, name: str, **values: torch.Tensor) ->
     """Store each value as the parameter `name.key`, read at the beginning of the graph."""
     first = next(iter(module.graph.nodes))
     return [
-        G.add_tensor(module, first, nn.Parameter(value), f"{name}.{key}")
+        G.add_tensor(module, first, G.as_parameter(value), f"{name}.{key}")
         for key, value in values.items()
     ]

@@ -155,7 +155,7 @@ def _evaluate(
                 raise _OtherInputError
             env[node] = sizes[str(size)]
         elif node.op == "get_attr":
-            env[node] = G.tensor(module, node).detach().cpu()
+            env[node] = G.read_values(G.tensor(module, node)).cpu()
         elif node.op == "call_function":
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
             env[node] = G.run_operator(node, args, kwargs)

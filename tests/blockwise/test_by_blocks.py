@@ -23,7 +23,7 @@ from torch import nn
 import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.backends.onnx.storage import model_files
-from qtool.blockwise import block_conversion, checkpoint, quantize
+from qtool.blockwise import changed_values, checkpoint, quantize
 from qtool.blockwise.converted_blocks import changes_of
 from qtool.core.errors import CaptureError, FileError
 from qtool.distributed import Ranks
@@ -427,7 +427,7 @@ def test_it_goes_on_to_the_same_bytes(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     owner, name = {
-        "weights": (block_conversion, "append_weights"),
+        "weights": (changed_values.ChangedValues, "save"),
         "record": (checkpoint.Checkpoint, "add"),
         "joined": (quantize, "move_into_place"),
     }[where]
@@ -441,6 +441,23 @@ def test_it_goes_on_to_the_same_bytes(
     assert content(tmp_path / "net.onnx") == content(whole[1])
 
 
+@pytest.mark.parametrize("where", ["data moved", "model moved", "removed in part"])
+def test_a_kill_at_the_end_leaves_what_resumes(
+    folder: Path, whole: tuple[Any, Path], interrupted: Path, where: str
+) -> None:
+    """Between the renames of data and model, behind both, and while the checkpoint is removed."""
+    kept, result = interrupted.with_name("net.onnx.blocks"), content(whole[1])
+    (data,) = (name for name in result if name.endswith(".data"))
+    (kept / data).replace(interrupted.with_name(data))
+    if where != "data moved":
+        interrupted.write_bytes(result["net.onnx"])
+    if where == "removed in part":
+        (kept / "start.json").unlink()
+        (kept / "block-0000.safetensors").unlink()
+    made(folder, interrupted)
+    assert content(interrupted) == result
+
+
 def _flip(at: int) -> Callable[[bytes], bytes]:
     return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -450,10 +467,10 @@ def _cut(data: bytes) -> bytes:
 
 
 DAMAGE = {
-    "weight flipped": ("weights.data", _flip(100), "block 0 in .* is damaged"),
-    "weights cut": ("weights.data", _cut, "block . in .* is damaged"),
-    "model flipped": ("block-0001.onnx", _flip(60), "block 1 in .* is damaged"),
-    "model cut": ("block-0001.onnx", _cut, "block 1 in .* is damaged"),
+    "weight flipped": ("block-0000.safetensors", _flip(900), "block 0 in .* is damaged"),
+    "weights cut": ("block-0001.safetensors", _cut, "block 1 in .* is damaged"),
+    "calibration cut": ("calibration.safetensors", _cut, "calibration.safetensors is damaged"),
+    "notes cut": ("calibration.json", _cut, "calibration.json is damaged"),
     "record cut": ("block-0001.json", _cut, "block-0001.json is damaged"),
     "record of other values": (
         "block-0001.json",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qtool.blockwise.checkpoint import BlockRecord, block_digest, open_checkpoint
+from qtool.blockwise.checkpoint import BlockRecord, file_digest, open_checkpoint
 from qtool.distributed import Ranks
 from qtool.verification import Coverage, Difference, Parity
 
@@ -19,15 +19,15 @@ def test_tensors_that_no_block_reads_any_more(
     """Ended when the first block was recorded, and what it had read was not removed yet."""
     path, some = tmp_path / "net.onnx", {"x": torch.zeros(2)}
     with open_checkpoint(path, {}, Ranks()) as record, monkeypatch.context() as patch:
-        for values in (*map(record.activations, range(4)), record.own_data, record.scratch):
+        others = record.floats(1), record.own_data, record.scratch
+        for values in (*map(record.activations, range(4)), *others):
             values.save(0, some, {})
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        record.model(0).write_bytes(b"")
-        record.data.touch()
-        digest = block_digest(b"", record.data, 0, 0)
+        record.block(0).write_bytes(b"")
+        digest = file_digest(record.block(0))
         parity = Parity(0, Difference(0.0, 0.0), None, None)
         results = (), parity, None, Coverage("", ())
-        record.add(BlockRecord("a block", 0, digest, {}, 0, (), (), *results))
+        record.add(BlockRecord("a block", digest, {}, 0, (), (), *results))
     with open_checkpoint(path, {}, Ranks()) as record:
         assert len(record.finished) == 1
         left = [f.name for f in record.folder.iterdir() if f.is_dir()]

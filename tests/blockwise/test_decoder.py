@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from qtool.cli import main
 
 import qtool
+from qtool.blockwise import quantize
 from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface import meta_init
 from qtool.frontends.huggingface.meta_init import load_without_weights
@@ -99,6 +100,24 @@ def test_the_file_of_a_model_in_memory(folder: Path, tmp_path: Path, kind: str) 
         assert np.allclose(results[0][0], results[1][0], atol=1e-4 if kind == "float" else 0.02)
     graph = onnx.load(tmp_path / "blocks.onnx", load_external_data=False).graph
     assert [n.op_type for n in graph.node].count("GroupQueryAttention") == LAYERS
+
+
+@pytest.mark.parametrize("cache", [pytest.param("float", marks=pytest.mark.matrix), "int8"])
+def test_a_file_has_the_same_bytes_for_any_cut(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    monkeypatch.setattr(quantize, "split", lambda *_: ({}, set()))
+    files, counts = set[bytes](), list[int]()
+    how: dict[str, Any] = {"mode": "weight-only-int4", "recover": ["gptq"], "memory": 0}
+    how |= {"task": TASK, "cache": cache}
+    for block in (1 << 30, 220_000, 101_000):
+        path = tmp_path / str(block) / "net.onnx"
+        path.parent.mkdir()
+        found = qtool.quantize_by_blocks(folder, texts(), path, block=block, **how)
+        counts.append(len(found.blocks))
+        files.add(b"".join(f.read_bytes() for f in sorted(path.parent.iterdir())))
+    assert counts == [1, 2, 6]
+    assert len(files) == 1
 
 
 def test_attention_is_tried_with_weights_of_little_memory(folder: Path) -> None:

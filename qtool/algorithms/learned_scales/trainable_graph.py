@@ -211,21 +211,14 @@ def _free_scales(state: ConversionState) -> set[str]:
     """Return the points with free scales: their codes are not requantized to another type, and
     their values do not lie on the grid already."""
     fixed = {state.plan.root(p.spec.point) for p in state.plan if isinstance(p.spec, Requantized)}
-    fixed |= _inputs_on_grid(state) | _shared_results(state)
+    fixed |= _inputs_on_grid(state)
+    if state.samples is not None:
+        fixed |= {state.plan.root(name) for name in state.samples.shared}
     return {
         p.name
         for p in state.plan
         if p.kind is Kind.ACTIVATION and isinstance(p.spec, Observed) and p.name not in fixed
     }
-
-
-def _shared_results(state: ConversionState) -> set[str]:
-    """Return the points of a block's results that other blocks quantize to the same codes."""
-    if state.samples is None:
-        return set()
-    ends = zip(state.graph.outputs, G.output_nodes(state.graph.graph), strict=True)
-    names = {G.name_of(n) for name, n in ends if name in state.samples.shared}
-    return {state.plan.root(p.name) for p in state.plan if p.tensor in names}
 
 
 def _inputs_on_grid(state: ConversionState) -> set[str]:

@@ -21,6 +21,7 @@ from qtool.core.option_names import current_target
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
+from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.recipe import Recipe
 
 _VERSION, _TARGET, _PLAN = "qtool_version", "qtool_target", "qtool_plan"
@@ -72,6 +73,23 @@ class FileInfo:
     changes: tuple[Change, ...] = ()
     origin: Origin | None = None
     fixed_inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: QuantPlan,
+        changes: tuple[Change, ...],
+        origin: Origin,
+        fixed_inputs: Mapping[str, Any],
+    ) -> FileInfo:
+        """Return the description of a file of a plan, written by this version."""
+        nodes = tuple(
+            NodeInfo(d.node, d.op, d.execution.value, d.reason, d.macs, d.macs_known)
+            for d in plan.nodes
+            if d.execution is not Execution.SHAPE
+        )
+        head = own_version(), plan.target, plan.digest, plan.observer, plan.recipe
+        return cls(*head, nodes, changes, origin, fixed_inputs)
 
     def metadata(self) -> dict[str, str]:
         """Return keys and values for the file."""

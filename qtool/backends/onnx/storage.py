@@ -13,7 +13,6 @@ data or that of another model. (Two processes must not write one path at the sam
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -39,6 +39,8 @@ LIMIT = 2**31 - 1
 _PAGE = 4096
 _SMALL = 1024
 """Bytes up to which a tensor stays in the model: sizes, scales, operands of shape arithmetic."""
+_DIGITS = 16
+"""Hexadecimal digits of a data file's name."""
 _HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
 
 Places = Mapping[str, tuple[int, int]]
@@ -154,7 +156,7 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()  # weights lie next to the file, not next to a link to it
         places, before = _places(model, external), _data_of(path)
-        data = path.with_name(f"{path.name}.{_digest(model, places)}.data")
+        data = data_file(path, _digest(model, places))
         try:
             if places and not _has_weights(model, places, data):
                 with atomic_path(data) as part:
@@ -171,54 +173,83 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     _remove_data(before - ({data} if places else set()))
 
 
-def append_weights(model: onnx.ModelProto, data: Path, end: int) -> tuple[onnx.ModelProto, int]:
-    """Write the weights of a model into a data file of several models, from offset `end` on.
+def write_weights(model: ir.Model, folder: Path, name: str) -> None:
+    """Write the weights of a model to the data file of a model of that name, one after the other;
+    in the model, they become references to it.
 
-    Returns:
-        The model without weights, which names the data file; the end of its weights.
+    Args:
+        model: its tensors may be read when they are needed.
+        folder: folder of the data file.
+        name: file name of the model.
 
     Raises:
-        OSError: the file cannot be written; bytes before `end` are unchanged.
+        OSError: the file cannot be written.
     """
-    places, places_end = _placed(model, end)
-    with data.open("r+b" if data.exists() else "wb") as file:
-        file.truncate(end)
-        for tensor in model.graph.initializer:
-            if tensor.name in places:
-                file.seek(places[tensor.name][0])
-                file.write(tensor.raw_data)
-        file.truncate(places_end)
-        file.flush()
-        os.fsync(file.fileno())
-    return _referring(model, data.name, places), places_end
+    stored, places, end = dict[str, ir.Value](), dict[str, tuple[int, int]](), 0
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        assert tensor is not None
+        assert value.name is not None
+        if tensor.dtype is not ir.DataType.STRING and tensor.nbytes > _SMALL:
+            stored[value.name], places[value.name] = value, (end, tensor.nbytes)
+            end += -(-tensor.nbytes // _PAGE) * _PAGE
+    if not stored:
+        return
+    digest = hashlib.sha256(repr(places).encode())
+    with atomic_path(folder / f"{name}.data") as temporary:
+        with temporary.open("wb") as file:
+            for key, value in stored.items():
+                assert value.const_value is not None
+                content = value.const_value.tobytes()
+                digest.update(content)
+                file.seek(places[key][0])
+                file.write(content)
+        data = data_file(folder / name, digest.hexdigest()[:_DIGITS])
+    (folder / f"{name}.data").replace(data)
+    for key, value in stored.items():
+        tensor = value.const_value
+        assert tensor is not None
+        shape = ir.Shape(tensor.shape.numpy())
+        value.const_value = ir.ExternalTensor(
+            data.name, *places[key], tensor.dtype, shape=shape, name=key, base_dir=folder
+        )
 
 
-def move_into_place(model: Path, path: str | Path, data: Path, digest: str) -> None:
-    """Move a model and its data file to `path` and `<path>.<digest>.data`.
+def is_moved(model: Path, path: Path) -> bool:
+    """Return whether `move_into_place` was interrupted after it had moved a data file."""
+    if not model.is_file():
+        return False
+    data = [file.name for file in model_files(model)[1:]]
+    at_end = [path.resolve().with_name(name).is_file() for name in data]
+    return bool(data) and all(at_end) and not any((model.parent / name).exists() for name in data)
+
+
+def move_into_place(model: Path, path: str | Path) -> None:
+    """Move a model to `path`, with the data file that `write_weights` wrote for a model there.
 
     If it is interrupted, calling it again completes the move.
 
     Args:
-        model: file whose tensors name the data.
+        model: the model, on the file system of `path`.
         path: the model file.
-        data: data file on the same file system; it may have its final name already.
-        digest: digest of the data.
 
     Raises:
         FileError: the files cannot be moved.
     """
+    data = model_files(model)[1:]
     with atomic_path(path, MODEL_SUFFIXES) as temporary:
         path = Path(path).resolve()
-        before, final = _data_of(path), path.with_name(f"{path.name}.{digest}.data")
-        moved = onnx.load(model, load_external_data=False)
-        for tensor in moved.graph.initializer:
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = final.name
-        temporary.write_bytes(moved.SerializeToString())
-        if data.exists():
-            data.replace(final)
-    _remove_data(before - {final})
+        before, final = _data_of(path), {path.with_name(file.name) for file in data}
+        temporary.write_bytes(model.read_bytes())
+        for file in data:
+            if file.exists():
+                file.replace(path.with_name(file.name))
+    _remove_data(before - final)
+
+
+def data_file(path: Path, digest: str) -> Path:
+    """Return the data file of a model whose weights have this digest."""
+    return path.with_name(f"{path.name}.{digest}.data")
 
 
 def model_files(path: str | Path) -> list[Path]:
@@ -368,10 +399,10 @@ def _digest(model: onnx.ModelProto, places: Places) -> str:
     for tensor in model.graph.initializer:
         if tensor.name in places:
             digest.update(tensor.raw_data)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _data_of(path: Path) -> set[Path]:
     """Return the data files that `atomic_save` wrote for a path."""
-    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{16}}\.data")
+    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{_DIGITS}}}\.data")
     return {file for file in path.parent.iterdir() if name.fullmatch(file.name)}

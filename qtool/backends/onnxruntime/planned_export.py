@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -15,7 +16,7 @@ from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_q
 from qtool.backends.onnx.export.weight_order import store_as_read
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
-from qtool.backends.onnx.storage import atomic_save, save
+from qtool.backends.onnx.storage import atomic_save, save, write_weights
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
@@ -28,7 +29,7 @@ from qtool.backends.onnxruntime.verification.planned_file import (
 )
 from qtool.backends.onnxruntime.verification.size_parity import compare_sizes
 from qtool.backends.runtimes import find_runtime, runs_here, runtime
-from qtool.core.atomic import scratch_folder
+from qtool.core.atomic import scratch_folder, write_atomic
 from qtool.core.data import Batch
 from qtool.core.graph.other_sizes import varying_dimensions
 from qtool.core.types import INT16, UINT16, Array
@@ -71,9 +72,29 @@ class OnnxExport:
             return self._model
         return to_qoperator(self._model, self._target.types.activation.signed)
 
-    def _write(self) -> onnx.ModelProto:
+    def write(self, path: Path, name: str) -> None:
+        """Write the model, unverified; its weights one after the other, into a data file.
+
+        Args:
+            path: path of the model.
+            name: file name that the model will have; that of the data file begins with it.
+
+        Raises:
+            ExportError: an operator cannot be written.
+            OSError: a file cannot be written.
+        """
+        model = self._write(partial(write_weights, folder=path.parent, name=name))
+        write_atomic(path, model.SerializeToString())
+
+    def _write(self, store: Callable[[ir.Model], None] = lambda _: None) -> onnx.ModelProto:
         form, used = self._target.file, runtime(self._target.runtime)
-        model = to_onnx(
+
+        def finish(model: ir.Model) -> None:
+            if not form.transposed_weights:
+                store_as_read(model)
+            store(model)
+
+        return to_onnx(
             lower_to_qdq(self.simulation.module, self.simulation.plan, self._target),
             self.simulation.graph,
             max(form.opset, _OPSET_OF_16_BITS) if self._has_16_bits else form.opset,
@@ -81,10 +102,8 @@ class OnnxExport:
             self._metadata,
             form.contrib,
             () if used is None else used.workarounds,
+            finish,
         )
-        if not form.transposed_weights:
-            store_as_read(model)
-        return model
 
     @property
     def _has_16_bits(self) -> bool:

@@ -17,7 +17,17 @@ from torch.utils import _pytree as pytree
 from qtool.core.errors import CaptureError
 from qtool.core.graph.edit import set_attr_value
 from qtool.core.graph.float_graph import FloatGraph
-from qtool.core.graph.nodes import NAME, hint, name_of, output_nodes, placeholders, shape, value
+from qtool.core.graph.nodes import (
+    NAME,
+    OTHER_READS,
+    attribute_reads,
+    hint,
+    name_of,
+    output_nodes,
+    placeholders,
+    shape,
+    value,
+)
 from qtool.core.random_inputs import Input
 
 aten = torch.ops.aten
@@ -95,7 +105,7 @@ class Block:
         }
         for node in self.inputs:
             copies[node] = graph.placeholder(node.name)
-            copies[node].meta = {"val": value(node), NAME: self.tensor_name(node)}
+            copies[node].meta = {"val": value(node), NAME: name_of(node)}
         own = set(self.calls)
         for node in self.calls:
             for source in node.all_input_nodes:
@@ -112,11 +122,13 @@ class Block:
                 if user not in own and not _is_size(user)
                 for argument in pytree.tree_leaves((user.args, user.kwargs))
             )
-        module = fx.GraphModule(tensors, graph)
+        module, reads = fx.GraphModule(tensors, graph), attribute_reads(self.whole.graph)
+        own_reads = attribute_reads(graph)
         for node in module.graph.nodes:
             node.meta = dict(node.meta)
             if node.op == "get_attr":
                 set_attr_value(module, node)
+                node.meta[OTHER_READS] = reads[str(node.target)] - own_reads[str(node.target)]
         inputs = tuple(self._input(n) for n in self.inputs)
         outputs = tuple(self.tensor_name(n) for n in self.outputs)
         whole = self.whole

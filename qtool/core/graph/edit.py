@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from keyword import iskeyword
 from typing import Any
 
@@ -12,7 +13,11 @@ from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 
 from qtool.core.graph.arguments import run_operator
+from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred
 from qtool.core.graph.nodes import NAME, tensor, value
+
+SMALL = 1 << 10
+"""Elements up to which a tensor is not deferred."""
 
 
 def fake_mode(graph: fx.Graph) -> Any:
@@ -92,14 +97,39 @@ def set_tensor(module: fx.GraphModule, node: fx.Node, data: torch.Tensor) -> Non
     holder = module.get_submodule(owner)
     old = getattr(holder, name)
     if isinstance(old, torch.nn.Parameter):
-        data = torch.nn.Parameter(data, old.requires_grad)
+        data = as_parameter(data, old.requires_grad)
     setattr(holder, name, data)
+
+
+def defer_tensors(
+    module: fx.GraphModule, read: Callable[[str, torch.Tensor, Slices | None], torch.Tensor]
+) -> None:
+    """Defer the stored tensors of a graph, in place; small ones are read now.
+
+    Args:
+        module: the graph.
+        read: returns the values of an attribute with this tensor, or a part of them.
+    """
+    for name in dict.fromkeys(str(n.target) for n in module.graph.nodes if n.op == "get_attr"):
+        nodes = [n for n in module.graph.nodes if n.op == "get_attr" and n.target == name]
+        stored = tensor(module, nodes[0])
+        values = partial(read, name, stored.detach())
+        small = stored.numel() <= SMALL
+        set_tensor(module, nodes[0], values(None) if small else defer(stored, values))
+        for node in nodes:
+            set_attr_value(module, node)
 
 
 def set_attr_value(module: fx.GraphModule, node: fx.Node) -> None:
     """Set the fake value of a get_attr node from its tensor."""
-    mode = fake_mode(node.graph)
-    node.meta["val"] = mode.from_tensor(tensor(module, node).detach(), static_shapes=True)
+    mode, stored = fake_mode(node.graph), tensor(module, node)
+    if is_deferred(stored):  # with strides of its values
+        stored = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+        node.meta["val"] = mode.fake_tensor_converter.from_meta_and_device(
+            mode, stored, torch.device("cpu")
+        )
+        return
+    node.meta["val"] = mode.from_tensor(stored.detach(), static_shapes=True)
 
 
 def free_name(module: torch.nn.Module, wanted: str) -> str:

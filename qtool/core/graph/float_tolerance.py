@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
+
+from qtool.core.graph.deferred import has_deferred, outputs_of, run_deferred
 
 COMPARED_SAMPLES = 8  # samples of the example on which two networks are compared
 TOLERANCE = 1e-4  # of the output range: float32 rounding of re-associated sums
@@ -110,16 +112,30 @@ def _output_change(
     def changed(x: Any) -> Any:
         return change(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
-    tensors = (*module.named_parameters(), *module.named_buffers())
-    state = {name: changed(t.detach()) for name, t in tensors}
     with torch.no_grad():
-        expected = pytree.tree_leaves(module(*args, **kwargs))
-        new_args, new_kwargs = pytree.tree_map(changed, (tuple(args), kwargs))
+        expected = outputs_of(module, args, kwargs)
         try:
-            outputs = torch.func.functional_call(module, state, new_args, new_kwargs)
+            outputs = _changed_outputs(module, args, kwargs, changed)
         except Exception:  # noqa: BLE001  # a network may insist on float32 anywhere
             return 0.0
-    pairs = zip(expected, pytree.tree_leaves(outputs), strict=True)
+    pairs = zip(expected, outputs, strict=True)
     both = ((a, b) for a, b in pairs if isinstance(a, torch.Tensor))
     floats = ((a, b) for a, b in both if a.is_floating_point())
     return max((distance(a, b.to(a.dtype)) for a, b in floats), default=0.0)
+
+
+def _changed_outputs(
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    changed: Callable[[Any], Any],
+) -> list[Any]:
+    """Return the flat outputs after a change of the weights and inputs."""
+    if has_deferred(module):
+        assert isinstance(module, fx.GraphModule)
+        new_args, new_kwargs = pytree.tree_map(changed, (tuple(args), kwargs))
+        return run_deferred(module, new_args, new_kwargs, changed)
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    state = {name: changed(t.detach()) for name, t in tensors}
+    new_args, new_kwargs = pytree.tree_map(changed, (tuple(args), kwargs))
+    return pytree.tree_leaves(torch.func.functional_call(module, state, new_args, new_kwargs))

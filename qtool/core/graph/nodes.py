@@ -22,6 +22,9 @@ of each spatial dimension."""
 KEPT_FORM = "kept_form"
 """The key of the form for which a part was kept from a file: "clip", "auto_pad = SAME_UPPER"."""
 
+OTHER_READS = "other_reads"
+"""The key of how many calls in other blocks read a stored tensor."""
+
 OUTPUT = "(output)"
 """The name of the output node; a layer may be called `output`."""
 
@@ -88,8 +91,12 @@ def calls(graph: fx.Graph) -> Iterable[fx.Node]:
 
 
 def attribute_reads(graph: fx.Graph) -> Counter[str]:
-    """Return how many calls read each attribute of the module (parameter, buffer, constant)."""
-    return Counter(str(n.target) for n in graph.nodes if n.op == "get_attr" for _ in n.users)
+    """Return how many calls read each attribute of the module (parameter, buffer, constant), also
+    in the graph that this one is a part of."""
+    stored = [n for n in graph.nodes if n.op == "get_attr"]
+    reads = Counter(str(n.target) for n in stored for _ in n.users)
+    reads.update({str(n.target): n.meta[OTHER_READS] for n in stored if OTHER_READS in n.meta})
+    return reads
 
 
 def placeholders(graph: fx.Graph) -> list[fx.Node]:

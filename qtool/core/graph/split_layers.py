@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from qtool.core.graph.arguments import argument
+from qtool.core.graph.deferred import part_of
 from qtool.core.graph.edit import add_call, add_tensor, finish, replace
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import calls, name_of, tensor
@@ -18,30 +18,7 @@ aten = torch.ops.aten
 _MULTIPLE = 32  # of rows and columns in a shard: whole vectors of the kernels
 
 
-@dataclass(frozen=True)
-class LayerShard:
-    """The range of a stored tensor that a new attribute holds.
-
-    Attributes:
-        source: attribute of the whole tensor.
-        axis: axis of the range.
-        start: first index.
-        end: last index, exclusive.
-    """
-
-    source: str
-    axis: int
-    start: int
-    end: int
-
-    @property
-    def slices(self) -> tuple[slice, ...]:
-        return (*[slice(None)] * self.axis, slice(self.start, self.end))
-
-
-def split(
-    graph: FloatGraph, max_bytes: int
-) -> tuple[dict[str, LayerShard], dict[str, str], set[fx.Node]]:
+def split(graph: FloatGraph, max_bytes: int) -> tuple[dict[str, str], set[fx.Node]]:
     """Split in place: linear layers by outputs, embedding tables by columns.
 
     Args:
@@ -49,10 +26,8 @@ def split(
         max_bytes: size of a weight in float32 that is not split.
 
     Returns:
-        (new attribute -> its range, name of a new node -> name of its layer, nodes that concatenate
-        results).
+        (name of a new node -> name of its layer, nodes that concatenate results).
     """
-    shards: dict[str, LayerShard] = {}
     layers: dict[str, str] = {}
     joints = set()
     for node in calls(graph.graph):
@@ -66,16 +41,14 @@ def split(
         stored = tensor(graph.module, weight)
         bounds = list(_bounds(stored.shape[axis], 4 * stored.numel(), max_bytes))
         if len(bounds) > 1:
-            nodes = [
-                _add_shard(graph, node, axis, span, i, shards) for i, span in enumerate(bounds)
-            ]
+            nodes = [_add_shard(graph, node, axis, span, i) for i, span in enumerate(bounds)]
             layers |= {name_of(each): name_of(node) for each in nodes}
             joint = add_call(node, aten.cat.default, (nodes, -1), name_of(node), node, node)
             replace(node, joint)
             joints.add(joint)
     if joints:
         finish(graph.module)
-    return shards, layers, joints
+    return layers, joints
 
 
 _PLACES: dict[Any, tuple[int, int]] = {  # position of the weight; its axis to split
@@ -97,14 +70,11 @@ def _add_shard(
     axis: int,
     span: tuple[int, int],
     index: int,
-    shards: dict[str, LayerShard],
 ) -> fx.Node:
     def cut(stored: fx.Node, along: int) -> fx.Node:
-        shard = LayerShard(str(stored.target), along, *span)
-        data = tensor(graph.module, stored).detach()[shard.slices]
-        attribute = add_tensor(graph.module, node, data, f"{name_of(stored)}.{index}")
-        shards[str(attribute.target)] = shard
-        return attribute
+        part = *[slice(None)] * along, slice(*span)
+        data = part_of(tensor(graph.module, stored), part)
+        return add_tensor(graph.module, node, data, f"{name_of(stored)}.{index}")
 
     name = f"{name_of(node)}.{index}"
     if node.target is aten.embedding.default:

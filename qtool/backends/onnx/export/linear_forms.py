@@ -8,7 +8,7 @@ of fewer bits as MatMulNBits.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import fx
@@ -26,6 +26,7 @@ from qtool.planning.fake_quantize import DynamicPoint, QuantPoint
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.planning.targets import Target
 
+_NAMES = (value_names.codes, value_names.scale, value_names.zero_point)
 _FORMS = (Execution.DYNAMIC, Execution.WEIGHTS)
 _Stored = dict[tuple[str, str, bytes], list[fx.Node | None]]
 
@@ -105,14 +106,15 @@ def _lower_lstm(module: fx.GraphModule, node: fx.Node) -> None:
         assert isinstance(point, QuantPoint)
         source, params = G.source(weight), point.params
         assert params is not None, f"{point.point} has no parameters"
-        codes = params.quantize(G.tensor(module, source).detach()).cpu().transpose(1, 2)
+        weight_tensor = G.tensor(module, source)
+        (codes,) = G.computed(partial(_transposed_codes, params), weight_tensor)
         scale, zero = (t.cpu().expand(len(codes), -1) for t in (params.scale, params.zero_point))
         tensors = {
             value_names.codes(point.point): codes,
-            value_names.scale(point.point): scale,
-            value_names.zero_point(point.point): zero.to(codes.dtype),
+            value_names.scale(point.point): scale.contiguous(),
+            value_names.zero_point(point.point): zero.to(codes.dtype).contiguous(),
         }
-        stored += [G.add_tensor(module, head, t.contiguous(), n) for n, t in tensors.items()]
+        stored += [G.add_tensor(module, head, t, n) for n, t in tensors.items()]
     states = (*node.args[4:], None, None)[:2]
     args = (x, *stored, b, *states)
     G.replace(node, G.add_call(node, recurrent.dynamic_lstm, args, G.name_of(node), node))
@@ -130,11 +132,12 @@ def _tensors(
     key = (form, str(source.target), params.scale.cpu().numpy().tobytes())
     if key not in stored:
         head = next(iter(module.graph.nodes))
-        codes = params.quantize(G.tensor(module, source).detach()).cpu()
-        if form != "dynamic":
-            params = replace(params, scale=_without_zeros(codes, params))
-        write = _write_blocks if form == "blocks" else _write_codes
-        stored[key] = write(module, head, codes, params, point.point)
+        write = _in_blocks if form == "blocks" else _as_codes
+        layout = partial(write, params, form != "dynamic")
+        tensors = G.computed(layout, G.tensor(module, source))
+        named = zip(_NAMES, tensors, strict=False)
+        nodes = [G.add_tensor(module, head, t, name(point.point)) for name, t in named]
+        stored[key] = [*nodes, *[None] * (len(_NAMES) - len(nodes))]
     return stored[key]
 
 
@@ -148,53 +151,54 @@ def _without_zeros(codes: torch.Tensor, params: QuantParams) -> torch.Tensor:
     nonzero = codes.to(torch.int64) != params.along(zero, codes.shape)
     axis = params.axis
     if axis is None:
-        return scale if bool(nonzero.any()) else torch.zeros_like(scale)
+        return scale.where(nonzero.any(), 0.0)
     if params.block is None:
         return scale.where(nonzero.movedim(axis, 0).flatten(1).any(1), 0.0)
     lines = F.pad(nonzero.movedim(axis, -1), (0, -codes.shape[axis] % params.block))
     return scale.where(lines.unflatten(-1, (-1, params.block)).any(-1).movedim(-1, axis), 0.0)
 
 
-def _write_codes(
-    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
-) -> list[fx.Node | None]:
-    """Store codes [in, out], scale and zero point per output."""
+def _transposed_codes(params: QuantParams, weight: torch.Tensor) -> list[torch.Tensor]:
+    """Return the codes of stacked matrices, [..., in, out]."""
+    return [params.quantize(weight).cpu().transpose(1, 2).contiguous()]
+
+
+def _as_codes(params: QuantParams, no_zeros: bool, weight: torch.Tensor) -> list[torch.Tensor]:
+    """Return codes [in, out], scale and zero point per output.
+
+    Args:
+        params: parameters of the weight.
+        no_zeros: see `_without_zeros`.
+        weight: [out, in].
+    """
+    codes = params.quantize(weight).cpu()
+    scale = _without_zeros(codes, params) if no_zeros else params.scale.cpu()
     zero = params.zero_point.cpu().to(torch_dtype(params.qtype))
-    return [
-        G.add_tensor(module, head, codes.t().contiguous(), value_names.codes(point)),
-        G.add_tensor(module, head, params.scale.cpu(), value_names.scale(point)),
-        G.add_tensor(module, head, zero, value_names.zero_point(point)),
-    ]
+    return [codes.t().contiguous(), scale.cpu(), zero]
 
 
-def _write_blocks(
-    module: fx.GraphModule, head: fx.Node, codes: torch.Tensor, params: QuantParams, point: str
-) -> list[fx.Node | None]:
-    """Store codes [out, blocks, bytes], padded to whole blocks, scales and zero points.
+def _in_blocks(params: QuantParams, no_zeros: bool, weight: torch.Tensor) -> list[torch.Tensor]:
+    """Return codes [out, blocks, bytes], padded to whole blocks, scales and, of an unsigned type,
+    zero points.
 
     Scales and zero points are [out, blocks], each row in bytes of its own. The kernel counts codes
     from 0 and uses half of their range as the zero point by default, so codes of a signed type are
     shifted by that. It supports some block sizes only: a scale for each channel is repeated.
+
+    Args:
+        params, no_zeros, weight: those of `_as_codes`.
     """
+    codes = params.quantize(weight).cpu()
+    scale = _without_zeros(codes, params) if no_zeros else params.scale
     bits, inputs = params.qtype.bits, codes.shape[-1]
     block = params.block or channel_block(inputs, bits)
     half = 2 ** (bits - 1) if params.qtype.signed else 0
     shape = (len(codes), -(-inputs // block))
     scale, zero = (
         t.cpu() if params.block else t.cpu().reshape(-1, 1).expand(shape)
-        for t in (params.scale, params.zero_point)
+        for t in (scale, params.zero_point)
     )
     filled = F.pad((codes.to(torch.int16) + half).to(torch.uint8), (0, -inputs % block))
-    tensors = [
-        G.add_tensor(
-            module,
-            head,
-            pack(filled, bits).unflatten(-1, (shape[1], -1)).contiguous(),
-            value_names.codes(point),
-        ),
-        G.add_tensor(module, head, scale.contiguous(), value_names.scale(point)),
-    ]
-    if params.qtype.signed:
-        return [*tensors, None]
-    zeros = pack(zero.to(torch.uint8), bits)
-    return [*tensors, G.add_tensor(module, head, zeros, value_names.zero_point(point))]
+    packed = pack(filled, bits).unflatten(-1, (shape[1], -1)).contiguous()
+    tensors = [packed, scale.contiguous()]
+    return tensors if params.qtype.signed else [*tensors, pack(zero.to(torch.uint8), bits)]

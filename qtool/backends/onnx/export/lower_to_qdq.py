@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from qtool.backends.onnx.export.fusions import fuse
 from qtool.backends.onnx.export.linear_forms import lower_linears
@@ -91,8 +91,8 @@ def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
         return
     name = G.name_of(node)
     shape = [-1] + [1] * (G.rank(node) - 2)
-    data = nn.Parameter(G.tensor(module, bias).detach().reshape(shape))
-    column = G.add_tensor(module, node, data, G.name_of(bias))
+    (data,) = G.computed(lambda values: [values.reshape(shape)], G.tensor(module, bias))
+    column = G.add_tensor(module, node, G.as_parameter(data), G.name_of(bias))
     without_bias = (*node.args[:at], None, *node.args[at + 1 :])
     product = G.add_call(node, node.target, without_bias, name, node)
     G.replace(node, G.add_call(node, torch.ops.aten.add.Tensor, (product, column), name, node))
@@ -133,7 +133,8 @@ def _constant(
 ) -> fx.Node:
     key = (str(source.target), params.scale.numpy().tobytes())
     if key not in lowering.stored:  # a module called twice keeps one copy of its weights
-        codes = params.quantize(G.tensor(lowering.module, source).detach().cpu().float())
+        weight = G.tensor(lowering.module, source)
+        (codes,) = G.computed(lambda w: [params.quantize(w.cpu().float())], weight)
         lowering.stored[key] = G.add_tensor(lowering.module, node, codes, value_names.codes(name))
     stored = lowering.stored[key]
     scale, zero = lowering.parameters(name, params, node)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import onnx
 import onnx_ir as ir
+import torch
+from onnx_ir import tensor_adapters
 from onnx_ir.passes.common import (
     LiftConstantsToInitializersPass,
     RemoveUnusedNodesPass,
@@ -28,6 +31,7 @@ from qtool.backends.workaround import Workaround, apply_workarounds
 from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.errors import ExportError
+from qtool.core.graph.deferred import is_deferred
 from qtool.core.unique_names import unique
 
 _WORD = re.compile(r"\w+")  # a symbol in a size expression
@@ -41,6 +45,7 @@ def to_onnx(
     metadata: Mapping[str, str],
     contrib: bool = True,
     workarounds: Sequence[Workaround] = (),
+    store: Callable[[ir.Model], None] = lambda _: None,
 ) -> onnx.ModelProto:
     """Return the ONNX model of a graph (QDQ or float).
 
@@ -55,6 +60,7 @@ def to_onnx(
         metadata: keys and values for the file.
         contrib: allow operators of ONNX Runtime's own domain.
         workarounds: workarounds for the target's runtime.
+        store: takes weights out of the model before it is serialized as one message.
 
     Raises:
         ExportError: an operator cannot be written; names it.
@@ -66,6 +72,7 @@ def to_onnx(
         raise ExportError(
             f"the model cannot be written as ONNX: {describe_export_error(module.graph, error)}"
         ) from error
+    _read_when_needed(model, module)
     _add_functions(model)
     inline_parts(model)
     _simplify(model)
@@ -75,9 +82,28 @@ def to_onnx(
     model.producer_name = "qtool"
     for key, text in metadata.items():
         model.metadata_props[key] = text
+    store(model)
     proto = ir.to_proto(model)
     write_source_metadata(proto, graph.metadata)
     return proto
+
+
+def _read_when_needed(model: ir.Model, module: fx.GraphModule) -> None:
+    """Let deferred tensors be read when the model is written."""
+    for node in module.graph.nodes:
+        stored = G.tensor(module, node) if node.op == "get_attr" else None
+        value = model.graph.initializers.get(str(node.target))
+        if stored is not None and value is not None and is_deferred(stored):
+            known = value.const_value
+            assert known is not None
+            shape = ir.Shape(known.shape.numpy())
+            value.const_value = ir.LazyTensor(
+                partial(_values, stored), known.dtype, shape, name=known.name
+            )
+
+
+def _values(stored: torch.Tensor) -> ir.TensorProtocol:
+    return tensor_adapters.TorchTensor(G.read_values(stored))
 
 
 def _add_functions(model: ir.Model) -> None:

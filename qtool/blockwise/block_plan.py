@@ -1,0 +1,107 @@
+"""The part of a plan that a block has: its nodes, and the points between them and at its ends.
+
+A point belongs to the plan of the whole once, with one range and one scale. A tensor that crosses
+the end of a block and that all later readers read in codes leaves the block with the values of its
+codes; at the beginning of the next block the same point changes nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.graph.cut import Block
+from qtool.core.types import Derived, Dynamic, Observed, Requantized, SharedWith
+from qtool.planning.plan import Edge, Kind, Point, QuantPlan
+
+
+def plan_of_block(plan: QuantPlan, block: Block) -> QuantPlan:
+    """Return the plan of a block.
+
+    Args:
+        plan: plan of the whole graph.
+        block: the block.
+    """
+    inside = {G.name_of(n) for n in block.calls}
+    leaving = dict(_leaving(plan, block))
+    points = dict[str, Point]()
+    for point in plan:
+        edges = [e for e in point.edges if e.user in inside]
+        edges += [Edge(source, G.OUTPUT) for source, name in leaving.items() if name == point.name]
+        if edges:
+            points[point.name] = replace(point, edges=tuple(edges))
+    waiting = list(points.values())
+    while waiting:
+        for name in _named(waiting.pop()):
+            if name not in points:
+                points[name] = replace(plan.point(name), edges=())
+                waiting.append(points[name])
+    ordered = tuple(points[p.name] for p in plan if p.name in points)
+    nodes = tuple(d for d in plan.nodes if d.node in inside)
+    return replace(plan, points=ordered, nodes=nodes)
+
+
+def observed_in(plan: QuantPlan, block: Block, known: set[str]) -> QuantPlan:
+    """Return a plan with the points alone whose ranges the block shows: of what it computes, and of
+    inputs of the model.
+
+    Args:
+        plan: plan of the whole graph.
+        block: the block.
+        known: names of the points that blocks before it have shown.
+    """
+    inputs = [n for n in block.inputs if n.op == "placeholder"]
+    ends, inside = {G.name_of(n) for n in block.outputs}, {G.name_of(n) for n in block.calls}
+    readable = inside | {G.name_of(n) for n in inputs}
+    points = dict[str, Point]()
+    for point in plan:
+        own = tuple(e for e in point.edges if e.user in inside)
+        if isinstance(point.spec, Requantized) and own and point.spec.point in points:
+            points[point.name] = replace(point, edges=own)
+        if point.tensor not in readable or point.name in known or not _is_observed(point):
+            continue
+        end = (Edge(point.tensor, G.OUTPUT),) if point.tensor in ends else ()
+        if own or end or not point.edges:
+            points[point.name] = replace(point, edges=own or end)
+    placed = {p.spec.point for p in points.values() if isinstance(p.spec, Requantized)}
+    kept = tuple(p for p in points.values() if p.edges or p.name in placed)
+    return replace(plan, points=kept, nodes=tuple(d for d in plan.nodes if d.node in inside))
+
+
+def _is_observed(point: Point) -> bool:
+    return point.kind is Kind.ACTIVATION and isinstance(point.spec, Observed)
+
+
+def _leaving(plan: QuantPlan, block: Block) -> Iterator[tuple[str, str]]:
+    """Yield (tensor, point) for each result that leaves the block with the values of its codes."""
+    inside = set(block.calls)
+    for node in block.outputs:
+        name = G.name_of(node)
+        readers = [u for u in node.users if u not in inside and _reads_values(u)]
+        names = {_rounded_first(plan, plan.reads.get((name, G.name_of(u)))) for u in readers}
+        only = names.pop() if len(names) == 1 else None
+        if only is not None and not isinstance(plan.point(only).spec, Dynamic):
+            yield name, only
+
+
+def _rounded_first(plan: QuantPlan, name: str | None) -> str | None:
+    """Return the first of the points that a tensor goes through on its way to a reader."""
+    spec = None if name is None else plan.point(name).spec
+    return _rounded_first(plan, spec.point) if isinstance(spec, Requantized) else name
+
+
+def _reads_values(user: fx.Node) -> bool:
+    return user.op == "output" or G.is_tensor(user) or isinstance(G.value(user), list | tuple)
+
+
+def _named(point: Point) -> tuple[str, ...]:
+    """Return the points that a point's parameters come from."""
+    match point.spec:
+        case SharedWith(name, _) | Requantized(name, _):
+            return (name,)
+        case Derived(data, weight):
+            return data, weight
+    return ()

@@ -1,0 +1,173 @@
+"""Calibration of a model larger than memory: the float network runs block by block, once.
+
+The statistics of all blocks are those of the whole network, whose plan is then solved at once:
+points of different blocks may share a range (a concat and what it joins).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import fx
+
+from qtool import observers
+from qtool.blockwise.activation_store import ActivationStore
+from qtool.blockwise.block_plan import observed_in
+from qtool.blockwise.cache_scales import has_cache_scales, set_cache_scales
+from qtool.blockwise.checkpoint import Checkpoint
+from qtool.blockwise.stored_data import StoredBatch
+from qtool.calibration.calibration import Calibration
+from qtool.calibration.collect import collect_statistics
+from qtool.calibration.solve_parameters import Parameters, solve_parameters
+from qtool.core import graph as G
+from qtool.core.data.sample_roles import Role
+from qtool.core.graph.cut import Block
+from qtool.core.process_lock import trim_memory
+from qtool.core.progress import track
+from qtool.core.types import ObserverSpec
+from qtool.planning.plan import QuantPlan
+
+
+@dataclass(frozen=True)
+class FloatRun:
+    """What the float network shows, block by block.
+
+    Attributes:
+        whole: the graph.
+        plan: its plan.
+        blocks: its blocks.
+        checkpoint: has the inputs of the first block.
+        batches: all batches.
+    """
+
+    whole: G.FloatGraph
+    plan: QuantPlan
+    blocks: Sequence[Block]
+    checkpoint: Checkpoint
+    batches: Sequence[StoredBatch]
+
+    @property
+    def fitted(self) -> Sequence[StoredBatch]:
+        """The batches that ranges are learned from."""
+        return [b for b in self.batches if b.role is not Role.ESTIMATE] or self.batches
+
+    @property
+    def own(self) -> Sequence[StoredBatch]:
+        """Those of this rank."""
+        ranks = self.checkpoint.ranks
+        return self.fitted[ranks.rank :: ranks.size]
+
+    def read(self, node: fx.Node) -> torch.Tensor:
+        """Read a stored tensor of the graph."""
+        return G.read_values(G.tensor(self.whole.module, node))
+
+    def store(self, index: int) -> ActivationStore:
+        """Return the store of a block's inputs."""
+        return self.checkpoint.activations(0) if index == 0 else self.checkpoint.floats(index)
+
+    def needed(self, index: int, end: int) -> list[str]:
+        """Return the tensors of before a block that it and those up to `end` read."""
+        before = {b.tensor_name(n) for b in self.blocks[:index] for n in b.outputs}
+        before |= {i.name for i in self.whole.inputs}
+        read = [b.tensor_name(n) for b in self.blocks[index:end] for n in b.inputs]
+        return [name for name in dict.fromkeys(read) if name in before]
+
+    def inputs_of(self, index: int) -> Iterator[list[torch.Tensor]]:
+        """Yield the inputs of a block for the batches of this rank."""
+        names = [self.blocks[index].tensor_name(n) for n in self.blocks[index].inputs]
+        for batch in self.own:
+            values, _ = self.store(index).load(batch.number)
+            yield [values[name] for name in names]
+
+
+def solve_by_blocks(run: FloatRun) -> Parameters:
+    """Return the parameters of the plan, and set the scales of int8 caches in the whole graph.
+
+    The float network runs once: a conversion that resumes reads what it showed.
+
+    Raises:
+        CalibrationError: there are no values of a tensor.
+        DataError: a value is not finite.
+        RanksError: a rank failed.
+    """
+    checkpoint, module = run.checkpoint, run.whole.module
+    if not checkpoint.calibration.is_file():
+        calibration, scales = calibrate_blocks(run)
+        if not checkpoint.ranks.rank:
+            checkpoint.save_calibration(calibration, scales)
+        checkpoint.ranks.all_gather("")
+    calibration, scales = checkpoint.load_calibration()
+    held = {str(n.target): n for n in module.graph.find_nodes(op="get_attr")}
+    for name, scale in scales.items():
+        G.set_tensor(module, held[name], scale)
+    return solve_parameters(module, run.plan, calibration)
+
+
+def calibrate_blocks(run: FloatRun) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+    """Return the statistics of the points of the plan, and the scales of int8 caches, by attribute;
+    both empty where the plan has no fixed range.
+
+    Raises:
+        DataError: a value is not finite.
+        RanksError: a rank failed.
+    """
+    plans, shown = list[QuantPlan](), set[str]()
+    for block in run.blocks:
+        plans.append(observed_in(run.plan, block, shown))
+        shown |= {p.name for p in plans[-1].observed()}
+    needed = [
+        i
+        for i, (block, plan) in enumerate(zip(run.blocks, plans, strict=True))
+        if plan.observed() or has_cache_scales(block.calls)
+    ]
+    end = max(needed, default=-1) + 1
+    statistics, specs = dict[str, observers.Statistic](), dict[str, ObserverSpec]()
+    scales, notes, samples = dict[str, torch.Tensor](), list[str](), 0
+    for index in track("calibrating", range(end), end):
+        calibration, new = _calibrate_block(run, index, plans[index], end)
+        statistics |= calibration.statistics
+        specs |= calibration.specs
+        scales |= new
+        samples = max(samples, calibration.samples)
+        notes += [note for note in calibration.notes if note not in notes]
+        gc.collect()
+        trim_memory()
+    plan = run.plan
+    head = ("", plan.target, plan.observer, plan.recipe, run.whole.inputs)
+    whole = Calibration(*head, samples, specs, statistics)
+    return replace(whole, notes=tuple(notes)), scales
+
+
+def _calibrate_block(
+    run: FloatRun, index: int, plan: QuantPlan, end: int
+) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+    """Run all batches through a float block; return its statistics and scales of int8 caches.
+
+    Args:
+        end: number of blocks to run.
+    """
+    block, ranks = run.blocks[index], run.checkpoint.ranks
+    values, _ = run.store(index).load(run.fitted[0].number)
+    example = [values[block.tensor_name(n)] for n in block.inputs]
+    graph = block.graph(run.read, example)
+    scales = set_cache_scales(graph, partial(run.inputs_of, index), ranks)
+    waiting, needed = iter(run.own), run.needed(index + 1, end)
+
+    def store(outputs: Sequence[torch.Tensor]) -> None:
+        batch = next(waiting)
+        values, _ = run.store(index).load(batch.number)
+        values |= dict(zip(graph.outputs, outputs, strict=True))
+        kept = {name: values[name] for name in needed}
+        run.store(index + 1).save(batch.number, kept, kept)
+
+    data = (graph.call_of(tensors) for tensors in run.inputs_of(index))
+    calibration = collect_statistics(graph, plan, (), data, "", check_shards=False, results=store)
+    assert next(waiting, None) is None
+    ranks.all_gather("")  # a barrier: all results are stored
+    if index and not ranks.rank:
+        run.store(index).remove()
+    return calibration, scales

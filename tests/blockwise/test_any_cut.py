@@ -1,0 +1,179 @@
+"""Where a conversion by blocks is cut only schedules: the bytes of the file are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+import qtool
+from qtool.blockwise import calibrate, quantize
+from qtool.blockwise.checkpoint import Checkpoint
+from qtool.core.graph import edit
+from qtool.frontends.huggingface import meta_init
+
+WIDTH = 32
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large() -> Iterator[None]:
+    """What is small here counts as large, and no layer is split."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meta_init, "MIN_META_ELEMENTS", 500)
+        patch.setattr(edit, "SMALL", 10)
+        patch.setattr(quantize, "split", lambda *_: ({}, set()))
+        yield
+
+
+def conv(inputs: int, outputs: int, kernel: int = 3, **options: Any) -> nn.Sequential:
+    layer = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False, **options)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Convolutional(nn.Module):
+    """BatchNorms to fold and one that is not, sums, and a concat with what it joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depthwise = conv(3, 16), conv(16, 16, groups=16)
+        self.down, self.inner = conv(16, WIDTH, 1, stride=2), conv(WIDTH, WIDTH)
+        self.free, self.branch = nn.BatchNorm2d(WIDTH), conv(WIDTH, WIDTH)
+        self.joined, self.head = conv(2 * WIDTH, WIDTH, 1), nn.Linear(WIDTH, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.down(self.depthwise(self.stem(x)))
+        x = torch.relu(x + self.inner(x))
+        x = self.joined(torch.cat([x, self.branch(torch.relu(self.free(x)))], 1))
+        return self.head(x.mean((2, 3)))
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.packed, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.packed(self.before(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+        x = x + self.out(mixed)
+        return x + self.down(F.gelu(self.up(self.behind(x))))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = nn.Embedding(100, WIDTH), nn.Sequential(Layer(), Layer())
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.layers(self.words(ids)))[:, 0])
+
+
+def data_of(net: type[nn.Module]) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(3)
+    if net is Convolutional:
+        return [torch.randn(16, 3, 12, 12, generator=random) for _ in range(3)]
+    return [torch.randint(0, 100, (16, 12), generator=random) for _ in range(3)]
+
+
+def filled(net: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    model = net().eval()
+    for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
+        norm.running_mean.normal_(0, 0.3)
+        norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+def content(path: Path) -> dict[str, Any]:
+    """The whole file, with its weights in it."""
+    model = onnx.load(path)
+    properties = {p.key: p.value for p in model.metadata_props}
+    # of the model in memory the weights are read, too
+    told = {k: v for k, v in properties.items() if k not in ("qtool_origin", "qtool_self_test")}
+    return {"graph": model.graph.SerializeToString(), **told}
+
+
+def by_blocks(folder: Path, path: Path, block: int, data: Any, **how: Any) -> tuple[int, bytes]:
+    """Return the number of blocks, and the bytes of the file and its weights."""
+    path.parent.mkdir()
+    found = qtool.quantize_by_blocks(folder, data, path, block=block, **how)
+    return len(found.blocks), b"".join(f.read_bytes() for f in sorted(path.parent.iterdir()))
+
+
+CUTS: dict[type[nn.Module], dict[int, int]] = {
+    Convolutional: {1 << 30: 1, 60_000: 2, 20_000: 5},
+    Encoder: {1 << 30: 1, 80_000: 2, 34_000: 5},
+}
+"""Network -> size of a block -> number of blocks."""
+
+
+@pytest.mark.parametrize(
+    ("net", "mode"),
+    [
+        (Convolutional, "static"),
+        pytest.param(Convolutional, "weight-only-int4", marks=pytest.mark.matrix),
+        pytest.param(Encoder, "static", marks=pytest.mark.matrix),
+        (Encoder, "weight-only-int4"),
+    ],
+)
+def test_a_file_has_the_same_bytes_for_any_cut(
+    net: type[nn.Module], mode: str, tmp_path: Path
+) -> None:
+    """Rounded by gptq; without that they are also those of the model in memory."""
+    save_file(filled(net).state_dict(), tmp_path / "model.safetensors")
+    files, counts = set[bytes](), list[int]()
+    how: dict[str, Any] = {"mode": mode, "memory": 0, "data": data_of(net)}
+    for block in CUTS[net]:
+        with qtool.without_weights():
+            model = net()
+        path = tmp_path / str(block) / "net.onnx"
+        count, written = by_blocks(tmp_path, path, block, model=model, recover=["gptq"], **how)
+        counts.append(count)
+        files.add(written)
+    assert counts == list(CUTS[net].values())
+    assert len(files) == 1
+    path, one = tmp_path / "nearest" / "net.onnx", tmp_path / "one.onnx"
+    by_blocks(tmp_path, path, min(CUTS[net]), model=model, accuracy="fast", **how)
+    in_memory = qtool.quantize(filled(net), data_of(net), mode=mode, accuracy="fast")
+    in_memory.export(one, verify=False, external_data=True)
+    assert content(path) == content(one)
+
+
+def test_a_run_that_ends_while_it_calibrates_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the third block of the float network, and before the first block is rounded."""
+    save_file(filled(Convolutional).state_dict(), tmp_path / "model.safetensors")
+    how: dict[str, Any] = {"mode": "static", "recover": ["gptq"], "data": data_of(Convolutional)}
+    how |= {"block": 20_000, "model": Convolutional(), "memory": 0}
+    _, expected = by_blocks(tmp_path, tmp_path / "once" / "net.onnx", **how)
+    path = tmp_path / "ended" / "net.onnx"
+    path.parent.mkdir()
+    for owner, name, at in ((calibrate, "_calibrate_block", 3), (Checkpoint, "add", 1)):
+        calls, real = 0, getattr(owner, name)
+
+        def ended(*given: Any, real: Any = real, at: int = at) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise SystemExit
+            return real(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, ended)
+            with pytest.raises(SystemExit):
+                qtool.quantize_by_blocks(tmp_path, path=path, **how)
+    with monkeypatch.context() as patch:  # what the float network showed is stored
+        patch.delattr(calibrate, "calibrate_blocks")
+        qtool.quantize_by_blocks(tmp_path, path=path, **how)
+    assert b"".join(f.read_bytes() for f in sorted(path.parent.iterdir())) == expected
