@@ -92,7 +92,7 @@ def _taken(rows: Sequence[Row]) -> str:
 
 
 def _is_said(row: Row) -> bool:
-    words = ("is fixed to", "takes only", "is correct only for")
+    words = ("is fixed to", "takes only", "is correct only")
     return any(w in row["stderr"] + row["printed"] for w in words)
 
 
