@@ -27,6 +27,7 @@ PRIVATE = {
     "torch._ops.HigherOrderOperator": "control flow in captured programs",
     "torch._ops.OpOverload": "what a call of a graph names",
     "torch._ops.OpOverloadPacket": "what a person may name an operator by",
+    "torch._subclasses.fake_tensor.FakeTensorMode": "shapes of tensors that are read later",
     "torch.export.pt2_archive._package._load_aoti": "refused: compiled code from a file",
     "torch.export.pt2_archive._package.pickle.loads": "refused: objects from a file",
     "torch.nn.modules.transformer._detect_is_causal_mask": "a branch on the values of a mask",

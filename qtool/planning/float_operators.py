@@ -15,8 +15,6 @@ _MOVES = ("pass", RESULT)
 _INSTEAD = {
     "silu": ("hard_swish", "nn.Hardswish"),
     "mish.default": ("hard_swish", "nn.Hardswish"),
-    "elu": ("leaky_relu", "nn.LeakyReLU"),
-    "prelu": ("leaky_relu", "nn.LeakyReLU"),
     "hard_sigmoid": ("sigmoid", "nn.Sigmoid"),
 }
 """Operator -> the operator that computes much the same, and its module in torch."""

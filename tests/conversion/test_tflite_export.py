@@ -156,7 +156,7 @@ def test_c_source_has_the_bytes_of_the_file(tmp_path: Path) -> None:
     main = (tmp_path / "net_main.cc").read_text()
     assert "resolver.AddConv2D();" in main
     assert "net_size" in (tmp_path / "net.h").read_text()
-    with pytest.raises(FileError, match=r"is written as \.cc or \.cpp or \.c;"):
+    with pytest.raises(FileError, match=r"are written as \.cc or \.cpp or \.c;"):
         model.export(tmp_path / "net.txt", format="c-array")
 
 

@@ -87,7 +87,7 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
         pytest.param(
             "nets.small", "no such model: 'nets.small'; give package.module:factory", id="bare"
         ),
-        pytest.param("nets.small:", "cannot import nets.small:", id="no name"),
+        pytest.param("nets.small:", "nets.small: is half a name", id="no name"),
         pytest.param(
             "nets.missing:net",
             "ModuleNotFoundError: No module named 'nets.missing'",
@@ -104,7 +104,7 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
             r"calling nets.small:fails\(\) failed: ValueError: no such",
             id="factory that raises",
         ),
-        pytest.param("nets.small:needs_arguments", "failed: TypeError: .*'size'", id="arguments"),
+        pytest.param("nets.small:needs_arguments", "needs_arguments needs 'size'", id="arguments"),
         pytest.param(
             "nets.small:gives_a_number", "returns a int, not an nn.Module", id="no module made"
         ),

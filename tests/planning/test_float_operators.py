@@ -12,8 +12,6 @@ from qtool.planning.float_operators import _INSTEAD, float_row
 MODULES = {
     "silu": nn.SiLU,
     "mish.default": nn.Mish,
-    "elu": nn.ELU,
-    "prelu": nn.PReLU,
     "hard_sigmoid": nn.Hardsigmoid,
 }
 TARGETS = {"hard_sigmoid": "tflite"}

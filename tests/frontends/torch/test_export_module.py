@@ -150,7 +150,7 @@ def test_no_dynamic_dimension() -> None:
         pytest.param(
             {"x": {0: "n"}}, "'x', which is not an input; the inputs are input", id="name"
         ),
-        pytest.param({"input": {4: "n"}}, r"dimension 4 of input 'input' .* \[2, 1\]", id="rank"),
+        pytest.param({"input": {4: "n"}}, "has no dimension 4: its shape", id="rank"),
         pytest.param({"input": {1: "n"}}, "dimension 1 .* at least 2", id="size of one"),
         pytest.param({"input": {-1: "n"}}, "dimension -1", id="from behind"),
     ],
@@ -307,7 +307,7 @@ def test_a_norm_of_the_users_own_in_training_mode() -> None:
         pytest.param((X, X), {}, DataError, "too many positional", id="too much"),
         pytest.param((X,), {"y": X}, DataError, "unexpected keyword argument 'y'", id="unknown"),
         pytest.param((3,), {}, CaptureError, "input 'x' is not a tensor; wrap", id="a number"),
-        pytest.param(("a",), {}, CaptureError, "does not run .* TypeError", id="text"),
+        pytest.param(("a",), {}, CaptureError, "a batch holds no tensors", id="text"),
     ],
 )
 def test_wrong_inputs(
