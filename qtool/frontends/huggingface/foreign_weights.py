@@ -93,6 +93,8 @@ def _weights(folder: Path) -> bool:
 
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the contents of a configuration; {} if there is none that can be read."""
+    if not is_file(path):  # reading a pipe would not end
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
