@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, source_options, sources
+from qtool.cli import options, parsed_options, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 
@@ -98,7 +98,7 @@ def command(
         mode,
         accuracy,
         options.names(recover),
-        sources.parse_dynamic(dynamic),
+        parsed_options.parse_dynamic(dynamic),
     ).for_format(place.format)
     sizes = block << 20, self_test_memory(output_, LIMIT)
     stored = StoredModel(folder, sources.load_model_without_weights(folder), *sizes)

@@ -83,14 +83,15 @@ def _commands_with(option: str) -> str:
     """Return which commands have an option, as "`qtool tune` has it"; "" if none has."""
     from qtool.cli import COMMANDS
 
-    commands = ((name, import_module(f"qtool.cli.{name}").command) for name in COMMANDS)
-    *others, last = [""] + [
+    commands = {name: import_module(f"qtool.cli.{name}").command for name in COMMANDS}
+    names = [
         f"`qtool {name}`"
-        for name, each in commands
-        if any(option in parameter.opts for parameter in each.params)
+        for name, command in commands.items()
+        if any(option in parameter.opts for parameter in command.params)
     ]
-    listed = " and ".join(filter(None, [", ".join(filter(None, others)), last]))
-    return f"{listed} {'have' if len(others) > 1 else 'has'} it" if last else ""
+    if len(names) < 2:
+        return "".join(f"{name} has it" for name in names)
+    return f"{', '.join(names[:-1])} and {names[-1]} have it"
 
 
 class Command(click.Command):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from qtool.cli import options, output, source_options, sources
+from qtool.cli import options, output, parsed_options, source_options, sources
 from qtool.cli.command import Command
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def command(
         mode=mode,
         accuracy=accuracy,
         recover=options.names(recover),
-        dynamic=sources.parse_dynamic(dynamic),
+        dynamic=parsed_options.parse_dynamic(dynamic),
     )
     path = place.path if writer is None else writer.path("", quantized.plan)
     file = write_file(quantized, path, place.options)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from qtool.cli import options, output, source_options, sources
+from qtool.cli import options, output, parsed_options, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
 from qtool.cli.number_types import Bytes
@@ -123,7 +123,7 @@ def command(
         mode,
         accuracy,
         options.names(recover),
-        sources.parse_dynamic(dynamic),
+        parsed_options.parse_dynamic(dynamic),
     ).for_format(place.format)
     sources.check_data(data, eval_data, labels=labels)
     limit = _memory_of_all_ranks(memory)

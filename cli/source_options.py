@@ -18,17 +18,14 @@ from qtool.core.errors import QtoolError
 from qtool.core.path_arguments import model_file
 
 F = TypeVar("F", bound=Callable[..., Any])
+_Name = str | os.PathLike[str]
+_Context = click.Context | None
 
 
 class _Path(click.Path):
     """A path without a NUL character: os.stat raises ValueError for one."""
 
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
+    def convert(self, value: _Name, param: click.Parameter | None, ctx: _Context) -> Any:
         if "\0" in os.fspath(value):
             self.fail(f"{os.fspath(value)!r} holds a NUL character; no path has one.", param, ctx)
         return super().convert(value, param, ctx)
@@ -37,12 +34,7 @@ class _Path(click.Path):
 class _ModelFile(_Path):
     """A model file, or the folder of one; data for it is read with the processors next to it."""
 
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:
+    def convert(self, value: _Name, param: click.Parameter | None, ctx: _Context) -> Any:
         try:
             file = model_file(super().convert(value, param, ctx))
         except QtoolError as error:

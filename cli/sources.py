@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
-from qtool.cli.number_types import MOST
+from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
 from qtool.cli.source_options import NO_DATA, context_value, processor_folder
 
 from qtool.core.formats import quantity
@@ -43,7 +42,7 @@ def load_model(
     from qtool.frontends.load_model import load_model as load
 
     attention = context_value("attention") or "fused"
-    fixed = _fixed_inputs()
+    fixed = parse_fixed(context_value("fix") or ())
     if file is not None:
         from qtool.evaluation.fixed_inputs import fixed_inputs_of
 
@@ -70,23 +69,6 @@ def _float_file(source: str) -> Path:
     if not is_model(path):
         raise torch_error(f"a model that is no .onnx or .tflite file ({source})")
     return path
-
-
-def _fixed_inputs() -> dict[str, Any]:
-    """Parse the values of --fix: JSON numbers, true, false and lists of them."""
-    fixed = {}
-    for text in context_value("fix") or ():
-        name, _, value = text.rpartition("=")
-        try:
-            fixed[name] = json.loads(value)
-        except ValueError:
-            fixed[name] = None
-        if not name or not isinstance(fixed[name], int | float | list):
-            raise click.BadParameter(
-                f"'{text}' is not INPUT=VALUE, with a number, true, false or [NUMBER, ...]",
-                param_hint="--fix",
-            )
-    return fixed
 
 
 def _remember_model(source: str, model: Any) -> None:
@@ -166,7 +148,11 @@ def load_data(
     from qtool.core.torch_package import has_torch
 
     if not has_torch():
-        return _load_arrays(source, batch_size, labels, None if whole else chosen_samples())
+        from qtool.api.arrays import load_data as load_arrays
+
+        inside = None if labels is None or Path(labels).is_file() else labels
+        count = None if whole else chosen_samples()
+        return load_arrays(source, batch_size, labels=inside, samples=count)
     from qtool.frontends.data.load_data import load_data as load
 
     name, model = click.get_current_context().meta.get(_MODEL, (None, None))
@@ -193,24 +179,6 @@ def load_data(
             err=True,
         )
     return batches
-
-
-def _load_arrays(
-    source: str, batch_size: int, labels: str | None, samples: int | None
-) -> Iterable[Any]:
-    """Load batches of arrays where torch is not installed."""
-    from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
-    from qtool.core.torch_package import torch_error
-
-    path = Path(source)
-    if path.suffix not in SUFFIXES and not has_arrays(path):
-        raise torch_error(
-            f"{source} is neither a .npy or .npz file nor a folder of them; other data"
-        )
-    inside = () if labels is None or Path(labels).is_file() else (labels,)
-    files = NumpyFiles(path, batch_size, inside, samples)
-    files.files()
-    return files
 
 
 def check_data(*sources: str | None, labels: str | None = None) -> None:
@@ -296,7 +264,7 @@ def load_inputs(
     from qtool.frontends.torch.export_errors import is_run_error
 
     try:
-        return capture_model(model, torch.zeros(2, *_sizes(shape))), None
+        return capture_model(model, torch.zeros(2, *parse_sizes(shape))), None
     except CaptureError as error:
         if not is_run_error(error):
             raise
@@ -316,12 +284,6 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
         raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
     model.quantize_cache(batches)
     return load_data(data, batch_size)
-
-
-def _sizes(text: str) -> list[int]:
-    if not all(part.isdecimal() and 0 < int(part[:20]) <= MOST for part in text.split(",")):
-        raise click.BadParameter(f"'{text}' is not SIZE,SIZE,...", param_hint="--shape")
-    return [int(part) for part in text.split(",")]
 
 
 def load_evaluation(
@@ -417,37 +379,3 @@ def dynamic_of(
 ) -> Mapping[str, Mapping[int, str]] | None:
     """Return the dimensions of --dynamic; without the option those that the data declares."""
     return (parse_dynamic(values) if values else None) or getattr(batches, "dynamic", None)
-
-
-def parse_states(values: tuple[str, ...]) -> Mapping[str, str] | str | None:
-    """Parse `stateN=state`, or `auto`; return None for no values."""
-    if values == ("auto",):
-        return "auto"
-    pairs = dict[str, str]()
-    for text in values:
-        name, _, into = text.partition("=")
-        if not name or not into or name in pairs or into in pairs.values():
-            raise click.BadParameter(
-                f"'{text}' is not OUTPUT=INPUT, of a state of its own, or auto",
-                param_hint="--state",
-            )
-        pairs[name] = into
-    return pairs or None
-
-
-def parse_dynamic(values: tuple[str, ...]) -> Mapping[str, Mapping[int, str]] | None:
-    """Parse `x:0=batch`, `x:2` to {"x": {0: "batch", 2: "x_dim2"}}, which are added to the default
-    dimensions; return None for no values."""
-    from qtool.frontends.torch.example_inputs import AddedSizes
-
-    dims: dict[str, dict[int, str]] = {}
-    for text in values:
-        place, _, name = text.partition("=")
-        key, _, axis = place.rpartition(":")
-        if not key or not axis.isdecimal() or not axis.isascii() or len(axis) > 4:
-            raise click.BadParameter(
-                f"'{text}' is not INPUT:DIM or INPUT:DIM=NAME", param_hint="--dynamic"
-            )
-        default = "batch" if axis == "0" else f"{key}_dim{axis}"
-        dims.setdefault(key, {})[int(axis)] = name or default
-    return AddedSizes(dims) if dims else None

@@ -112,7 +112,7 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
 }
-_HOMES_WITHOUT_TORCH = {"evaluate": "api.arrays"}
+_HOMES_WITHOUT_TORCH = dict.fromkeys(("evaluate", "load_data"), "api.arrays")
 """Where these are for a process that has no torch."""
 _FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -121,5 +121,23 @@ def test_an_evaluation_is_that_with_torch(folder: Path) -> None:
     assert alone["int8"]["size_bytes"] == whole.int8.size_bytes
 
 
+def test_data_is_loaded_as_arrays(folder: Path) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; import qtool; "
+        "print([x.shape for x in qtool.load_data('x.npy', 4)]); "
+        "qtool.load_data('x.npy', classes='a')"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+        env=ENVIRONMENT,
+    )
+    assert child.stdout.count("(4, ") == 2, child.stderr
+    assert f"InstallError: classes of load_data {NEEDS_TORCH}" in child.stderr
+
+
 def test_public_names_are_listed_before_they_are_imported() -> None:
     assert set(qtool.__all__) <= set(dir(qtool))

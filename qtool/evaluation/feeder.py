@@ -78,9 +78,7 @@ class Feeder:
         batch, _ = self._arguments.of_batch(to_batch(item))
         values = named_leaves(batch, names)
         empty = {} if values.keys() >= set(names) else self._empty_cache(values)
-        missing = next((n for n in names if n not in values | empty), "")
-        if missing:
-            check_names(values, self.inputs, index, _hint(missing))
+        check_names(values, [i for i in self.inputs if i.name not in empty], index, _hint)
         values |= empty
         Batch((), {n: values[n] for n in names}).check_finite(index)
         if self._moves:

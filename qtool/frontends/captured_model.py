@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,14 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.nn.parameter import is_lazy
 
 from qtool import observers
 from qtool.backends.table import write_float
 from qtool.core import graph as G
 from qtool.core.argument_names import argument
 from qtool.core.data import Batch, batches
-from qtool.core.errors import CalibrationError, CaptureError, DataError, describe
+from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.batch_norms import are_untrained, batch_norms
 from qtool.core.graph.deferred import outputs_of
@@ -38,6 +36,7 @@ from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
 from qtool.frontends.onnx import OnnxModule, capture_onnx
+from qtool.frontends.to_float32 import note_on_data, to_float32
 from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
@@ -214,10 +213,10 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     elif isinstance(model, OnnxModule):
         batch = next(batches([example], model))
         graph = capture_onnx(model, batch, dynamic)
-        data_notes = _note_on_data(batch, model.in_float32(batch))
+        data_notes = note_on_data(batch, model.in_float32(batch))
         notes = (*model.notes, *data_notes, *model.notes_on_float())
     elif isinstance(model, nn.Module):
-        model, batch, notes = _to_float32(model, next(batches([example], model)))
+        model, batch, notes = to_float32(model, next(batches([example], model)))
         with without_cache(model, batch) as cache_notes:
             graph, size_notes = _with_suggested_sizes(model, batch, dynamic)
             graph = fix_dimensions(
@@ -356,48 +355,3 @@ def example_outputs(graph: FloatGraph) -> list[torch.Tensor]:
 
 def _first_samples(graph: FloatGraph) -> Batch:
     return graph.smaller(Batch(*graph.example), COMPARED_SAMPLES)
-
-
-def _to_float32(model: nn.Module, example: Batch) -> tuple[nn.Module, Batch, tuple[str, ...]]:
-    """Return a model and its batch in float32, and notes on what was converted.
-
-    The user's model stays as it is; a copy is converted. Models that mix float32 with other types
-    in their parameters stay as they are, with their batch.
-
-    Raises:
-        CaptureError: the model cannot be copied.
-    """
-    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    if torch.float32 in types and len(types) > 1:
-        return model, example, ()
-    notes = []
-    tensors = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
-    if any(t.is_inference() for t in tensors):
-        model = _converted(model)  # torch.export takes no tensors of torch.inference_mode
-    if other := types - {torch.float32}:
-        notes.append(f"the model is in {_names(other)}: a copy in float32 is quantized")
-        model = _converted(model)
-    converted = example.to_float32()
-    return model, converted, (*notes, *_note_on_data(example, converted))
-
-
-def _note_on_data(batch: Batch, converted: Batch) -> tuple[str, ...]:
-    before, after = ({t.dtype for _, t in b.tensors()} for b in (batch, converted))
-    if other := before - after:
-        return (f"the data is in {_names(other)}: it is converted to float32",)
-    return ()
-
-
-def _converted(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model).float()
-    except Exception as error:
-        raise CaptureError(
-            "the model is not in float32, or made under torch.inference_mode, and cannot be copied "
-            f"({describe(error)})",
-            ModelEdit("make it without that, and give model.float()"),
-        ) from error
-
-
-def _names(types: set[torch.dtype]) -> str:
-    return " and ".join(sorted(str(t).removeprefix("torch.") for t in types))

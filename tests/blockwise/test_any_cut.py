@@ -99,8 +99,8 @@ def content(path: Path) -> dict[str, Any]:
     model = onnx.load(path)
     properties = {p.key: p.value for p in model.metadata_props}
     # of the model in memory the weights are read, too
-    told = {k: v for k, v in properties.items() if k not in ("qtool_origin", "qtool_self_test")}
-    return {"graph": model.graph.SerializeToString(), **told}
+    kept = {k: v for k, v in properties.items() if k not in ("qtool_origin", "qtool_self_test")}
+    return {"graph": model.graph.SerializeToString(), **kept}
 
 
 def by_blocks(folder: Path, path: Path, block: int, data: Any, **how: Any) -> tuple[int, bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from qtool.backends.onnx.storage import with_initializers
+from qtool.backends.onnx.initializers import with_initializers
 from qtool.core.errors import FileError
 
 _ABOUT = (

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -26,6 +25,7 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from qtool.backends.onnx.expansion_limits import function_expansion_error
+from qtool.backends.onnx.initializers import with_initializers
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.tflite.file import is_tflite
@@ -368,29 +368,6 @@ def _reference(tensor: onnx.TensorProto, data: str, place: tuple[int, int]) -> o
     for key, value in (("location", data), ("offset", place[0]), ("length", place[1])):
         reference.external_data.add(key=key, value=str(value))
     return reference
-
-
-def with_initializers(
-    model: onnx.ModelProto, stored: Iterable[onnx.TensorProto]
-) -> onnx.ModelProto:
-    """Return a copy with other initializers; those of the model are not copied."""
-    bare = onnx.ModelProto()
-    _copy_all_but(model, bare, "graph")
-    _copy_all_but(model.graph, bare.graph, "initializer")
-    bare.graph.initializer.extend(stored)
-    return bare
-
-
-def _copy_all_but(source: Any, into: Any, field: str) -> None:
-    for known, value in source.ListFields():
-        if known.name == field:
-            continue
-        if hasattr(value, "extend"):  # a repeated field
-            getattr(into, known.name).extend(value)
-        elif hasattr(value, "CopyFrom"):
-            getattr(into, known.name).CopyFrom(value)
-        else:
-            setattr(into, known.name, value)
 
 
 def _digest(model: onnx.ModelProto, places: Places) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,15 +45,18 @@ def named_arrays(item: Any, names: Sequence[str]) -> dict[str, Array]:
 
 
 def check_names(
-    values: Mapping[str, Any], inputs: Sequence[PortInfo], index: int, hint: str = ""
+    values: Mapping[str, Any],
+    inputs: Sequence[PortInfo],
+    index: int,
+    hint: Callable[[str], str] = lambda _: "",
 ) -> None:
     """Check that a batch has each input.
 
     Args:
         values: the batch by names.
-        inputs: inputs of the file.
+        inputs: inputs of the file that a batch has to have.
         index: number of the batch.
-        hint: what to do about a missing one, after the sentence.
+        hint: returns what to do about an input that is missing, after the sentence.
 
     Raises:
         DataError: one is missing.
@@ -62,7 +65,7 @@ def check_names(
     if missing := [name for name in names if name not in values]:
         raise DataError(
             f"batch {index} lacks input '{missing[0]}': it gives {', '.join(values) or 'nothing'}; "
-            f"the model takes {', '.join(names)}{hint}"
+            f"the model takes {', '.join(names)}{hint(missing[0])}"
         )
 
 
