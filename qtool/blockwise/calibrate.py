@@ -95,11 +95,13 @@ def solve_by_blocks(run: FloatRun) -> Parameters:
         RanksError: a rank failed.
     """
     checkpoint, module = run.checkpoint, run.whole.module
-    if not checkpoint.calibration.is_file():
+    ranks = checkpoint.ranks
+    # rank 0 decides for all: it may have written the file before another rank looks
+    if ranks.all_gather(str(checkpoint.calibration.is_file()))[0] == str(False):
         calibration, scales = calibrate_blocks(run)
-        if not checkpoint.ranks.rank:
+        if not ranks.rank:
             checkpoint.save_calibration(calibration, scales)
-        checkpoint.ranks.all_gather("")
+        ranks.all_gather("")
     calibration, scales = checkpoint.load_calibration()
     held = {str(n.target): n for n in module.graph.find_nodes(op="get_attr")}
     for name, scale in scales.items():

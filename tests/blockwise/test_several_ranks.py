@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import qtool
 from qtool.algorithms.learned_scales import training
 from qtool.algorithms.weight_rounding import layer_solver
 from qtool.blockwise import block_conversion, layer_moments, layer_shards, quantize
+from qtool.blockwise.checkpoint import Checkpoint
 from qtool.distributed import DataShard
 from qtool.frontends.huggingface import meta_init
 from tests.blockwise.test_by_blocks import Residual, content, made, pooled, samples
@@ -121,6 +123,26 @@ def test_the_bytes_are_those_of_one_process(
         assert "rank 1 of 3 has a different model than rank 0" in model
         assert "rank 1 of 3 has different options than rank 0" in options
         assert "the calibration data is empty" in nothing
+
+
+def late(rank: int, folder: Path, out: Path) -> str:
+    """Convert without ranges to calibrate, while the last rank looks for the calibration last."""
+    prepared()
+    if rank == 2:
+        looked = Checkpoint.calibration.fget
+
+        def calibration(checkpoint: Checkpoint) -> Path:
+            time.sleep(1)
+            path: Path = looked(checkpoint)
+            return path
+
+        Checkpoint.calibration = property(calibration)
+    data = DataShard(samples(), rank, 3)
+    return str(pooled(made(folder, out / "net.onnx", data=data, mode="dynamic")))
+
+
+def test_rank_0_decides_whether_there_is_a_calibration(folder: Path, tmp_path: Path) -> None:
+    assert len(set(values(run(3, late, folder, tmp_path)))) == 1
 
 
 def dies(rank: int, folder: Path, path: Path) -> None:
