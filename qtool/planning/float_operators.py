@@ -14,7 +14,7 @@ _MOVES = ("pass", RESULT)
 """Operators that compute nothing."""
 _INSTEAD = {
     "silu": ("hard_swish", "nn.Hardswish"),
-    "mish.default": ("hard_swish", "nn.Hardswish"),
+    "mish": ("hard_swish", "nn.Hardswish"),
     "hard_sigmoid": ("sigmoid", "nn.Sigmoid"),
 }
 """Operator -> the operator that computes much the same, and its module in torch."""
@@ -27,14 +27,14 @@ def float_row(plan: QuantPlan) -> tuple[str, str] | None:
         return None
     chosen = target(plan.target)
     by_recipe = sum(d.reason.startswith(BY_RECIPE) for d in rows)
-    counts = Counter(d.op for d in rows if not d.reason.startswith(BY_RECIPE))
-    parts = [f"{count} {_short(op)}" for op, count in counts.most_common(_SHOWN)]
+    counts = Counter(_short(d.op) for d in rows if not d.reason.startswith(BY_RECIPE))
+    parts = [f"{count} {op}" for op, count in counts.most_common(_SHOWN)]
     if others := counts.total() - sum(count for _, count in counts.most_common(_SHOWN)):
         parts.append(f"{others} more")
     if by_recipe:
         parts.append(f"{quantity(by_recipe, 'operator')} by the recipe")
     changes = [
-        f"{module} for {_short(op)} computes in integers, after some training with it"
+        f"{module} for {op} computes in integers, after some training with it"
         for op, (key, module) in _INSTEAD.items()
         if op in counts and key in chosen.kernels
     ]
@@ -42,5 +42,5 @@ def float_row(plan: QuantPlan) -> tuple[str, str] | None:
 
 
 def _short(op: str) -> str:
-    """Return the name of an operator: "mish" for "mish.default"."""
-    return op.removesuffix(".default")
+    """Return the name of an operator without torch's overload: "mish" for "mish.default"."""
+    return op.partition(".")[0]

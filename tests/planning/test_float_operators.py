@@ -11,10 +11,15 @@ from qtool.planning.float_operators import _INSTEAD, float_row
 
 MODULES = {
     "silu": nn.SiLU,
-    "mish.default": nn.Mish,
+    "mish": nn.Mish,
     "hard_sigmoid": nn.Hardsigmoid,
 }
 TARGETS = {"hard_sigmoid": "tflite"}
+
+
+class Halved(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erf(x / 2)
 
 
 def _plan(activation: nn.Module, target: str, recipe: object = None) -> qtool.QuantPlan:
@@ -27,10 +32,8 @@ def test_the_change_computes_in_integers(op: str) -> None:
     target, (_, name) = TARGETS.get(op, "onnxruntime"), _INSTEAD[op]
     row = float_row(_plan(MODULES[op](), target))
     assert row is not None
-    assert row[1] == (
-        f"1 {op.removesuffix('.default')}; {name} for {op.removesuffix('.default')} computes in "
-        "integers, after some training with it"
-    )
+    change = f"{name} for {op} computes in integers, after some training with it"
+    assert row[1] == f"1 {op}; {change}"
     assert float_row(_plan(getattr(nn, name.removeprefix("nn."))(), target)) is None
 
 
@@ -38,3 +41,10 @@ def test_what_a_recipe_leaves_in_float_is_counted_apart() -> None:
     recipe = [{"select": "0", "as": "float"}]
     row = float_row(_plan(nn.ReLU(), "onnxruntime", recipe))
     assert row == ("float", "1 relu, 1 operator by the recipe")
+
+
+def test_operators_have_no_overload() -> None:
+    row = float_row(_plan(Halved(), "onnxruntime"))
+    assert row is not None
+    assert "1 erf" in row[1]
+    assert "." not in row[1]
