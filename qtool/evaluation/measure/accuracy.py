@@ -177,6 +177,8 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
     """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
     number of samples."""
     array = np.asarray(labels)
+    if array.dtype.kind == "V":
+        raise DataError("the labels are records", DataEdit("pass one of their fields"))
     several = array.ndim > 1 and array.size > len(array)
     if not array.ndim or (several and np.isin(array, (0, 1)).all()):
         raise DataError(

@@ -71,6 +71,23 @@ class TransformCollator:
         return tensor
 
 
+def processed(what: str, processor: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return the result of a model's processor.
+
+    Args:
+        what: kind of the processor, for messages.
+
+    Raises:
+        DataError: the processor fails; configurations of a folder make it raise any exception.
+    """
+    try:
+        return processor(*args, **options)
+    except Exception as error:
+        raise DataError(f"the {what} of the model does not take the data: {describe(error)}") from (
+            error
+        )
+
+
 @dataclass(frozen=True)
 class ProcessorCollator:
     """Applies the tokenizer, image processor and feature extractor of a model's folder.
@@ -99,7 +116,8 @@ class ProcessorCollator:
     def __call__(self, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
         inputs: dict[str, torch.Tensor] = {}
         if rows[0].image is not None:
-            inputs |= self.images([read_image(r.image) for r in rows], return_tensors="pt")
+            images = [read_image(r.image) for r in rows]
+            inputs |= processed("image processor", self.images, images, return_tensors="pt")
         if rows[0].sound is not None:
             inputs |= self._sounds(rows)
         elif rows[0].text is not None and self.tokenizer is not None:
@@ -127,7 +145,8 @@ class ProcessorCollator:
         unknown = getattr(self.tokenizer, "unk_token_id", None)
         if unknown is None or rows[0].text is None:
             return 0.0
-        texts = self.tokenizer(_texts(rows)[0], add_special_tokens=False, truncation=True)
+        options = {"add_special_tokens": False, "truncation": True}
+        texts = processed("tokenizer", self.tokenizer, _texts(rows)[0], **options)
         ids: list[int] = [each for row in texts["input_ids"] for each in row]
         return ids.count(unknown) / max(len(ids), 1)
 
@@ -135,10 +154,7 @@ class ProcessorCollator:
         options = {"truncation": True, "max_length": self.max_length, **padding}
         if not self.special:
             options["add_special_tokens"] = False
-        try:
-            return self.tokenizer(texts, pairs, **options)
-        except Exception as error:
-            raise DataError(f"the tokenizer does not take the texts: {describe(error)}") from error
+        return processed("tokenizer", self.tokenizer, texts, pairs, **options)
 
     def _tokens(
         self, texts: list[str], pairs: list[str] | None = None
@@ -157,8 +173,9 @@ class ProcessorCollator:
                 )
             waves.append(wave)
         raw = "input_values" in self.sounds.model_input_names  # spectra have a fixed length
-        options = {"padding": True} if raw else {}
-        return dict(self.sounds(waves, sampling_rate=rate, return_tensors="pt", **options))
+        options: dict[str, Any] = {"padding": True} if raw else {}
+        options |= {"sampling_rate": rate, "return_tensors": "pt"}
+        return dict(processed("feature extractor", self.sounds, waves, **options))
 
     def _decoder_inputs(self, texts: list[str]) -> torch.Tensor:
         """Return the decoder's input: the start token, and the text without its last token."""

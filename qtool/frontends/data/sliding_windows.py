@@ -13,7 +13,7 @@ import torch
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_file
-from qtool.frontends.data.collators import ProcessorCollator
+from qtool.frontends.data.collators import ProcessorCollator, processed
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row
 from qtool.frontends.huggingface.causal_decoder import CACHED_TOKENS, DYNAMIC, DecoderWithCache
@@ -112,7 +112,8 @@ def sliding_windows(
             f"a stride of {stride} leaves out tokens of a text in windows of {collate.max_length}; "
             f"give 1 to {collate.max_length}, or other windows with {argument('--max-length')}"
         )
-    ids = collate.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
+    options = {"return_tensors": "pt", "verbose": False}
+    ids = processed("tokenizer", collate.tokenizer, text, **options)["input_ids"]
     if ids.shape[1] < CACHED_TOKENS + 2:
         raise DataError(f"{path} has {ids.shape[1]} tokens; give a longer text")
     decoder = model if isinstance(model, DecoderWithCache) else None

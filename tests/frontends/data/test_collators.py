@@ -34,10 +34,13 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
             read(tmp_path / name)
 
 
-@pytest.mark.parametrize("call", ["lengths", "__call__"])
+@pytest.mark.parametrize("call", ["lengths", "__call__", "unknown_share"])
 def test_a_tokenizer_that_fails(call: str) -> None:
-    def tokenizer(*texts: object, **options: object) -> dict[str, object]:
-        raise OverflowError("no such\nword")
+    class Tokenizer:
+        unk_token_id = 0
 
-    with pytest.raises(DataError, match=r"does not take the texts: OverflowError: no such"):
-        getattr(ProcessorCollator(tokenizer), call)([Row(text="a cat")])
+        def __call__(self, *texts: object, **options: object) -> dict[str, object]:
+            raise OverflowError("no such\nword")
+
+    with pytest.raises(DataError, match=r"tokenizer .* not take the data: OverflowError: no such"):
+        getattr(ProcessorCollator(Tokenizer()), call)([Row(text="a cat")])
