@@ -38,6 +38,14 @@ REFUSED: Cases = {
         lambda: _check_classes(np.array(["cat"]), 5),
         "the labels are <U3; pass class numbers, whole and from 0",
     ),
+    "without values": (
+        lambda: _quantize_with_labels(np.zeros((40, 0))),
+        "the labels have shape [40, 0]; pass one class number per sample",
+    ),
+    "infinite": (
+        lambda: _check_classes(np.array([1, np.inf]), 5),
+        "the labels are float64; pass class numbers, whole and from 0",
+    ),
     "records, in a matrix": (
         lambda: _quantize_with_labels(np.zeros((40, 2), "i4,i4")),
         "the labels are records; pass one of their fields",

@@ -180,7 +180,8 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
     if array.dtype.kind == "V":
         raise DataError("the labels are records", DataEdit("pass one of their fields"))
     several = array.ndim > 1 and array.size > len(array)
-    if not array.ndim or (several and np.isin(array, (0, 1)).all()):
+    shapeless = not array.ndim or (array.ndim > 1 and not array.size)
+    if shapeless or (several and np.isin(array, (0, 1)).all()):
         raise DataError(
             f"the labels have shape {list(array.shape)}",
             DataEdit("pass one class number per sample"),
@@ -194,7 +195,7 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
 def _check_classes(labels: Array, n_classes: int) -> None:
     """Raise DataError unless the labels are numbers of classes."""
     if labels.dtype.kind not in "iub" and not (
-        labels.dtype.kind == "f" and np.array_equal(labels, np.rint(labels))
+        labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.rint(labels))).all()
     ):
         raise DataError(
             f"the labels are {labels.dtype}", DataEdit("pass class numbers, whole and from 0")

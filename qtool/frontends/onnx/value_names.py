@@ -13,6 +13,7 @@ from torch import nn
 from qtool.core import graph as G
 from qtool.core.unique_names import unique
 
+_MERGED = ";"
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization"})
 
 
@@ -20,7 +21,8 @@ def label_of(node: onnx.NodeProto) -> str:
     """Return the module's name if the exporter stored it, else the node's name.
 
     torch.onnx stores it in metadata, its predecessor in the node's name:
-    `/layer1/layer1.0/conv1/Conv` for layer1.0.conv1.
+    `/layer1/layer1.0/conv1/Conv` for layer1.0.conv1. A node that TensorFlow Lite merged out of
+    several, `a/Relu;a/Relu;b/FusedBatchNorm`, has the name of the first.
     """
     notes = {p.key: p.value for p in node.metadata_props if p.key.startswith("pkg.torch.onnx")}
     scopes, kinds = (
@@ -32,7 +34,8 @@ def label_of(node: onnx.NodeProto) -> str:
         return str(scopes[-2]) if leaf else f"{scopes[-2]}.{node.op_type.lower()}"
     path: list[str] = []
     output = next((o for o in node.output if o), node.op_type)
-    for part in (node.name or output).split("/"):
+    first = (node.name or output).partition(_MERGED)[0]
+    for part in first.split("/"):
         if path and part.startswith(f"{path[-1]}."):
             path[-1] = part
         elif part:
