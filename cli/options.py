@@ -117,6 +117,13 @@ recover = click.option(
     default=None,
     help=f"Run exactly these accuracy recovery steps: {', '.join(name_types.STEPS.known)}.",
 )
+measure = click.option(
+    "--measure",
+    type=Path_,
+    metavar="FILE",
+    help="Time the layers on this machine, leave in float those that are slower in integers, and "
+    "write that choice to a .toml or .json FILE, which --recipe repeats anywhere.",
+)
 output = click.option(
     "-o",
     "--output",

@@ -40,6 +40,7 @@ from qtool.core import formats
     options.mode,
     options.accuracy,
     options.recover,
+    options.measure,
     source_options.dynamic,
     options.min_coverage,
     options.min_sqnr,
@@ -73,6 +74,7 @@ def command(
     mode: str | None,
     accuracy: str | None,
     recover: str | None,
+    measure: Path | None,
     dynamic: tuple[str, ...],
     min_coverage: float | None,
     min_sqnr: float | None,
@@ -124,6 +126,7 @@ def command(
         accuracy,
         options.names(recover),
         parsed_options.parse_dynamic(dynamic),
+        measure,
     ).for_format(place.format)
     sources.check_data(data, eval_data, labels=labels)
     limit = _memory_of_all_ranks(memory)
@@ -140,6 +143,7 @@ def command(
             "--fix": bool(source_options.context_value("fix")),
             "--labels": labels is not None,
             "--eval-data": eval_data is not None,
+            "--measure": measure is not None,
         }
         with _usage_errors():
             refuse_blocks(model, needed, refused | options_in_use(options_with_values))

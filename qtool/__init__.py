@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         register_runtime,
         register_target,
     )
+    from qtool.api.fastest_recipe import fastest_recipe
     from qtool.api.file_check import verify
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from qtool.frontends.onnx import load_onnx
     from qtool.planning.plan import QuantPlan
     from qtool.search.explanation import Explanation
+    from qtool.search.fastest_recipe import FastestRecipe
     from qtool.search.goals import SearchOptions, TuneGoals
     from qtool.verification import Coverage, Exactness, FileCheck, SelfCheck, Verification
 
@@ -77,6 +79,7 @@ _HOMES = {
     "api.evaluation": "evaluate",
     "api.extensions": "register_format register_observer register_operator register_pass "
     "register_runtime register_target",
+    "api.fastest_recipe": "fastest_recipe",
     "api.file_check": "verify",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
@@ -108,6 +111,7 @@ _HOMES = {
     "frontends.onnx": "load_onnx",
     "planning.plan": "QuantPlan",
     "search.explanation": "Explanation",
+    "search.fastest_recipe": "FastestRecipe",
     "search.goals": "SearchOptions TuneGoals",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
@@ -134,6 +138,7 @@ __all__ = [
     "Exactness",
     "Explanation",
     "ExportError",
+    "FastestRecipe",
     "FileCheck",
     "FileError",
     "FileOptions",
@@ -167,6 +172,7 @@ __all__ = [
     "emulators",
     "evaluate",
     "explain",
+    "fastest_recipe",
     "generate",
     "inspect",
     "load_data",

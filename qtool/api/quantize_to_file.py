@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from qtool.api.conversion import quantize
+from qtool.api.fastest_recipe import fastest_recipe
 from qtool.api.model_folder import FolderWriter, folder_name, write_next_to
 from qtool.api.quantized_file import (
     EvaluationData,
@@ -27,16 +30,19 @@ from qtool.api.stored_model import (
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
+from qtool.core.data import peek
 from qtool.core.errors import OptionError
 from qtool.core.numpy_files import check_source
 from qtool.core.option_names import (
     FOLDER_LAYOUTS,
     FORMATS,
     MODEL_SUFFIXES,
+    RECIPE_SUFFIXES,
     file_format,
     suffixes_of,
 )
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
@@ -46,6 +52,7 @@ from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
 from qtool.planning.recipe import Recipe
 from qtool.planning.targets import target_for
+from qtool.search.fastest_recipe import FastestRecipe
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,10 @@ class QuantizeOptions:
     """How a model is quantized: the arguments of `qtool.quantize` of these names.
 
     Without a target it is that of the file: "tflite" for .tflite, "tflite-micro" for C source.
+
+    Attributes:
+        measure: file for the recipe of `qtool.fastest_recipe`, which the model is quantized with;
+            None measures nothing. Of a model of two parts each gets a file, with its name.
     """
 
     target: str | None = None
@@ -62,6 +73,11 @@ class QuantizeOptions:
     accuracy: str | None = None
     recover: tuple[str, ...] | None = None
     dynamic: DynamicSizes | None = None
+    measure: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.measure is not None:
+            check_writable(self.measure, suffixes=RECIPE_SUFFIXES)
 
     def as_recipe(self) -> Recipe:
         """Return the recipe with the mode, the accuracy and the steps."""
@@ -231,6 +247,7 @@ def quantize_to_file(
         refused = target.refused_by_blocks
         refused |= {WITHOUT_DATA: GIVE_DATA} if data is None else {}
         refused |= options_in_use({"--eval-data": evaluation is not None})
+        refused |= options_in_use({"--measure": chosen.measure is not None})
         refuse_blocks(source, needed, refused)
         place = Path(source)
         module = None if place.suffix == ".onnx" else load_without_weights(place, task)
@@ -297,11 +314,17 @@ def quantize_parts(
         inputs = inputs_of(module)
         if inputs.evaluation is not None:
             check_label_count(inputs.evaluation.labels, inputs.evaluation.batches)
-        settings = dict(vars(options))
+        settings = {name: value for name, value in vars(options).items() if name != "measure"}
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         if isinstance(inputs.model, StoredModel):
             yield _quantize_stored(inputs.model, inputs.batches, settings, target)
             continue
+        measured = ""
+        if options.measure is not None:
+            inputs, fastest = _measure_layers(inputs, settings, target)
+            fastest.save(_part_path(Path(options.measure), part))
+            settings |= {"recipe": fastest.recipe, **_IN_RECIPE}
+            measured = str(fastest)
         quantized = quantize(
             inputs.model,
             inputs.batches,
@@ -311,10 +334,35 @@ def quantize_parts(
         )
         path = target.path if writer is None else writer.path(part, quantized.plan)
         file = write_file(quantized, path, target.options, inputs.evaluation)
+        file = replace(file, measured=measured)
         if writer is None:
             yield replace(file, kept=write_next_to(target.source, module, path))
         else:
             yield writer.add(file)
+
+
+_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover"))
+"""Arguments of `quantize` that a complete recipe replaces."""
+
+
+def _measure_layers(
+    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
+) -> tuple[PartInputs, FastestRecipe]:
+    """Return inputs whose data is still whole, and the fastest recipe. settings: of `quantize`."""
+    module = inputs.model if isinstance(inputs.model, nn.Module) else None
+    first, batches = (None, None) if inputs.batches is None else peek(inputs.batches, module)
+    data = batches if first is None else [first]
+    seconds = target.options.timing or FileOptions().timing
+    with track_task("timing of layers"):
+        fastest = fastest_recipe(
+            inputs.model, data, format=target.format, seconds=seconds, **settings
+        )
+    return replace(inputs, batches=batches), fastest
+
+
+def _part_path(path: Path, part: str) -> Path:
+    """Return the file of a part of a model: next to the given path, with the part's name."""
+    return path.with_stem(f"{path.stem}.{part}") if part else path
 
 
 def _quantize_stored(

@@ -100,6 +100,7 @@ class QuantizedFile(Summarized):
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
+        measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """
 
     path: Path
@@ -118,6 +119,7 @@ class QuantizedFile(Summarized):
     missed: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
+    measured: str = ""
 
     @property
     def passed(self) -> bool:
@@ -127,7 +129,7 @@ class QuantizedFile(Summarized):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on the speed and the goals, for the user."""
-        slower = None if self.speed is None else self.speed.warning()
+        slower = None if self.speed is None else self.speed.warning(advised=not self.measured)
         goals = (
             f"{sentence}; the file was written" for sentence in self.missed.values() if sentence
         )
@@ -155,7 +157,8 @@ class QuantizedFile(Summarized):
             after.insert(at + 1, in_float)
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
-        notes = (*self.notes, *result.notes)
+        measured = [self.measured] if self.measured else []
+        notes = (*measured, *self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
 
     def details(self) -> str:

@@ -311,29 +311,45 @@ def _calibration(
     options: SearchOptions,
     progress: Progress,
 ) -> Calibration:
-    """Return the calibration of a plan, with the ranges that any choice needs.
-
-    It is read from the archive if it is there, else calibrated and stored.
-    """
+    """Return the calibration of a plan's choices from the archive if it is there, else calibrate
+    and store it."""
     path = store.path("ranges.calib")
     if path is not None and path.exists():
         stored = Calibration.load(path)
         if stored.recipe == plan.recipe:
             return stored
+    calibration = calibrate_choices(captured, data, plan, options.choices, options.groups, progress)
+    if path is not None:
+        calibration.save(path)
+    return calibration
+
+
+def calibrate_choices(
+    captured: Captured,
+    data: Iterable[Any],
+    plan: QuantPlan,
+    choices: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    progress: Progress = lambda x: x,
+) -> Calibration:
+    """Return the calibration of a plan, with the ranges that any choice for its layers needs.
+
+    Args:
+        captured, data: the float model, and batches.
+        plan, choices, groups: see `search_space`.
+        progress: wraps the batches.
+    """
     graph, _ = captured.for_target(plan.target)
-    space = search_space(graph, plan, {}, options.choices, options.groups)
+    space = search_space(graph, plan, {}, choices, groups)
     extra = (
         Probe(p.name, p.tensor, p.spec.observer)
         for p in extra_points(space)
         if isinstance(p.spec, Observed)
     )
     probes = (*probes_of_steps(captured, plan), *extra)
-    calibration = collect_statistics(
+    return collect_statistics(
         graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
     )
-    if path is not None:
-        calibration.save(path)
-    return calibration
 
 
 def _sensitivity_samples(captured: Captured, data: Iterable[Any], target: str) -> list[Batch]:

@@ -31,6 +31,7 @@ FORMER_TARGETS = {
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
+RECIPE_SUFFIXES = (".toml", ".json")
 C_SUFFIXES = (".cc", ".cpp", ".c")
 FORMATS: dict[str, tuple[str, ...]] = {
     "qdq": MODEL_SUFFIXES,

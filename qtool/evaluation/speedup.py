@@ -15,6 +15,7 @@ from qtool.backends.open_files import other_runtime, runtime_title
 from qtool.backends.runtimes import runs_here
 from qtool.backends.table import by_suffix, open_file
 from qtool.conversion.quantized import Quantized
+from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
@@ -97,8 +98,8 @@ class Speedup(JsonRecord):
         rows = speed_rows(self.timings, name=self.baseline)
         return [(label, f"{figures}{place}") for label, figures in rows]
 
-    def warning(self) -> str | None:
-        """Return a warning if the quantized model is slower, else None."""
+    def warning(self, advised: bool = True) -> str | None:
+        """Return a warning if the quantized model is slower, else None. advised: with advice."""
         if not self.slower:
             return None
         kind = MODE_NAMES.get(self.mode, self.mode)
@@ -109,8 +110,11 @@ class Speedup(JsonRecord):
         if self.costly:
             doubt = f" (by a profile that is off: {self.differs})" if self.differs else ""
             head += f"; layers that lose most{doubt}:"
-        advice = "`qtool tune` chooses the layers to leave in float"
-        return "\n".join([head, *map(_cost, self.costly), advice])
+        advice = (
+            f"{argument('--measure', 'FILE.toml')} leaves in float what is faster there; "
+            "`qtool tune` weighs speed against accuracy"
+        )
+        return "\n".join([head, *map(_cost, self.costly), *([advice] if advised else [])])
 
 
 def _cost(node: NodeTime) -> str:

@@ -58,6 +58,12 @@ def pretend(monkeypatch: pytest.MonkeyPatch):
     return set_ratio
 
 
+ADVICE = (
+    "qtool.fastest_recipe(model, data) leaves in float what is faster there; "
+    "`qtool tune` weighs speed against accuracy"
+)
+
+
 def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tmp_path: Path):
     seen = pretend(0.5)
     model = quantized()
@@ -76,7 +82,7 @@ def test_slower_than_float_is_said_with_the_operators_that_lose_most(pretend, tm
         "int8 is slower than float here (0.50x, batch 1, 1 thread); layers that lose most:",
         "  3: 900 us in QLinearConv, 200 us in float",
         "  input 'input': 30 us to quantize it",
-        "`qtool tune` chooses the layers to leave in float",
+        ADVICE,
     ]
     assert found.to_json()["costly"][0]["name"] == "3"
 
@@ -164,7 +170,7 @@ def test_a_slow_step_of_weights_alone_is_a_warning():
     assert "int8" not in warning
     assert warning.splitlines() == [
         "a step is slower than float here (0.50x, step with 95 cached tokens, batch 1, 1 thread)",
-        "`qtool tune` chooses the layers to leave in float",
+        ADVICE,
     ]
 
 
