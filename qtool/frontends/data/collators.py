@@ -142,7 +142,7 @@ class ProcessorCollator:
 
     def unknown_share(self, rows: Sequence[Row]) -> float:
         """Return the share of unknown tokens in texts; 0 where there is no such token."""
-        unknown = getattr(self.tokenizer, "unk_token_id", None)
+        unknown = processed("tokenizer", getattr, self.tokenizer, "unk_token_id", None)
         if unknown is None or rows[0].text is None:
             return 0.0
         options = {"add_special_tokens": False, "truncation": True}

@@ -44,3 +44,13 @@ def test_a_tokenizer_that_fails(call: str) -> None:
 
     with pytest.raises(DataError, match=r"tokenizer .* not take the data: OverflowError: no such"):
         getattr(ProcessorCollator(Tokenizer()), call)([Row(text="a cat")])
+
+
+def test_a_tokenizer_whose_unknown_token_is_not_to_be_had() -> None:
+    class Tokenizer:
+        @property
+        def unk_token_id(self) -> int:
+            raise RecursionError("maximum depth")
+
+    with pytest.raises(DataError, match=r"tokenizer of the model .*: RecursionError: maximum"):
+        ProcessorCollator(Tokenizer()).unknown_share([Row(text="a cat")])
