@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         register_target,
     )
     from qtool.api.file_check import verify
+    from qtool.api.gate import gate
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from qtool.evaluation.bench import bench
     from qtool.evaluation.evaluation import Evaluation
     from qtool.evaluation.file_contents import CalibrationContents, inspect
+    from qtool.evaluation.gate.result import GateResult
     from qtool.evaluation.generation import Generation
     from qtool.evaluation.latency.bench import Bench
     from qtool.evaluation.measure.model_contents import ModelContents
@@ -78,6 +80,7 @@ _HOMES = {
     "api.extensions": "register_format register_observer register_operator register_pass "
     "register_runtime register_target",
     "api.file_check": "verify",
+    "api.gate": "gate",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
     "api.quantize_to_file": "QuantizeOptions quantize_to_file",
@@ -95,6 +98,7 @@ _HOMES = {
     "evaluation.bench": "bench",
     "evaluation.evaluation": "Evaluation",
     "evaluation.file_contents": "CalibrationContents inspect",
+    "evaluation.gate.result": "GateResult",
     "evaluation.generation": "Generation",
     "evaluation.latency.bench": "Bench",
     "evaluation.measure.model_contents": "ModelContents",
@@ -137,6 +141,7 @@ __all__ = [
     "FileCheck",
     "FileError",
     "FileOptions",
+    "GateResult",
     "Generation",
     "Goals",
     "InstallError",
@@ -167,6 +172,7 @@ __all__ = [
     "emulators",
     "evaluate",
     "explain",
+    "gate",
     "generate",
     "inspect",
     "load_data",
