@@ -1,4 +1,4 @@
-"""By how much a metric drops, with its interval, and how many samples would decide about a limit."""
+"""By how much a metric drops, with its interval, and how many samples decide about a limit."""
 
 from __future__ import annotations
 

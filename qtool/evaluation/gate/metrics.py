@@ -26,7 +26,7 @@ from qtool.evaluation.gate.set_statistics import (
 from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
 from qtool.evaluation.metrics import PERPLEXITY
-from qtool.verification.output_agreement import CLASS, COSINE, is_vector, output_agreement
+from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, output_agreement
 
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow
@@ -146,17 +146,17 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
     known = samples.statistics
     if known.tokens.sum():
         terms = [np.stack([known.equal[i], known.tokens], 1) for i in (0, 1)]
-        values = _statistic(_ratio, *terms)
-        return Measured(AGREEMENT, True, True, known.samples, values)
+        ratio = _statistic(_ratio, *terms)
+        return Measured(AGREEMENT, True, True, known.samples, ratio)
     (real, other), name = samples.outputs, known.outputs[0]
     whole = output_agreement(name, real, other)
     kind = None if whole is None else whole.kind
-    if known.scores == CLASSES and kind in (None, CLASS, COSINE) and not is_vector(name, real):
+    if known.scores == CLASSES and kind in (None, CLASS, COSINE) and not has_vectors(name, real):
         best = known.classes[:, :, 0]
         if known.samples >= _FEW and (best[0] == best[0, 0]).all():
             raise DataError(
-                f"the float file answers class {best[0, 0]} on all samples, so that no other answer "
-                "can be seen; check the preprocessing of the data"
+                f"the float file answers class {best[0, 0]} on all samples; check the "
+                "preprocessing of the data"
             )
         return _shares(AGREEMENT, np.ones(known.samples, bool), best[0] == best[1])
     if kind is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
-from xml.etree import ElementTree  # noqa: S405  # XML is written, not read
+from xml.etree import ElementTree as ET
 
 from qtool.core.formats import printable
 from qtool.core.summary import Result, Summary
@@ -152,16 +152,16 @@ class GateResult(Result):
         counts = [sum(_tag(c) == tag for c in self.checks) for tag in ("failure", "error")]
         names = ("name", "tests", "failures", "errors")
         values = ("qtool gate", len(self.checks), *counts)
-        suite = ElementTree.Element("testsuite", dict(zip(names, map(str, values), strict=True)))
+        suite = ET.Element("testsuite", dict(zip(names, map(str, values), strict=True)))
         for check in self.checks:
-            case = ElementTree.SubElement(
+            case = ET.SubElement(
                 suite, "testcase", {"classname": printable(self.file), "name": check.name}
             )
             if tag := _tag(check):
                 details = {"type": str(check.outcome), "message": printable(check.text)}
-                ElementTree.SubElement(case, tag, details)
-        ElementTree.indent(suite)
-        text = ElementTree.tostring(suite, "unicode", xml_declaration=False)
+                ET.SubElement(case, tag, details)
+        ET.indent(suite)
+        text = ET.tostring(suite, "unicode", xml_declaration=False)
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 

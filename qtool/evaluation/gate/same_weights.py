@@ -59,7 +59,7 @@ def compare_weights(file: ReadableFile, real: ReadableFile) -> WeightDeviation:
 
 
 def _deviation(code: Array, floats: Iterable[Array]) -> float | None:
-    """Return the deviation of codes from the most similar float weight in steps; None if none is."""
+    """Return the steps that codes are from the most similar float weight; None if none is."""
     own = _matrix(code)
     fits = (_fit(own, _matrix(each)) for each in _candidates(code, floats))
     return min((steps for steps, like in fits if like >= _ALIKE), default=None)

@@ -116,7 +116,9 @@ class SampleStatistics:
 
     def chosen(self, index: Array) -> SampleStatistics:
         """Return the statistics of some samples, as one batch."""
-        arrays = {name: np.take(getattr(self, name), index, axis) for name, axis in _AXES.items()}
+        arrays: dict[str, Any] = {
+            name: np.take(getattr(self, name), index, axis) for name, axis in _AXES.items()
+        }
         return replace(self, **arrays, sizes=(len(index),))
 
     def by_batch(self) -> list[SampleStatistics]:
