@@ -30,7 +30,7 @@ class Drop:
     Attributes:
         value: the drop on all samples.
         samples: number of samples.
-        ends: for a number of times as many samples, both ends of the interval: the drop is below
+        ends: both ends of the interval for a number of times as many samples: the drop is below
             the first, or above the second, with a probability of 1 - confidence each.
     """
 

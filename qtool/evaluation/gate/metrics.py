@@ -40,8 +40,8 @@ class Samples:
     """What a pass over both files kept.
 
     Attributes:
-        statistics: of both files, the float one first.
-        outputs: for both files what the metric keeps, [samples, ...] each.
+        statistics: those of both files, the float one first.
+        outputs: what the metric keeps of both files, [samples, ...] each.
     """
 
     statistics: SampleStatistics
@@ -61,12 +61,12 @@ class Measured:
     """A metric of both files.
 
     Attributes:
-        name: for a user.
+        name: its name for a user.
         percent: whether it is a share, shown in percent.
         higher_is_better: False for errors.
         samples: number of samples of which it is a statistic.
         values: see `Values`.
-        hits: for a share of samples, bool [samples] of both files; None for other statistics.
+        hits: bool [samples] of both files, if it is a share of samples; None for other statistics.
     """
 
     name: str
@@ -114,7 +114,7 @@ class GateMetric:
         labels: what labels it needs; "" if none, None if it takes any that there are.
         keep: what it keeps of the outputs of a batch.
         number: the number after @, if the name has none; None where it has to have one.
-        groups: of samples, for its interval.
+        groups: number of groups of samples for its interval.
         counts_tokens: whether the statistics have all that it needs of logits of tokens.
     """
 
