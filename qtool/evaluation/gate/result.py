@@ -65,7 +65,7 @@ class GateMetricResult:
         name: its name.
         float_: its value for the float file.
         value: its value for the quantized file.
-        drop: by how much the quantized file is worse. Each end of the interval is exceeded with a
+        drop: difference by which the quantized file is worse. Each end is exceeded with a
             probability of 1 - `confidence`.
         max_drop: the largest drop that is accepted.
         confidence: see `drop`.
