@@ -3,8 +3,9 @@
 A command parses its options, calls one function of the library, and saves and prints the result.
 
 Exit codes: 0 success; 1 a goal was missed or a comparison failed; 2 user error, reported in one
-sentence; 70 a bug in qtool, with a file to attach to a report of it; 129, 130 and 143 ended by
-SIGHUP, SIGINT and SIGTERM; 141 the output pipe was closed.
+sentence; 3 and 4 of `gate`: inconclusive, not comparable; 70 a bug in qtool, with a file to attach
+to a report of it; 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM; 141 the output pipe was
+closed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SCHEMA = 1
 
 GROUPS = {
     "Make a file": ("quantize", "calibrate", "merge", "convert", "blockwise"),
-    "Judge it": ("verify", "evaluate", "report", "compare", "bench", "generate"),
+    "Judge it": ("verify", "gate", "evaluate", "report", "compare", "bench", "generate"),
     "Search and explain": ("tune", "explain"),
     "Tools": ("inspect", "emulators"),
 }
@@ -131,6 +132,7 @@ HELP = {
     "emulators": "List the processors that can be emulated, or install emulators.",
     "evaluate": "Compare an int8 file with its float model on data.",
     "explain": "Find the layers that cause changed predictions.",
+    "gate": "Decide whether a quantized file may take the place of its float file, for CI.",
     "generate": "Continue a text with the ONNX file of a language model.",
     "inspect": "Show the contents of a calibration or an ONNX file.",
     "merge": "Merge calibrations made on different parts of the data.",

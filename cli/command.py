@@ -21,20 +21,21 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights fix task tokenizer calibration reference other_model",
+    "Model": "model weights fix task tokenizer calibration against reference other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
     "Precision": "target mode accuracy recover observer recipe measure choices groups",
     "Goals": "min_coverage min_sqnr min_speedup max_drop max_size smallest confidence fail_on "
     "min_token_agreement max_perplexity_increase",
-    "Measurement": "evaluate minimize batch_sizes threads runtime seconds timing precision budget "
-    "evaluations layer_samples most cpu timeout",
+    "Measurement": "metric evaluate minimize lower_is_better batch_sizes threads runtime seconds "
+    "timing precision budget evaluations layer_samples most cpu timeout",
     "Texts and recordings": "processor max_length pad_to_max_length padded stride state states",
     "Language models": "attention cache logits",
     "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface external_data archive front page save_recipe "
-    "repaired_file arm web title history provenance config as_json verbose quiet log_level",
+    "repaired_file arm web title history junit badge provenance config "
+    "as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}

@@ -15,6 +15,7 @@ from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.file_contents import CalibrationContents
+from qtool.evaluation.gate.result import GateResult
 from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.measure.model_contents import ModelContents
@@ -163,6 +164,7 @@ DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "convert": ((ModelFile, Verification),),
     "blockwise": ((ModelFile, Verification),),
     "verify": ((FileCheck,), (CpuComparison,)),
+    "gate": ((GateResult,),),
     "evaluate": ((Evaluation,),),
     "report": ((Report,),),
     "compare": ((Report,),),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from qtool.api.fastest_recipe import fastest_recipe
     from qtool.api.file_check import verify
+    from qtool.api.gate import gate
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on
     from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from qtool.evaluation.bench import bench
     from qtool.evaluation.evaluation import Evaluation
     from qtool.evaluation.file_contents import CalibrationContents, inspect
+    from qtool.evaluation.gate.result import GateResult
     from qtool.evaluation.generation import Generation
     from qtool.evaluation.latency.bench import Bench
     from qtool.evaluation.measure.model_contents import ModelContents
@@ -81,6 +83,7 @@ _HOMES = {
     "register_runtime register_target",
     "api.fastest_recipe": "fastest_recipe",
     "api.file_check": "verify",
+    "api.gate": "gate",
     "api.generation": "generate",
     "api.other_cpus": "verify_on",
     "api.quantize_to_file": "QuantizeOptions quantize_to_file",
@@ -98,6 +101,7 @@ _HOMES = {
     "evaluation.bench": "bench",
     "evaluation.evaluation": "Evaluation",
     "evaluation.file_contents": "CalibrationContents inspect",
+    "evaluation.gate.result": "GateResult",
     "evaluation.generation": "Generation",
     "evaluation.latency.bench": "Bench",
     "evaluation.measure.model_contents": "ModelContents",
@@ -142,6 +146,7 @@ __all__ = [
     "FileCheck",
     "FileError",
     "FileOptions",
+    "GateResult",
     "Generation",
     "Goals",
     "InstallError",
@@ -173,6 +178,7 @@ __all__ = [
     "evaluate",
     "explain",
     "fastest_recipe",
+    "gate",
     "generate",
     "inspect",
     "load_data",

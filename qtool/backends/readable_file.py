@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -189,6 +189,9 @@ class ReadableFile(Protocol):
 
     def parameters(self) -> Sequence[TensorParameters]:
         """Return the parameters of each quantized tensor."""
+
+    def constants(self) -> Iterator[Array]:
+        """Yield the numbers that it stores, in any order, in the layout of the file."""
 
     def self_test(self) -> str:
         """Describe the test of itself that the file carries, in a sentence."""

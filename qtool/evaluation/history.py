@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import check_writable, fcntl, resolve
-from qtool.core.errors import MALFORMED, FileError
+from qtool.core.errors import MALFORMED, FileError, VerificationError
 from qtool.core.paths import is_special_file
 from qtool.core.versions import own_version
 from qtool.evaluation.machine import this_machine
@@ -65,13 +65,14 @@ def make_run(command: str, file: Path, path: str, size_bytes: int, **results: An
         size_bytes: size of the file and its external data.
         results: verdict, speedup, sqnr_db and metrics, see `Run`.
 
-    Raises:
-        FileError: not an ONNX file.
+    A file that is no model, or a damaged one, has neither fingerprint nor digest.
     """
-    origin = provenance(file)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    model = "" if origin.origin is None else origin.origin.model
-    sha256 = next(iter(origin.sha256.values()))
+    model = sha256 = ""
+    with suppress(FileError, VerificationError):
+        made = provenance(file)
+        model = "" if made.origin is None else made.origin.model
+        sha256 = next(iter(made.sha256.values()))
     cpu = this_machine().cpu
     return Run(now, command, path, sha256, model, own_version(), cpu, size_bytes, **results)
 

@@ -146,8 +146,21 @@ def paired_interval(differences: Array, confidence: float = CONFIDENCE) -> Inter
     """
     if not np.isin(differences, (-1.0, 0.0, 1.0)).all():
         return bootstrap(differences, confidence=confidence)
-    total = len(differences)
     lost, gained = (int(np.count_nonzero(differences == d)) for d in (1.0, -1.0))
+    return paired_share_interval(lost, gained, len(differences), confidence)
+
+
+def paired_share_interval(
+    lost: float, gained: float, total: float, confidence: float = CONFIDENCE
+) -> Interval:
+    """Return the difference of two shares of the same samples with Tango's interval.
+
+    Args:
+        lost, gained: number of samples that only the first, only the second model hits; they need
+            be no integers.
+        total: number of samples.
+        confidence: probability that the interval holds.
+    """
     value = (lost - gained) / total
     limit = NormalDist().inv_cdf(0.5 + confidence / 2)
 

@@ -16,10 +16,11 @@ from qtool.core.types import Array
 Z = 1.959964  # standard normal deviations on either side of 95 %
 
 
-def student_deviations(freedom: int) -> float:
-    """Return those of Student's distribution: the first terms of its Cornish-Fisher expansion."""
-    once, twice = (Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96
-    return Z + once / freedom + twice / freedom**2
+def student_deviations(freedom: int, z: float = Z) -> float:
+    """Return those of Student's distribution for as many normal ones: the first terms of its
+    Cornish-Fisher expansion."""
+    once, twice = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + once / freedom + twice / freedom**2
 
 
 def share_interval(hits: Array, counts: Array) -> tuple[float, float] | None:

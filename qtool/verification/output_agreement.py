@@ -159,7 +159,7 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
         return _overlap(name, a, b, threshold)
     if a.ndim == 2 and a.shape[1] == 1:
         return _same_order(name, a[:, 0], b[:, 0])
-    if _in_unit(a) and not _is_vector(name, a.reshape(len(a), -1)):
+    if _in_unit(a) and not has_vectors(name, a.reshape(len(a), -1)):
         return None  # coordinates, whose positive vectors all have about one direction
     is_vector = a.ndim == 2 or (a.ndim == 3 and any(word in name for word in _VECTORS))
     return _same_direction(name, a, b) if is_vector else None
@@ -194,7 +194,7 @@ def _class_axis(name: str, a: Array) -> tuple[int | None, bool]:
     if "logits" in name:
         return axis, False
     if a.ndim == 2:
-        return (None if _is_vector(name, a) or _in_unit(a) else 1), True
+        return (None if has_vectors(name, a) or _in_unit(a) else 1), True
     areas = a.ndim == 4 and a.shape[1] != 3 and _is_map(a.argmax(1))
     return (1 if areas else None), True
 
@@ -215,7 +215,7 @@ def _varies(a: Array, axis: int) -> bool:
     return bool((best != best.flat[0]).any())
 
 
-def _is_vector(name: str, a: Array) -> bool:
+def has_vectors(name: str, a: Array) -> bool:
     """Return whether [samples, width] is an embedding, by its name or norm."""
     norms = np.linalg.norm(a, axis=1)
     return any(word in name for word in _VECTORS) or bool((np.abs(norms - 1) < _UNIT).all())

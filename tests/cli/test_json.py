@@ -36,6 +36,7 @@ CALLS = {
         *("--data", "x.npy", "--mode", "dynamic"),
     ),
     "verify": ("verify", "digits.int8.onnx", "--samples", "8"),
+    "gate": ("gate", "digits.int8.onnx", "--against", "second.onnx", *EVAL, "--metric", "top-1"),
     "evaluate": ("evaluate", "digits.int8.onnx", *FLOAT, *EVAL, "--seconds", "0.01"),
     "report": (
         *("report", "digits.int8.onnx", *FLOAT, *EVAL, "-o", "report"),

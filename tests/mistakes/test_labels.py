@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 import qtool
 from qtool.core.numpy_files import find_labels
-from qtool.evaluation.measure.accuracy import _check_classes, check_labels
+from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row
 from tests.mistakes.mistake import Cases, check_noted, check_refused
@@ -35,7 +35,7 @@ REFUSED: Cases = {
         "the labels have shape [40, 40]; pass one class number per sample",
     ),
     "texts": (
-        lambda: _check_classes(np.array(["cat"]), 5),
+        lambda: check_classes(np.array(["cat"]), 5),
         "the labels are <U3; pass class numbers, whole and from 0",
     ),
     "without values": (
@@ -43,7 +43,7 @@ REFUSED: Cases = {
         "the labels have shape [40, 0]; pass one class number per sample",
     ),
     "infinite": (
-        lambda: _check_classes(np.array([1, np.inf]), 5),
+        lambda: check_classes(np.array([1, np.inf]), 5),
         "the labels are float64; pass class numbers, whole and from 0",
     ),
     "records, in a matrix": (
@@ -51,19 +51,19 @@ REFUSED: Cases = {
         "the labels are records; pass one of their fields",
     ),
     "probabilities": (
-        lambda: _check_classes(np.array([0.3, 0.7]), 5),
+        lambda: check_classes(np.array([0.3, 0.7]), 5),
         "the labels are float64; pass class numbers, whole and from 0",
     ),
     "from 1": (
-        lambda: _check_classes(np.array([1, 2, 3]), 3),
+        lambda: check_classes(np.array([1, 2, 3]), 3),
         "the labels are 1 to 3, the model has 3 classes; labels start at 1: subtract 1",
     ),
     "below 0": (
-        lambda: _check_classes(np.array([-1, 0]), 3),
+        lambda: check_classes(np.array([-1, 0]), 3),
         "the labels are -1 to 0, the model has 3 classes; pass numbers of 0 to 2",
     ),
     "of more classes": (
-        lambda: _check_classes(np.array([0, 99]), 3),
+        lambda: check_classes(np.array([0, 99]), 3),
         "the labels are 0 to 99, the model has 3 classes; pass numbers of 0 to 2",
     ),
     "a key that is not there": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -93,6 +93,11 @@ class ReadableOnnx:
 
     def parameters(self) -> list[TensorParameters]:
         return read_parameters(self.path)
+
+    def constants(self) -> Iterator[Array]:
+        graph = OnnxModel.of(self.path).model.graph
+        values = (*graph.initializers.values(), *(v for n in graph for v in n.outputs))
+        return (a for a in map(array_of, values) if a is not None and a.dtype != object)
 
     def notes(self) -> str:
         return self.self_test()

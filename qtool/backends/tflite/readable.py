@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from qtool.backends.readable_file import (
@@ -75,6 +75,9 @@ class ReadableTflite:
                 scales, zeros = map(float, q.scale), map(int, q.zero_point)
                 rows.append(TensorParameters(name, tensor.type, tuple(scales), tuple(zeros)))
         return rows
+
+    def constants(self) -> Iterator[Array]:
+        return (t.data for t in self.file.model.tensors if t.data is not None)
 
     def self_test(self) -> str:
         try:

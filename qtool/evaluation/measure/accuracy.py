@@ -192,7 +192,7 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
         )
 
 
-def _check_classes(labels: Array, n_classes: int) -> None:
+def check_classes(labels: Array, n_classes: int) -> None:
     """Raise DataError unless the labels are numbers of classes."""
     if labels.dtype.kind not in "iub" and not (
         labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.rint(labels))).all()
@@ -217,7 +217,7 @@ def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float)
             "labels need [samples, classes] scores as the first output",
             BY_FUNCTION,
         )
-    _check_classes(labels, measured.n_classes)
+    check_classes(labels, measured.n_classes)
     hits = measured.classes == labels[None, :, None]
     metrics = [make_metric("top-1", hits[:, :, 0], "built in", percent=True, confidence=confidence)]
     if hits.shape[2] == TOP and measured.n_classes > 2 * TOP:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -126,6 +126,7 @@ def measure_arrays(
     first: FirstBatches | None = None,
     store: Store | None = None,
     contexts: Sequence[int] | None = None,
+    watch: Callable[[Arrays, Sequence[Arrays]], None] = lambda _, __: None,
 ) -> SampleStatistics:
     """Run every file on every batch, with default session options; padded positions are ignored.
 
@@ -138,6 +139,7 @@ def measure_arrays(
         store: where intermediate results are, from which an interrupted run resumes if the data is
             the same.
         contexts: per batch, number of first tokens that are no targets (`SlidingWindows`).
+        watch: receives the inputs of each batch and the outputs of every file.
 
     Raises:
         DataError: no data, or data that does not fit. VerificationError: a file does not run.
@@ -155,6 +157,7 @@ def measure_arrays(
         expected = reference.outputs(index, arrays)
         reader = reference.reader
         others = [reader.padding.strip(arrays, _like(expected, s.run(arrays))) for s in sessions]
+        watch(arrays, [expected, *others])
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, [expected, *others], context), mark)
         if time.monotonic() - saved > SAVE_EVERY:

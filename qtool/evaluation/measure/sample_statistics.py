@@ -114,6 +114,13 @@ class SampleStatistics:
         sizes = tuple(size for p in parts for size in p.sizes)
         return replace(parts[0], **arrays, sizes=sizes)
 
+    def chosen(self, index: Array) -> SampleStatistics:
+        """Return the statistics of some samples, as one batch."""
+        arrays: dict[str, Any] = {
+            name: np.take(getattr(self, name), index, axis) for name, axis in _AXES.items()
+        }
+        return replace(self, **arrays, sizes=(len(index),))
+
     def by_batch(self) -> list[SampleStatistics]:
         """Return the statistics of each batch."""
         ends = np.cumsum(self.sizes)[:-1]
@@ -152,6 +159,11 @@ class OutputReader:
     padding: Padding
     language_model: LanguageModel | None
     names: tuple[str, ...]
+
+    @property
+    def scores_tokens(self) -> bool:
+        """Whether the first output scores tokens."""
+        return self.language_model is not None or LOGITS in self.names[0]
 
     @classmethod
     def of(cls, model: Session, language_model: LanguageModel | None) -> OutputReader:

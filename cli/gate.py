@@ -1,0 +1,109 @@
+"""qtool gate"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from qtool.cli import options, output, source_options, sources
+from qtool.cli.command import Command
+from qtool.cli.number_types import Real
+
+
+def _file(name: str, text: str) -> Any:
+    return click.option(name, type=source_options.Path_, metavar="FILE", help=text)
+
+
+@click.command("gate", cls=Command)
+@click.argument("file", type=source_options.ModelFile)
+@source_options.apply(
+    click.option(
+        "--against",
+        required=True,
+        type=source_options.ModelFile,
+        metavar="FLOAT",
+        help="The float file that FILE is compared with.",
+    ),
+    source_options.data,
+    options.labels,
+    source_options.classes,
+    click.option(
+        "--metric",
+        default="agreement",
+        show_default=True,
+        help="agreement (of the answers, without labels), top-1, top-5, f1, map, recall@K, "
+        "spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels.",
+    ),
+    click.option(
+        "--lower-is-better", is_flag=True, help="The numbers of MODULE:FUNCTION are errors."
+    ),
+    click.option(
+        "--max-drop",
+        type=Real(),
+        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of metrics "
+        "above 1 one percent.",
+    ),
+    click.option(
+        "--min-speedup",
+        type=Real(min=0, min_open=True),
+        help="Smallest speed-up that is accepted; without it nothing is timed.",
+    ),
+    options.other_model,
+    source_options.batch_size,
+    options.runtime,
+    options.seconds,
+    options.history,
+    _file("--junit", "Write a JUnit report to FILE."),
+    _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
+    options.json_,
+)
+def command(
+    file: Path,
+    against: Path,
+    data: str,
+    labels: str | None,
+    metric: str,
+    lower_is_better: bool,
+    batch_size: int,
+    junit: Path | None,
+    badge: Path | None,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    """Decide whether FILE may take the place of the float file FLOAT, by paired intervals.
+
+    Files are of any tool, and the samples those of --data. Exits with 0 if FILE is accepted, 1 if
+    it is a regression, 3 if it is inconclusive, and the result says how many samples would decide,
+    4 if it is not comparable: the numbers would mean nothing.
+
+    \b
+    Example:
+      qtool gate digits.int8.onnx --against float.onnx --metric top-1 --max-drop 0.02 \\
+          --data examples/digits/eval.npz --labels labels
+    """
+    import qtool
+    from qtool.core.atomic import check_writable, write_atomic
+
+    for path in filter(None, (junit, badge)):
+        check_writable(path, file, against)
+    sources.check_data(data, labels=labels)
+    measure = options.load_metrics(metric) if ":" in metric else metric
+    batches = sources.load_data(data, batch_size, labels)
+    result = qtool.gate(
+        file,
+        against,
+        batches,
+        sources.load_labels(labels, data, batches),
+        metric=metric if measure is None else measure,
+        lower_is_better=lower_is_better,
+        progress=output.progress("running", output.length_of(batches)),
+        **values,
+    )
+    for path, text in ((junit, result.junit()), (badge, result.badge())):
+        if path is not None:
+            write_atomic(path, text.encode())
+    output.show(result, as_json, file)
+    if result.exit_code:
+        click.echo(f"{result.outcome}: {result.reason()}", err=True)
+        raise SystemExit(result.exit_code)

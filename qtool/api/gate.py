@@ -1,0 +1,116 @@
+"""The Python API for a decision on a file: `gate`. It needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from qtool.backends.open_files import open_readable
+from qtool.core.limits import THREADS, Range
+from qtool.core.option_names import NATIVE
+from qtool.core.path_arguments import accepts_paths
+from qtool.core.types import Progress
+from qtool.evaluation.file_inputs import file_inputs
+from qtool.evaluation.gate.gate import CONFIDENCE, GateOptions, run_gate
+from qtool.evaluation.gate.metrics import AGREEMENT, user_metric
+from qtool.evaluation.gate.result import GateResult, Outcome
+from qtool.evaluation.history import Run, append_run, make_run, read_history
+
+COMMAND = "gate"
+
+
+@accepts_paths("file", "against", "history", models="file against")
+def gate(
+    file: str | Path,
+    against: str | Path,
+    data: Iterable[Any],
+    labels: ArrayLike | None = None,
+    *,
+    metric: str | Callable[[Any, Any], Any] = AGREEMENT,
+    max_drop: float | None = None,
+    min_speedup: float | None = None,
+    confidence: float = CONFIDENCE,
+    lower_is_better: bool = False,
+    other_model: bool = False,
+    runtime: str = NATIVE,
+    threads: int = 1,
+    seconds: float = 2.0,
+    history: str | Path | None = None,
+    progress: Progress = lambda x: x,
+) -> GateResult:
+    """Decide whether a quantized file may take the place of its float file.
+
+    Files of any tool, with and without torch.
+
+    Args:
+        file: the quantized file.
+        against: the float file.
+        data: batches, in the order of `labels`; where torch is not installed, of arrays.
+        labels: what the metric needs, a row per sample; of "spearman" on vectors one per pair of
+            consecutive samples.
+        metric: "agreement", "top-1", "top-5", "f1", "map", "recall@K", "spearman", "wer" or
+            "perplexity"; or a function of outputs and labels, as arrays, which returns a number or
+            one per sample.
+        max_drop: the largest drop that is accepted; by default 0.01, of metrics above 1 one percent
+            of the float file's.
+        min_speedup: the least float latency / quantized latency; None: none is measured.
+        confidence: probability that a file at the limit is not decided about wrongly.
+        lower_is_better: whether the numbers of a function are errors.
+        other_model: accept a float file with other weights than the file was made from.
+        runtime, threads, seconds: see `qtool.evaluate`.
+        history: a file that receives a line on this run; the last accepted one is shown.
+        progress: wraps the iterable of batches, for a progress bar.
+
+    Raises:
+        DataError: no data, or data that does not fit the float file.
+        FileError: not a model file.
+        OptionError: an unknown metric, one without its labels, or a number out of its range.
+        VerificationError: the float file does not run.
+    """
+    for name, value in {"max_drop": max_drop, "min_speedup": min_speedup}.items():
+        Range().check(name, value, optional=True)
+    Range(0.5, 1, low_open=True, high_open=True).check("confidence", confidence)
+    Range(low=0).check("seconds", seconds)
+    THREADS.check("threads", threads)
+    name = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
+    chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
+    open_readable(against)
+    runs = () if history is None else read_history(Path(history))
+    inputs = file_inputs(against, progress(data))
+    options = GateOptions(
+        chosen, max_drop, min_speedup, confidence, other_model, runtime, threads, seconds
+    )
+    result = run_gate(Path(file), Path(against), inputs, labels, options)
+    if history is None:
+        return result
+    append_run(Path(history), _run_of(result))
+    return replace(result, previous=_last_accepted(runs, result))
+
+
+def _run_of(result: GateResult) -> Run:
+    metric, path = result.metric, Path(result.file)
+    metrics: dict[str, float] = {"samples": result.samples}
+    if metric is not None:
+        metrics |= {metric.name: metric.value, f"{metric.name} of float": metric.float_}
+    return make_run(
+        COMMAND,
+        path,
+        result.file,
+        path.stat().st_size,
+        verdict=str(result.outcome),
+        speedup=None if result.speedup is None else result.speedup.median,
+        metrics=metrics,
+    )
+
+
+def _last_accepted(runs: Sequence[Run], result: GateResult) -> Run | None:
+    name = "" if result.metric is None else result.metric.name
+    for run in reversed(runs):
+        own = (run.command, run.verdict, run.file) == (COMMAND, Outcome.ACCEPTED, result.file)
+        if own and (not name or name in run.metrics):
+            return run
+    return None

@@ -1,0 +1,338 @@
+"""Run a float file and a quantized one on the same samples, and decide on the second."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qtool.backends.open_files import open_model, open_readable
+from qtool.core.argument_names import argument
+from qtool.core.errors import DataError, FileError, OptionError, VerificationError
+from qtool.core.formats import percent, quantity, times
+from qtool.core.option_names import NATIVE
+from qtool.core.types import Array
+from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
+from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
+from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
+from qtool.evaluation.gate.same_weights import compare_weights
+from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
+from qtool.evaluation.measure.sample_statistics import check_finite
+from qtool.evaluation.metrics import Interval, check_drop, default_drop
+from qtool.evaluation.model_inputs import check_same_inputs, resized
+
+CONFIDENCE = 0.95
+_SHUFFLES = 19  # of the labels: the float file is better than all by chance in 1 of 20 cases
+_FEW = 8  # samples below which nothing is said about labels and answers
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What a gate asks for.
+
+    Attributes:
+        metric: a name of `METRICS`, or the metric of a user's function.
+        max_drop: the largest accepted drop; None: see `default_drop`.
+        min_speedup: the least float latency / quantized latency; None: no latency is measured.
+        confidence: see `GateMetricResult`.
+        other_model: accept a float file with other weights.
+        runtime, threads, seconds: see `evaluate_arrays`.
+    """
+
+    metric: str | GateMetric = AGREEMENT
+    max_drop: float | None = None
+    min_speedup: float | None = None
+    confidence: float = CONFIDENCE
+    other_model: bool = False
+    runtime: str = NATIVE
+    threads: int = 1
+    seconds: float = 2.0
+
+
+def run_gate(
+    file: Path, against: Path, data: Iterable[Arrays], labels: Any, options: GateOptions
+) -> GateResult:
+    """Decide whether a quantized file may take the place of a float file.
+
+    Args:
+        file: the quantized file.
+        against: the float file.
+        data: batches, arrays in the order of the inputs of the float file.
+        labels: what the metric needs; None without.
+        options: what is asked for.
+
+    Raises:
+        DataError: no data, or data that does not fit the float file.
+        FileError: there is no such file.
+        OptionError: an unknown metric, or a limit that every file meets.
+        VerificationError: the float file does not run.
+    """
+    result = GateResult(str(file), str(against), ())
+    metric = find_metric(options.metric) if isinstance(options.metric, str) else (options.metric, 0)
+    if metric[0].labels and labels is None:
+        raise OptionError(f"the metric needs {metric[0].labels} as {argument('--labels')}")
+    for check in _file_checks(file, against, options):
+        result = _with(result, check)
+        if check.outcome is not Outcome.ACCEPTED:
+            return result
+    stream = iter(data)
+    first = next(stream, None)
+    if first is None:
+        raise DataError("the data is empty; give at least one batch")
+    files = (against, file)
+    known = _Pass(metric[0], Reference(against, options.runtime))
+    try:
+        samples = known.run(files, itertools.chain([first], stream), options.runtime)
+    except VerificationError as error:
+        known.reference.session.run(first)  # raises the error of the float file
+        return _with(result, GateCheck("file", Outcome.REGRESSION, str(error)))
+    except _OtherOutputsError as error:
+        return _with(result, GateCheck("outputs", Outcome.NOT_COMPARABLE, str(error)))
+    result = replace(result, samples=samples.statistics.samples)
+    checks = known.checks(samples)
+    result = _with(result, *checks)
+    if all(check.outcome is Outcome.ACCEPTED for check in checks):
+        try:
+            used = None if metric[0].labels == "" else labels
+            check, measured = _metric_check(*metric, samples, used, options)
+            result = replace(_with(result, check), metric=measured)
+        except DataError as error:
+            result = _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
+    if options.min_speedup is None:
+        return result
+    check, ratio = _speed_check(files, first, options)
+    return replace(_with(result, check), speedup=ratio)
+
+
+def _with(result: GateResult, *checks: GateCheck) -> GateResult:
+    return replace(result, checks=(*result.checks, *checks))
+
+
+def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[GateCheck]:
+    """Yield what both files say before they run on data; the first that is not accepted ends it."""
+    real = open_readable(against)
+    open_model(against, runtime=options.runtime)
+    if not file.is_file():
+        raise FileError(f"{file}: no such file")
+    try:
+        opened = open_readable(file)
+        open_model(file, runtime=options.runtime)
+        test = opened.check_self_test()
+    except (FileError, VerificationError) as error:
+        yield GateCheck("file", Outcome.REGRESSION, f"it cannot be run: {error}")
+        return
+    if test.present or test.unmodified is False:
+        outcome = Outcome.ACCEPTED if test.passed else Outcome.REGRESSION
+        yield GateCheck("file", outcome, "; ".join(text for _, text in test.rows()))
+    try:
+        check_same_inputs((against, file))
+    except DataError as error:
+        yield GateCheck("inputs", Outcome.NOT_COMPARABLE, str(error))
+        return
+    weights = compare_weights(opened, real)
+    if weights.is_other and not options.other_model:
+        yield GateCheck(
+            "weights",
+            Outcome.NOT_COMPARABLE,
+            f"{weights.other} of {weights.layers} weights are {weights.steps:.1f} steps from those "
+            f"of {against.name}, rounding moves them by less than one: it is not the model that "
+            f"{file.name} was made from; give that one, or accept other weights with "
+            f"{argument('--other-model')}",
+        )
+
+
+class _OtherOutputsError(Exception):
+    """Outputs of other shapes than those of the float file."""
+
+
+class _Pass:
+    """One pass of both files over the data, and what it sees on the way.
+
+    Attributes:
+        reference: the float file.
+    """
+
+    def __init__(self, metric: GateMetric, reference: Reference) -> None:
+        self.reference = reference
+        self._metric = metric
+        self._inputs: set[int] = set()
+        self._kept: list[tuple[Any, Any]] = []
+        self._fits = True
+
+    def run(self, files: Sequence[Path], data: Iterable[Arrays], runtime: str) -> Samples:
+        """Return what the metric needs of all samples."""
+        measured = measure_arrays(
+            files, data, runtime=runtime, reference=self.reference, watch=self._watch
+        )
+        real, other = (_joined(each) for each in zip(*self._kept, strict=True))
+        return Samples(measured, (real, other))
+
+    def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
+        rows = zip(*(a for a in arrays if a.ndim), strict=False)
+        self._inputs.update(hash(b"".join(part.tobytes() for part in row)) for row in rows)
+        shapes = [[list(o.shape) for o in own] for own in outputs]
+        if shapes[0] != shapes[1]:
+            raise _OtherOutputsError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
+        tokens = self.reference.reader.scores_tokens
+        keep = self._metric.keep_of_tokens if tokens else self._metric.keep
+        self._kept.append((keep(outputs[0]), keep(outputs[1])))
+
+    def checks(self, samples: Samples) -> list[GateCheck]:
+        """Return what the samples themselves say of both files."""
+        known = samples.statistics
+        count, distinct = known.samples, len(self._inputs)
+        checks = []
+        try:
+            check_finite(known)
+        except DataError as error:
+            return [GateCheck("samples", Outcome.NOT_COMPARABLE, str(error))]
+        broken = int(((known.not_finite[1] > 0) & (known.not_finite[0] == 0)).sum())
+        if broken:
+            text = f"NaN or Inf on {broken} of {count} samples, where the float file has none"
+            checks.append(GateCheck("outputs", Outcome.REGRESSION, text))
+        if count >= _FEW and 2 * distinct < count:
+            text = f"only {distinct} of {count} samples are distinct; check how the data was made"
+            checks.append(GateCheck("samples", Outcome.NOT_COMPARABLE, text))
+        return checks
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the arrays of all batches as one, shorter ones padded: floats with 0, others with
+    -1."""
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(each) for each in zip(*parts, strict=True))
+    shape = np.max([part.shape[1:] for part in parts], axis=0).astype(int)
+    fill = 0 if parts[0].dtype.kind == "f" else -1
+    padded = [
+        np.pad(
+            part,
+            [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))],
+            constant_values=fill,
+        )
+        for part in parts
+    ]
+    return np.concatenate(padded)
+
+
+def _metric_check(
+    metric: GateMetric, number: int, samples: Samples, labels: Any, options: GateOptions
+) -> tuple[GateCheck, GateMetricResult | None]:
+    """Return what the metric says.
+
+    Raises:
+        DataError: it cannot be measured on these outputs and labels.
+    """
+    known = None if labels is None else np.asarray(labels)
+    samples, known = _finite(samples, known)
+    measured = metric.measure(samples, known, number)
+    real, value = measured.values(np.arange(measured.samples))
+    if known is not None and _is_by_chance(metric, number, samples, known, real):
+        text = f"the float file has {_text(measured, real)} with these labels, no better than with "
+        text += "shuffled ones; check their order and the preprocessing"
+        return GateCheck(measured.name, Outcome.NOT_COMPARABLE, text), None
+    check_drop(options.max_drop, measured.percent)
+    limit = options.max_drop
+    if limit is None:
+        limit = default_drop(measured.percent or abs(real) <= 1, real)
+    drop = _drop(measured, options.confidence, metric.groups)
+    if drop is None:
+        text = f"{_text(measured, real)} -> {_text(measured, value)}; "
+        text += f"{quantity(measured.samples, 'sample')} are too few for an interval"
+        return GateCheck(measured.name, Outcome.INCONCLUSIVE, text), None
+    low, high = drop.ends(1.0)
+    needed = None if drop.decides(limit) else drop.samples_needed(limit)
+    result = GateMetricResult(
+        measured.name,
+        real,
+        value,
+        Interval(drop.value, low, high),
+        limit,
+        options.confidence,
+        needed,
+    )
+    unit, scale = (" points", 100) if measured.percent else ("", 1)
+    text = (
+        f"{_text(measured, real)} -> {_text(measured, value)} on "
+        f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
+        f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
+    )
+    outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
+    if not drop.decides(limit):
+        outcome = Outcome.INCONCLUSIVE
+        text += (
+            f"; about {needed:,} samples would decide"
+            if needed
+            else "; the drop is so near to the limit that no number of samples decides"
+        )
+    return GateCheck(measured.name, outcome, text), result
+
+
+def _text(measured: Measured, value: float) -> str:
+    return percent(value) if measured.percent else f"{value:.4g}"
+
+
+def _finite(samples: Samples, labels: Array | None) -> tuple[Samples, Array | None]:
+    """Return the samples on which the float file has finite outputs.
+
+    Raises:
+        DataError: it has others, and labels are not per sample.
+    """
+    finite = samples.statistics.not_finite[0] == 0
+    if finite.all():
+        return samples, labels
+    if labels is not None and len(labels) != len(finite):
+        raise DataError("the float file outputs NaN or Inf on some samples; leave these out")
+    index = np.flatnonzero(finite)
+    return samples.chosen(index), None if labels is None else labels[index]
+
+
+def _drop(measured: Measured, confidence: float, groups: int) -> Drop | None:
+    if measured.hits is not None:
+        return share_drop(*measured.hits, confidence)
+    sign = 1.0 if measured.higher_is_better else -1.0
+    return jackknife_drop(measured.values, measured.samples, confidence, sign, groups)
+
+
+def _is_by_chance(
+    metric: GateMetric, number: int, samples: Samples, labels: Array, real: float
+) -> bool:
+    """Return whether the float file is no better than with shuffled labels, by Fisher's test."""
+    if len(labels) < _FEW or (labels == labels[:1]).all():
+        return False
+    generator = np.random.default_rng(0)
+    for _ in range(_SHUFFLES):
+        shuffled = metric.measure(samples, generator.permutation(labels), number)
+        value, _ = shuffled.values(np.arange(shuffled.samples))
+        better = real > value if shuffled.higher_is_better else real < value
+        if not better:
+            return True
+    return False
+
+
+def _speed_check(
+    files: Sequence[Path], first: Arrays, options: GateOptions
+) -> tuple[GateCheck, Ratio]:
+    least = options.min_speedup
+    assert least is not None
+    batch = resized(files, first)
+    *_, phase = phases(files[0], batch)
+    timing = phase.time(
+        files, threads=options.threads, runtime=options.runtime, seconds=options.seconds
+    )
+    ratio = timing.ratios[1]
+    text = (
+        f"{times(ratio.median)} as fast as float ({ratio.low:.3g} to {ratio.high:.3g}; "
+        f"{timing.what}), limit {least:g}"
+    )
+    if ratio.low >= least:
+        return GateCheck("speed", Outcome.ACCEPTED, text), ratio
+    if ratio.high < least:
+        return GateCheck("speed", Outcome.REGRESSION, text), ratio
+    longer = f"{text}; time it for longer with {argument('--seconds')}"
+    return GateCheck("speed", Outcome.INCONCLUSIVE, longer), ratio

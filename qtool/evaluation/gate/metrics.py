@@ -1,0 +1,324 @@
+"""The metrics of a gate: what each takes of the outputs, and its value on any of the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qtool.core.errors import DataError, OptionError, describe
+from qtool.core.option_names import unknown_name
+from qtool.core.types import Array
+from qtool.core.user_code import user_place
+from qtool.evaluation.gate.drop import GROUPS, Values
+from qtool.evaluation.gate.set_statistics import (
+    average_precision,
+    decode,
+    f1_terms,
+    mean_f1,
+    recall_hits,
+    spearman,
+    word_errors,
+)
+from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
+from qtool.evaluation.metrics import PERPLEXITY
+from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, output_agreement
+
+AGREEMENT = "agreement"
+_USER_GROUPS = 20  # a user's function may be slow
+_FEW = 8  # samples whose answers may be the same by chance
+
+Outputs = Sequence[Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a pass over both files kept.
+
+    Attributes:
+        statistics: those of both files, the float one first.
+        outputs: what the metric keeps of both files, [samples, ...] each.
+    """
+
+    statistics: SampleStatistics
+    outputs: tuple[Any, Any]
+
+    def chosen(self, index: Array) -> Samples:
+        """Return some of the samples."""
+        outputs = [
+            tuple(o[index] for o in own) if isinstance(own, tuple) else own[index]
+            for own in self.outputs
+        ]
+        return Samples(self.statistics.chosen(index), (outputs[0], outputs[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A metric of both files.
+
+    Attributes:
+        name: its name for a user.
+        percent: whether it is a share, shown in percent.
+        higher_is_better: False for errors.
+        samples: number of samples of which it is a statistic.
+        values: see `Values`.
+        hits: bool [samples] of both files, if it is a share of samples; None for other statistics.
+    """
+
+    name: str
+    percent: bool
+    higher_is_better: bool
+    samples: int
+    values: Values
+    hits: tuple[Array, Array] | None = None
+
+
+def _keep_nothing(outputs: Outputs) -> Any:
+    return np.zeros((len(outputs[0]) if outputs[0].ndim else 1, 0), np.float32)
+
+
+def _keep_first(outputs: Outputs) -> Any:
+    return outputs[0]
+
+
+def _keep_all(outputs: Outputs) -> Any:
+    return tuple(outputs)
+
+
+def _keep_vectors(outputs: Outputs) -> Any:
+    """Return the first [samples, width], or the mean of [samples, tokens, width] over tokens, of
+    which padded ones are zero."""
+    floats = [o for o in outputs if o.dtype.kind == "f"]
+    if flat := [o for o in floats if o.ndim == 2]:
+        return flat[0]
+    if not floats or floats[0].ndim not in (1, 3):
+        raise DataError("the outputs hold no vectors or numbers, [samples, width]")
+    first = floats[0]
+    if first.ndim == 1:
+        return first[:, None]
+    tokens = first.any(-1, keepdims=True)
+    return (first * tokens).sum(1) / np.maximum(tokens.sum(1), 1)
+
+
+@dataclass(frozen=True)
+class GateMetric:
+    """A metric that a gate knows.
+
+    Attributes:
+        measure: returns the metric from samples, labels and the number in its name.
+        text: what it is, in a few words.
+        labels: what labels it needs; "" if none, None if it takes any that there are.
+        keep: what it keeps of the outputs of a batch.
+        number: the number after @, if the name has none; None where it has to have one.
+        groups: number of groups of samples for its interval.
+        counts_tokens: whether the statistics have all that it needs of logits of tokens.
+    """
+
+    measure: Callable[[Samples, Any, int], Measured]
+    text: str
+    labels: str | None = ""
+    keep: Callable[[Outputs], Any] = _keep_nothing
+    number: int | None = 0
+    groups: int = GROUPS
+    counts_tokens: bool = False
+
+    def keep_of_tokens(self, outputs: Outputs) -> Any:
+        """Return what it keeps where the outputs are logits of tokens, which are large."""
+        return (_keep_nothing if self.counts_tokens else self.keep)(outputs)
+
+
+def _shares(name: str, hits: Array, others: Array) -> Measured:
+    pair = (hits.astype(bool), others.astype(bool))
+    values = _statistic(lambda a: float(a.mean()), *pair)
+    return Measured(name, True, True, len(hits), values, pair)
+
+
+def _statistic(function: Callable[[Array], float], real: Array, other: Array) -> Values:
+    """Return the values of a statistic of terms, [samples, ...] of each file."""
+    return lambda index: (function(real[index]), function(other[index]))
+
+
+def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
+    known = samples.statistics
+    if known.tokens.sum():
+        terms = [np.stack([known.equal[i], known.tokens], 1) for i in (0, 1)]
+        ratio = _statistic(_ratio, *terms)
+        return Measured(AGREEMENT, True, True, known.samples, ratio)
+    (real, other), name = samples.outputs, known.outputs[0]
+    whole = output_agreement(name, real, other)
+    kind = None if whole is None else whole.kind
+    if known.scores == CLASSES and kind in (None, CLASS, COSINE) and not has_vectors(name, real):
+        best = known.classes[:, :, 0]
+        if known.samples >= _FEW and (best[0] == best[0, 0]).all():
+            raise DataError(
+                f"the float file answers class {best[0, 0]} on all samples; check the "
+                "preprocessing of the data"
+            )
+        return _shares(AGREEMENT, np.ones(known.samples, bool), best[0] == best[1])
+    if kind is None:
+        raise DataError(
+            "the first output has no scores, vectors or numbers whose agreement is known; name "
+            "another metric, or a function"
+        )
+
+    def values(index: Array) -> tuple[float, float]:
+        part = output_agreement(name, real[index], other[index])
+        return 1.0, part.value if part is not None and part.kind == kind else math.nan
+
+    return Measured(f"agreement ({kind})", False, True, known.samples, values)
+
+
+def _top(samples: Samples, labels: Any, count: int) -> Measured:
+    known = samples.statistics
+    check_labels(labels, known.samples)
+    if known.scores != CLASSES or known.classes.shape[2] < count:
+        raise DataError(f"top-{count} needs [samples, classes] scores as the first output")
+    numbers = labels.reshape(-1)
+    check_classes(numbers, known.n_classes)
+    hits = (known.classes[:, :, :count] == numbers[None, :, None]).any(2)
+    return _shares(f"top-{count}", *hits)
+
+
+def _perplexity(samples: Samples, labels: Any, _: int) -> Measured:
+    known = samples.statistics
+    if known.scores != NEXT_TOKENS:
+        raise DataError("the float file is no causal language model, so it has no perplexity")
+    terms = [np.stack([known.loss[i], known.tokens], 1) for i in (0, 1)]
+    values = _statistic(lambda a: float(np.exp(np.minimum(_ratio(a), 700))), *terms)
+    return Measured(PERPLEXITY, False, False, known.samples, values)
+
+
+def _ratio(terms: Array) -> float:
+    total = terms.sum(0)
+    return float(total[0] / total[1]) if total[1] else math.nan
+
+
+def _f1(samples: Samples, labels: Any, _: int) -> Measured:
+    terms = f1_terms(*samples.outputs, labels)
+    return Measured("F1", True, True, len(labels), _statistic(mean_f1, *terms))
+
+
+def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
+    rows = []
+    for output in samples.outputs:
+        numbers = output.reshape(len(output), -1).astype(np.float64)
+        if numbers.shape[1] > 1:
+            if len(numbers) != 2 * len(labels):
+                raise DataError(
+                    f"{len(labels)} labels for {len(numbers)} vectors; give one per pair of "
+                    "consecutive samples"
+                )
+            units = numbers / np.maximum(np.linalg.norm(numbers, axis=1, keepdims=True), 1e-30)
+            numbers = (units[::2] * units[1::2]).sum(1, keepdims=True)
+        check_labels(labels, len(numbers))
+        rows.append(np.stack([numbers[:, 0], labels.reshape(-1).astype(np.float64)], 1))
+    return Measured("Spearman", False, True, len(labels), _statistic(spearman, *rows))
+
+
+def _recall(samples: Samples, labels: Any, count: int) -> Measured:
+    check_labels(labels, len(samples.outputs[0]))
+    return _shares(
+        f"recall@{count}", *(recall_hits(o, labels.reshape(-1), count) for o in samples.outputs)
+    )
+
+
+def _map(samples: Samples, labels: Any, _: int) -> Measured:
+    real = samples.outputs[0]
+    if real.ndim != 2:
+        raise DataError("mAP needs [samples, classes] scores as the first output")
+    if labels.ndim == 1:
+        check_classes(labels, real.shape[1])
+        labels = np.eye(real.shape[1])[labels.astype(np.int64)]
+    if labels.shape != real.shape:
+        raise DataError(f"the labels have shape {list(labels.shape)}, not {list(real.shape)}")
+    terms = [np.stack([o, labels], 1) for o in samples.outputs]
+    return Measured("mAP", True, True, len(real), _statistic(average_precision, *terms))
+
+
+def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
+    check_labels(labels[:, 0] if labels.ndim == 2 else labels, len(samples.outputs[0]))
+    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+        raise DataError("WER needs labels of whole numbers, [samples, words], padded with -1")
+    terms = [word_errors(decode(output, blank), labels) for output in samples.outputs]
+    return Measured("WER", True, False, len(labels), _statistic(_ratio, *terms))
+
+
+METRICS: dict[str, GateMetric] = {
+    AGREEMENT: GateMetric(
+        _agreement, "answers equal to FLOAT's", keep=_keep_first, counts_tokens=True
+    ),
+    "top-1": GateMetric(_top, "accuracy", "class numbers", number=1),
+    "top-5": GateMetric(_top, "accuracy of the five best", "class numbers", number=5),
+    "f1": GateMetric(_f1, "F1", "class numbers, or 0 and 1 per output", _keep_first),
+    "map": GateMetric(_map, "mean average precision", "classes", _keep_first),
+    "recall": GateMetric(_recall, "recall@K", "group numbers", _keep_vectors, None),
+    "spearman": GateMetric(_spearman, "rank correlation", "numbers", _keep_vectors),
+    "wer": GateMetric(_wer, "word error rate", "words as numbers", _keep_first),
+    PERPLEXITY: GateMetric(_perplexity, "of next tokens"),
+}
+"""Name -> metric; a number follows @, such as recall@10."""
+
+
+def find_metric(name: str) -> tuple[GateMetric, int]:
+    """Return a metric and the number in its name.
+
+    Raises:
+        OptionError: there is no such metric.
+    """
+    base, _, number = name.lower().partition("@")
+    if base not in METRICS or (number and not number.isdecimal()):
+        known = [*METRICS, "module:function"]
+        raise OptionError(unknown_name("metric", name, known))
+    metric = METRICS[base]
+    if not number and metric.number is None:
+        raise OptionError(f"{base} needs a number, such as {base}@10")
+    if number and base not in ("recall", "wer"):
+        raise OptionError(f"{base} takes no number; write {base}")
+    return metric, int(number) if number else metric.number or 0
+
+
+def user_metric(
+    function: Callable[[Any, Any], Any], where: str, higher_is_better: bool
+) -> GateMetric:
+    """Return the metric of a function of outputs and labels.
+
+    Args:
+        function: takes the outputs, an array [samples, ...] or of several outputs a tuple of these,
+            and the labels, or None; returns a number, or [samples] numbers.
+        where: its name in errors.
+        higher_is_better: False for an error or a loss.
+    """
+
+    def call(outputs: Any, labels: Any) -> Array:
+        some = outputs[0] if len(outputs) == 1 else outputs
+        try:
+            result = np.asarray(function(some, labels), np.float64)
+        except (Exception, SystemExit) as error:
+            raise DataError(f"{where} failed: {describe(error)}{user_place(error)}") from error
+        if result.ndim > 1 or result.shape not in ((), (len(outputs[0]),)):
+            raise DataError(f"{where} returned shape {list(result.shape)}; return a number")
+        return result
+
+    def measure(samples: Samples, labels: Any, _: int) -> Measured:
+        count = len(samples.outputs[0][0])
+        whole = [call(outputs, labels) for outputs in samples.outputs]
+        if whole[0].ndim:
+            if np.isin(whole, (0, 1)).all():
+                return _shares(where, *whole)
+            mean = _statistic(lambda a: float(a.mean()), *whole)
+            return Measured(where, False, higher_is_better, count, mean)
+
+        def values(index: Array) -> tuple[float, float]:
+            own = labels if labels is None else labels[index]
+            real, other = (
+                float(call(tuple(o[index] for o in outputs), own)) for outputs in samples.outputs
+            )
+            return real, other
+
+        return Measured(where, False, higher_is_better, count, values)
+
+    return GateMetric(measure, "a function", None, keep=_keep_all, groups=_USER_GROUPS)

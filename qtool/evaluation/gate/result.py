@@ -1,0 +1,171 @@
+"""The result of a gate: an outcome, its reasons, and their forms for other programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+from xml.etree import ElementTree as ET
+
+from qtool.core.formats import printable
+from qtool.core.summary import Result, Summary
+from qtool.evaluation.history import Run
+from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.evaluation.metrics import Interval
+
+
+class Outcome(str, Enum):
+    """What a gate decides; the order is that in which one of several wins."""
+
+    REGRESSION = "regression"
+    NOT_COMPARABLE = "not comparable"
+    INCONCLUSIVE = "inconclusive"
+    ACCEPTED = "accepted"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+EXIT_CODES = {
+    Outcome.ACCEPTED: 0,
+    Outcome.REGRESSION: 1,
+    Outcome.INCONCLUSIVE: 3,
+    Outcome.NOT_COMPARABLE: 4,
+}
+_COLORS = {
+    Outcome.ACCEPTED: "brightgreen",
+    Outcome.REGRESSION: "red",
+    Outcome.INCONCLUSIVE: "yellow",
+    Outcome.NOT_COMPARABLE: "lightgrey",
+}
+
+
+@dataclass(frozen=True)
+class GateCheck:
+    """One of the questions of a gate.
+
+    Attributes:
+        name: what was looked at: "file", "inputs", "weights", "samples", the metric, or "speed".
+        outcome: what it says by itself.
+        text: why, in a sentence.
+    """
+
+    name: str
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class GateMetricResult:
+    """The metric of a gate.
+
+    Attributes:
+        name: its name.
+        float_: its value for the float file.
+        value: its value for the quantized file.
+        drop: difference by which the quantized file is worse. Each end is exceeded with a
+            probability of 1 - `confidence`.
+        max_drop: the largest drop that is accepted.
+        confidence: see `drop`.
+        samples_needed: about how many samples would decide if they were like these; null if these
+            do, or no number would.
+    """
+
+    name: str
+    float_: float
+    value: float
+    drop: Interval
+    max_drop: float
+    confidence: float
+    samples_needed: int | None
+
+
+@dataclass(frozen=True)
+class GateResult(Result):
+    """Whether a quantized file may take the place of its float file.
+
+    Attributes:
+        file, against: paths of both files.
+        checks: each question that was asked, in order.
+        samples: number of samples that both ran on.
+        metric: null if it was not measured.
+        speedup: float latency / quantized latency; null without `min_speedup`.
+        previous: the last accepted run in the history on the same file name and metric; null if
+            there is none.
+    """
+
+    JSON_PROPERTIES: ClassVar = ("outcome", "exit_code")
+
+    file: str
+    against: str
+    checks: tuple[GateCheck, ...]
+    samples: int = 0
+    metric: GateMetricResult | None = None
+    speedup: Ratio | None = None
+    previous: Run | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The first one of regression, not comparable, inconclusive and accepted that a check
+        has."""
+        return min((check.outcome for check in self.checks), key=list(Outcome).index)
+
+    @property
+    def exit_code(self) -> int:
+        """0 accepted, 1 regression, 3 inconclusive, 4 not comparable."""
+        return EXIT_CODES[self.outcome]
+
+    def summary(self, title: str = "") -> Summary:
+        """Return the outcome and a line per check."""
+        rows = [
+            (c.name, c.text if c.outcome is Outcome.ACCEPTED else f"{c.outcome}: {c.text}")
+            for c in self.checks
+        ]
+        if (last := self.previous) is not None:
+            values = ", ".join(f"{name} {value:.5g}" for name, value in last.metrics.items())
+            rows.append(("last accepted", f"{values} ({last.time})"))
+        return Summary(title or self.file, str(self.outcome), tuple(rows))
+
+    def reason(self) -> str:
+        """Return the check that decides, as one line."""
+        decided = [c for c in self.checks if c.outcome is self.outcome]
+        return printable(f"{decided[-1].name}: {decided[-1].text}")
+
+    def badge(self) -> str:
+        """Return the JSON of an endpoint of shields.io."""
+        message = str(self.outcome)
+        if self.metric is not None:
+            message = f"{message}, {self.metric.name} {self.metric.value:.4g}"
+        badge: Mapping[str, object] = {
+            "schemaVersion": 1,
+            "label": "quantization",
+            "message": message,
+            "color": _COLORS[self.outcome],
+        }
+        return json.dumps(badge) + "\n"
+
+    def junit(self) -> str:
+        """Return a JUnit report with a test case per check: a regression is a failure, anything
+        else that is not accepted an error."""
+        counts = [sum(_tag(c) == tag for c in self.checks) for tag in ("failure", "error")]
+        names = ("name", "tests", "failures", "errors")
+        values = ("qtool gate", len(self.checks), *counts)
+        suite = ET.Element("testsuite", dict(zip(names, map(str, values), strict=True)))
+        for check in self.checks:
+            case = ET.SubElement(
+                suite, "testcase", {"classname": printable(self.file), "name": check.name}
+            )
+            if tag := _tag(check):
+                details = {"type": str(check.outcome), "message": printable(check.text)}
+                ET.SubElement(case, tag, details)
+        ET.indent(suite)
+        text = ET.tostring(suite, "unicode", xml_declaration=False)
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _tag(check: GateCheck) -> str:
+    if check.outcome is Outcome.ACCEPTED:
+        return ""
+    return "failure" if check.outcome is Outcome.REGRESSION else "error"

@@ -1,0 +1,106 @@
+"""Whether a quantized file was made from the weights of a float file, seen in the weights alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from qtool.backends.readable_file import ReadableFile
+from qtool.core.types import Array
+
+_LEAST = 8  # rows and columns: fewer fit anything by their factors
+_MOST = (128, 512)  # rows and columns of a tensor that are compared
+_TENSORS = 32
+_ROUNDS = 8
+_ALIKE = 0.5  # correlation of codes and weights of one layer
+_STEPS = 1.5  # deviation of the codes beyond which no rounding is
+_ORDERS = {2: ((0, 1), (1, 0)), 4: ((0, 1, 2, 3), (0, 2, 3, 1), (3, 0, 1, 2), (1, 2, 3, 0))}
+"""Number of dimensions -> orders in which files of other formats and operators have them."""
+
+
+@dataclass(frozen=True)
+class WeightDeviation:
+    """How far the codes of a file are from the float weights.
+
+    Attributes:
+        layers: number of weights that were compared.
+        other: number of those that no rounding of the float weights makes.
+        steps: median root mean square deviation, in steps of the codes.
+    """
+
+    layers: int
+    other: int
+    steps: float
+
+    @property
+    def is_other(self) -> bool:
+        """Whether most weights are others."""
+        return 2 * self.other > self.layers
+
+
+def compare_weights(file: ReadableFile, real: ReadableFile) -> WeightDeviation:
+    """Compare the codes of weights with float weights of the same shape.
+
+    A row and a column of a weight may have any factor: folded BatchNorms, equalization and
+    SmoothQuant change no more. Weights without a similar float one are left out (packed, rotated,
+    or of another network, which its outputs show).
+    """
+    stored = [a for a in file.constants() if a.dtype.kind in "iu" and a.itemsize == 1]
+    codes = [a for a in stored if a.ndim in _ORDERS and min(_matrix(a).shape) >= _LEAST]
+    floats = [a for a in real.constants() if a.dtype.kind == "f" and a.ndim in _ORDERS]
+    chosen = codes[:: max(1, len(codes) // _TENSORS)]
+    each = (_deviation(code, floats) for code in chosen)
+    steps = [deviation for deviation in each if deviation is not None]
+    other = sum(deviation > _STEPS for deviation in steps)
+    return WeightDeviation(len(steps), other, float(np.median(steps)) if steps else 0.0)
+
+
+def _deviation(code: Array, floats: Iterable[Array]) -> float | None:
+    """Return the steps that codes are from the most similar float weight; None if none is."""
+    own = _matrix(code)
+    fits = (_fit(own, _matrix(each)) for each in _candidates(code, floats))
+    return min((steps for steps, like in fits if like >= _ALIKE), default=None)
+
+
+def _candidates(code: Array, floats: Iterable[Array]) -> Iterator[Array]:
+    same = (f for f in floats if f.ndim == code.ndim and sorted(f.shape) == sorted(code.shape))
+    turned = chain.from_iterable((f.transpose(o) for o in _ORDERS[f.ndim]) for f in same)
+    return (f for f in turned if f.shape == code.shape)
+
+
+def _matrix(weight: Array) -> Array:
+    """Return a part of a weight as float64 [rows, columns]."""
+    rows = weight.reshape(len(weight), -1)
+    steps = [max(1, size // most) for size, most in zip(rows.shape, _MOST, strict=True)]
+    part: Array = rows[:: steps[0], :: steps[1]].astype(np.float64)
+    return part
+
+
+def _fit(code: Array, weight: Array) -> tuple[float, float]:
+    """Return the deviation of codes from the nearest multiple of a weight, and the correlation.
+
+    The multiple has a factor per row and per column, and one offset, the zero point.
+    """
+    offset = float(np.median(code)) if code.min() >= 0 else 0.0
+    columns = np.ones(weight.shape[1])
+    fitted = np.zeros_like(code)
+    for _ in range(_ROUNDS):
+        centred, scaled = code - offset, weight * columns
+        rows = _factors(centred, scaled, 1)
+        columns = _factors(centred, weight * rows[:, None], 0)
+        fitted = weight * rows[:, None] * columns
+        offset += float((code - offset - fitted).mean()) if code.min() >= 0 else 0.0
+    centred = code - offset
+    size = np.linalg.norm(centred) * np.linalg.norm(fitted)
+    like = float((centred * fitted).sum() / size) if size else 0.0
+    return float(np.sqrt(np.square(centred - fitted).mean())), like
+
+
+def _factors(code: Array, weight: Array, axis: int) -> Array:
+    """Return the least-squares factor of each row or column."""
+    squares = np.square(weight).sum(axis)
+    factors: Array = (code * weight).sum(axis) / np.where(squares > 0, squares, 1.0)
+    return factors

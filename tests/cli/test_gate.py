@@ -1,0 +1,102 @@
+"""qtool gate: exit codes, files for other programs, and the steps of the Action and of the hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+import qtool
+from tests.cli.conftest import Cli
+
+ROOT = Path(__file__).parents[2]
+EVAL = ("--data", "examples/digits/eval.npz", "--labels", "labels")
+yaml = pytest.importorskip("yaml")
+
+
+@pytest.fixture
+def files(sample: Cli) -> Cli:
+    """The digits file, its float file, and one with a flipped bit."""
+    model = qtool.load_model(
+        "examples.digits.network:digits_net", Path("examples/digits/weights.safetensors")
+    )
+    batch = next(iter(qtool.load_data("calib_data/digits")))
+    qtool.capture_model(model, batch).export_float("float.onnx")
+    proto = onnx.load("digits.int8.onnx")
+    codes = next(i for i in proto.graph.initializer if i.name.endswith("weight.codes"))
+    codes.raw_data = bytes([codes.raw_data[0] ^ 1, *codes.raw_data[1:]])
+    onnx.save(proto, "flipped.onnx")
+    return sample
+
+
+def test_the_example_and_what_it_writes(files: Cli) -> None:
+    words = files.example_of("gate")
+    more = ("--junit", "j.xml", "--badge", "b.json", "--history", "h.jsonl")
+    assert "accepted" in files(*words, *more).stdout
+    assert json.loads(Path("b.json").read_text())["color"] == "brightgreen"
+    assert '<testsuite name="qtool gate"' in Path("j.xml").read_text()
+    document = json.loads(files(*words, "--history", "h.jsonl", "--json").stdout)
+    assert document["outcome"] == "accepted"
+    assert document["previous"]["metrics"]["top-1"] == document["metric"]["value"]
+
+
+def test_a_flipped_bit_and_few_samples(files: Cli) -> None:
+    words = ("--against", "float.onnx", *EVAL)
+    assert "modified since qtool wrote it" in files("gate", "flipped.onnx", *words, code=1).stderr
+    result = files("gate", "digits.int8.onnx", *words, "--max-drop", "0.001", code=3)
+    assert "samples would decide" in result.stderr
+
+
+def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as the shell of a runner does, with qtool on its path."""
+    path = folder / "bin"
+    path.mkdir(exist_ok=True)
+    program = path / "qtool"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m qtool "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{path}:{os.environ['PATH']}"}
+    return subprocess.run(
+        [shutil.which("bash") or "bash", "-eo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "outcome"),
+    [("digits.int8.onnx", 0, "accepted"), ("flipped.onnx", 1, "regression")],
+)
+def test_the_steps_of_the_action(files: Cli, file: str, code: int, outcome: str) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    install, gate = action["runs"]["steps"]
+    assert '"$GITHUB_ACTION_PATH"' in install["run"]
+    variables = {
+        name: action["inputs"][value.split("inputs.")[1].rstrip(" }")].get("default", "")
+        for name, value in gate["env"].items()
+    }
+    variables |= {"FILE": file, "AGAINST": "float.onnx", "DATA": "examples/digits/eval.npz"}
+    variables |= {"METRIC": "top-1", "ARGS": "--labels labels"}
+    variables |= {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
+    result = shell(gate["run"], files.folder, **variables)
+    assert result.returncode == code, result.stdout + result.stderr
+    assert Path("output").read_text() == f"outcome={outcome}\n"
+    assert f"{file}  {outcome}" in Path("summary").read_text()
+    assert Path("qtool-gate.xml").is_file()
+
+
+def test_the_hook(files: Cli) -> None:
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    arguments = ["digits.int8.onnx", "--against", "float.onnx", *EVAL, "--max-drop", "0.02"]
+    result = shell(f"{hook['entry']} {shlex.join(arguments)}", files.folder)
+    assert result.returncode == 0, result.stderr
+    assert not hook["pass_filenames"]

@@ -1,0 +1,93 @@
+"""The outcomes of a gate on files of a product, made by another tool than qtool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+import qtool
+from tests.evaluation.onnx_files import linear_file
+
+GENERATOR = np.random.default_rng(0)
+WEIGHT = GENERATOR.normal(size=(16, 5)).astype(np.float32)
+X = GENERATOR.normal(size=(600, 16)).astype(np.float32)
+LABELS = (X @ WEIGHT).argmax(1)
+
+
+def small(noise: float) -> np.ndarray:
+    return WEIGHT + noise * np.random.default_rng(1).normal(size=WEIGHT.shape)
+
+
+def broken(value: float) -> np.ndarray:
+    weight = WEIGHT.copy()
+    weight[0, 0] = value
+    return weight
+
+
+Case = tuple[np.ndarray, np.ndarray, dict[str, Any], str, str]
+CASES: dict[str, Case] = {
+    "equal": (WEIGHT, X, {}, "accepted", "limit 1"),
+    "near": (small(1e-4), X, {"metric": "top-1"}, "accepted", "top-1"),
+    "another function": (small(1.0), X, {}, "regression", "drop"),
+    "few samples": (small(1e-4), X[:40], {}, "inconclusive", "about 299 samples would decide"),
+    "NaN": (broken(np.nan), X, {}, "regression", "NaN or Inf on 600 of 600 samples"),
+    "another input": (np.ones((16, 4)), X, {}, "not comparable", "outputs [[32, 4]]"),
+    "a repeated sample": (WEIGHT, np.repeat(X[:9], 20, 0), {}, "not comparable", "only 9 of 180"),
+    "shifted labels": (
+        *(WEIGHT, X, {"metric": "top-1", "labels": np.roll(LABELS, 1)}),
+        *("not comparable", "no better than with shuffled ones"),
+    ),
+    "too few labels": (
+        *(WEIGHT, X, {"metric": "top-1", "labels": LABELS[:-1]}),
+        *("not comparable", "599 labels for 600 samples"),
+    ),
+    "a function": (
+        *(small(1e-4), X, {"metric": lambda o, y: float((o.argmax(1) == y).mean())}),
+        *("accepted", "limit"),
+    ),
+    "f1": (small(1e-4), X, {"metric": "f1"}, "accepted", "F1"),
+    "map": (small(1e-4), X, {"metric": "map"}, "accepted", "mAP"),
+    "recall": (small(1e-4), X, {"metric": "recall@5"}, "accepted", "limit 1"),
+    "spearman of pairs": (
+        *(small(1e-4), X, {"metric": "spearman", "labels": GENERATOR.normal(size=300)}),
+        *("not comparable", "shuffled"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outcomes(name: str, tmp_path: Path) -> None:
+    weight, data, options, outcome, text = CASES[name]
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    file = linear_file(tmp_path / "other.onnx", weight)
+    batches = np.split(data, range(32, len(data), 32))
+    labels = options.pop("labels", LABELS[: len(data)])
+    result = qtool.gate(file, real, batches, labels, max_drop=0.01, **options)
+    options["labels"] = labels
+    assert str(result.outcome) == outcome, result
+    assert text in str(result)
+    cases = ET.fromstring(result.junit()).findall("testcase")
+    assert len(cases) == len(result.checks)
+    assert any(len(case) for case in cases) == (outcome != "accepted")
+
+
+def test_a_file_that_does_not_load_is_a_regression(tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    (tmp_path / "cut.onnx").write_bytes(real.read_bytes()[:200])
+    result = qtool.gate(tmp_path / "cut.onnx", real, [X])
+    assert result.exit_code == 1
+    assert "it cannot be run" in str(result)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    with pytest.raises(qtool.OptionError, match="unknown metric 'top1'"):
+        qtool.gate(real, real, [X], metric="top1")
+    with pytest.raises(qtool.OptionError, match="needs class numbers"):
+        qtool.gate(real, real, [X], metric="top-1")
+    with pytest.raises(qtool.FileError, match="no such file"):
+        qtool.gate(tmp_path / "no.onnx", real, [X])
