@@ -141,7 +141,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "an option of other commands": (
         "evaluate out.onnx --model net --data x.npy --max-drop 0.1",
-        "No such option '--max-drop'; `qtool report`, `qtool compare` and `qtool tune` have it",
+        "No such option '--max-drop'; `qtool gate`, `qtool report`, ... and `qtool tune` have it",
     ),
     "a layout of images for an ONNX file": (
         f"{Q} --layout nhwc",

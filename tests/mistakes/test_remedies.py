@@ -264,6 +264,7 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
 """Mistake -> (call, what its error must offer); an edit of the data is the argument `edit`."""
 
 ELSEWHERE = {
+    "api/fastest_recipe --measure": "several ranks: tests/search/test_fastest_recipe.py",
     "algorithms/conversion_state --recover": "a note: test_a_note_names_a_step_that_works",
     "api/quantize_to_file --task": "an encoder-decoder",
     "backends/onnxruntime/emulation/jobs --samples": "emulators",

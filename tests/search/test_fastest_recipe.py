@@ -16,6 +16,7 @@ from qtool.cli import main
 import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.core.errors import FileError
+from qtool.distributed import Ranks
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.search import candidate_files, fastest_recipe
 from qtool.search.layer_costs import NodeCosts
@@ -84,6 +85,12 @@ def test_a_gain_within_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fastest.layers == 3  # a rule has decided on the other
     assert [r.select for r in fastest.recipe.rules] == ["first"]
     assert "all layers in integers" in str(fastest)
+
+
+def test_ranks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qtool.api.fastest_recipe.current", lambda: Ranks(0, 2))
+    with pytest.raises(qtool.OptionError, match="timed in one process; leave out "):
+        choice()
 
 
 def test_the_recipe_repeats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
