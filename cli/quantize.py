@@ -128,6 +128,7 @@ def command(
         parsed_options.parse_dynamic(dynamic),
         measure,
     ).for_format(place.format)
+    chosen.check_measure(weights, data, eval_data)
     sources.check_data(data, eval_data, labels=labels)
     limit = _memory_of_all_ranks(memory)
     needed = _memory_beyond(Path(model), limit, output_)

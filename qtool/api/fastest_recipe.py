@@ -13,6 +13,7 @@ from qtool.api.tuning import calibrate_choices
 from qtool.backends.table import format_of, own_format
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import OptionError
+from qtool.core.log import unlogged
 from qtool.core.option_names import suffixes_of
 from qtool.core.remedies import Omission
 from qtool.distributed import current
@@ -61,11 +62,12 @@ def fastest_recipe(
     kind = format or own_format(target)
     targets.check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
-    captured, first, _ = capture_data(model, data, dynamic)
     whole = Recipe.of(recipe, mode, accuracy, recover)
-    # the steps change values, not times
-    plan = captured.plan(target, observer, replace(whole, accuracy="fast", recover=()))
-    calibration = calibrate_choices(captured, [first], plan)
+    with unlogged():
+        captured, first, _ = capture_data(model, data, dynamic)
+        # the steps change values, not times
+        plan = captured.plan(target, observer, replace(whole, accuracy="fast", recover=()))
+        calibration = calibrate_choices(captured, [first], plan)
     graph, _ = captured.for_target(target)
     space = search_space(graph, plan, observers_of(plan), ())
 

@@ -31,7 +31,7 @@ from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.data import peek
-from qtool.core.errors import OptionError
+from qtool.core.errors import FileError, OptionError
 from qtool.core.numpy_files import check_source
 from qtool.core.option_names import (
     FOLDER_LAYOUTS,
@@ -76,8 +76,22 @@ class QuantizeOptions:
     measure: str | Path | None = None
 
     def __post_init__(self) -> None:
+        self.check_measure()
+
+    def check_measure(self, *inputs: str | Path | None) -> None:
+        """Check that the recipe can be written. inputs: paths of inputs, which are not overwritten.
+
+        Raises:
+            FileError: it cannot.
+        """
         if self.measure is not None:
-            check_writable(self.measure, suffixes=RECIPE_SUFFIXES)
+            own = self.recipe if isinstance(self.recipe, str | Path) else None
+            if Path(self.measure).suffix.lower() not in RECIPE_SUFFIXES:
+                raise FileError(
+                    f"{self.measure} is no name of a recipe; name it in "
+                    f"{' or '.join(RECIPE_SUFFIXES)}"
+                )
+            check_writable(self.measure, own, *inputs)
 
     def as_recipe(self) -> Recipe:
         """Return the recipe with the mode, the accuracy and the steps."""
@@ -236,6 +250,7 @@ def quantize_to_file(
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)
     chosen = (options or QuantizeOptions()).for_format(target.format)
+    chosen.check_measure(weights, stored)
     if stored is not None:
         check_source(stored)
     limit, needed = LIMIT if memory is None else memory, None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LOGGER = logging.getLogger("qtool")
 
@@ -15,3 +17,17 @@ def log_note(text: str) -> None:
 def log_warning(text: str) -> None:
     """Log that a result may be meaningless, before it is made."""
     LOGGER.warning("warning: %s", text)
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Log nothing: what is said here is said again by the work that follows."""
+
+    def drop(_: logging.LogRecord) -> bool:
+        return False
+
+    LOGGER.addFilter(drop)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(drop)

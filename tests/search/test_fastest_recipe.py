@@ -107,7 +107,9 @@ def test_the_recipe_repeats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return result.output
 
     recipe = tmp_path / "r.toml"
-    assert "measured here: " in run("a.onnx", "--measure", str(recipe))
+    first = run("a.onnx", "--measure", str(recipe))
+    assert "measured here: " in first
+    assert "calibrated on" not in first
     assert recipe.read_text().startswith("# measured here: ")
     assert "measured here: " not in run("b.onnx", "--recipe", str(recipe))
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
@@ -119,5 +121,19 @@ def test_the_file_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fastest.save(tmp_path / "r.json")
     rules = json.loads((tmp_path / "r.json").read_text())["rules"]
     assert rules == [{"select": "second", "as": "float"}]
-    with pytest.raises(FileError, match=r"r\.txt"):
+    with pytest.raises(FileError, match=r"r\.txt is no name of a recipe; name it in \.toml or"):
         qtool.QuantizeOptions(measure=tmp_path / "r.txt")
+    with pytest.raises(FileError, match=r"r\.json is an input; name another file"):
+        qtool.QuantizeOptions(measure=tmp_path / "r.json", recipe=tmp_path / "r.json")
+
+
+def test_the_calibration_for_times_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It sees one batch; the one of the conversion warns of few samples."""
+    times({}, monkeypatch)
+    net, batches, _ = ladder()
+    qtool.fastest_recipe(net, [batches[0][:2]])
+    assert not [r for r in caplog.records if r.name == "qtool"]
+    qtool.quantize(net, [batches[0][:2]], accuracy="fast")
+    assert "calibrated on 2 samples" in caplog.text
