@@ -7,7 +7,7 @@ The sum of a difference with random signs has the energy of the difference as it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
 import numpy as np
@@ -19,7 +19,7 @@ from qtool.core.types import Array
 
 _PROJECTIONS = 8
 _SIGNS = "signs"
-_CHUNK = 1 << 20  # elements at once
+_CHUNK = 1 << 15  # elements at once
 _MOST = 16  # sketches of a file
 _LIMIT_DB, _MARGIN_DB = 20.0, 10.0
 
@@ -30,18 +30,28 @@ def sketch_of(tensor: int, values: Sequence[Array]) -> Sketch:
     Bit p of word i of the generator seeded with "signs" is the sign of element i in projection p;
     1 is minus. Elements are numbered across the runs. NaN and Inf count as 0.
     """
-    flat = np.concatenate([np.asarray(v, np.float64).reshape(-1) for v in values])
-    flat = np.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
-    energy = float(np.square(flat - flat.mean()).sum()) if flat.size else 0.0
-    sums, seed = np.zeros(_PROJECTIONS), seed_of(_SIGNS)
-    for start in range(0, flat.size, _CHUNK):
-        part = flat[start : start + _CHUNK]
+    count = sum(np.asarray(v).size for v in values)
+    mean = sum(float(part.sum()) for _, part in _chunks(values)) / max(1, count)
+    energy, sums, seed = 0.0, np.zeros(_PROJECTIONS), seed_of(_SIGNS)
+    for start, part in _chunks(values):
+        energy += float(np.square(part - mean).sum())
         bits = random_words(seed, np.arange(start, start + part.size, dtype=np.uint64))
         for p in range(_PROJECTIONS):
             minus = (bits >> np.uint64(p)) & np.uint64(1)
             sums[p] += float(np.where(minus, -part, part).sum())
     rounded = np.array([energy, *sums]).astype(np.float32).tolist()
     return Sketch(tensor, rounded[0], tuple(rounded[1:]))
+
+
+def _chunks(values: Sequence[Array]) -> Iterator[tuple[int, Array]]:
+    """Yield the number of the first element, and finite float64 values that fit into a cache."""
+    first = 0
+    for value in values:
+        flat = np.asarray(value).reshape(-1)
+        for start in range(0, flat.size, _CHUNK):
+            part = flat[start : start + _CHUNK].astype(np.float64)
+            yield first + start, np.nan_to_num(part, nan=0.0, posinf=0.0, neginf=0.0)
+        first += flat.size
 
 
 def distance_db(expected: Sketch, actual: Sketch) -> float:
