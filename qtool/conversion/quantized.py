@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 ESTIMATE_BATCH = 32
 """Most samples at once where the accuracy on new data is measured."""
+VERIFIED_MACS, VERIFIED_SAMPLES = 2**36, 4
+"""Multiply-accumulates that a file is verified with, and the fewest samples: a network with many
+of them has many codes to compare in each sample."""
 
 
 @dataclass
@@ -100,7 +103,8 @@ class Quantized(Summarized, InProcess):
         """
         Args:
             state: a conversion with its parameters solved.
-            sample: a batch that exports are verified with, bound to the inputs of the graph.
+            sample: a batch that exports are verified with, bound to the inputs of the graph; of
+                a large network its first samples are.
         """
         assert state.parameters is not None
         own = G.clone_with_parameters(state.graph.module)
@@ -113,7 +117,9 @@ class Quantized(Summarized, InProcess):
         self.changes = state.changes
         self.parameters = state.parameters.params
         self.notes = state.parameters.notes
-        self.sample = sample
+        macs = max(1, sum(d.macs for d in state.plan.nodes))
+        affordable = max(VERIFIED_SAMPLES, VERIFIED_MACS // macs)
+        self.sample = state.graph.smaller(sample, affordable)
         self._estimates = EstimateSamples.of(
             state, min(ESTIMATE_BATCH, state.graph.size_of(sample))
         )

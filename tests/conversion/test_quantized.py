@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from qtool.api.conversion import calibrate, convert, quantize
 from qtool.backends.onnxruntime import planned_export as module
 from qtool.backends.onnxruntime.verification import planned_file
+from qtool.conversion import quantized as quantized_module
 from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
@@ -39,6 +40,20 @@ def test_arguments_by_name_work_as_on_the_model() -> None:
     a, b = samples("two_inputs", 3)
     with torch.no_grad():
         assert torch.equal(quantized("two_inputs")(a, b), quantized("two_inputs")(a, b=b))
+
+
+def test_a_file_of_many_products_is_verified_on_a_few_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = list(samples("residual", 16))
+    whole = quantize(network("residual"), data)
+    macs = sum(d.macs for d in whole.plan.nodes)
+    monkeypatch.setattr(quantized_module, "VERIFIED_MACS", 6 * macs)
+    few = quantize(network("residual"), data)
+    monkeypatch.setattr(quantized_module, "VERIFIED_MACS", macs)
+    fewest = quantize(network("residual"), data)
+    sizes = [q.sample.size for q in (whole, few, fewest)]
+    assert sizes == [16, 6, quantized_module.VERIFIED_SAMPLES]
 
 
 # --- export --------------------------------------------------------------------------------------
