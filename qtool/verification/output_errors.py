@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,6 +29,9 @@ NEARER = 1.4  # times their own ranges that those of the calibration reach, in t
 _FEW = 20  # samples that show no rare ones
 _FEW_SHARE = 0.05  # of the samples
 _DECISIVE = 0.5  # share of the error that so few samples have, to say so
+_UNSURE = 0.5  # relative standard error of the pooled error, to say so
+_NORMAL_QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
+_MOST_DEVIATION = 10.0  # of the logarithms, which the exponential function can take
 _NAMED = 3  # samples in a sentence
 _SHOWN = 4  # outputs in a row
 
@@ -170,6 +173,8 @@ class Estimate(JsonRecord):
             that is not known. Far above 1, rare samples are missing here.
         loud: share of the signal in the loudest samples, one in twenty, of the output where it is
             largest, 0 to 1.
+        unsure: relative standard error of the pooled error of the lowest output, if the errors of
+            samples are distributed log-normally.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
     """
@@ -187,6 +192,7 @@ class Estimate(JsonRecord):
     beyond: tuple[Reach, ...] = ()
     reach: float = 0.0
     loud: float = 0.0
+    unsure: float = 0.0
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
 
@@ -276,6 +282,11 @@ class Estimate(JsonRecord):
                 f"{formats.percent(self.loud)} of the signal is in the loudest "
                 f"{formats.quantity(_few_of(self.samples), 'sample')} of {self.source}"
             )
+        if self.unsure > _UNSURE:
+            return (
+                f"the errors of {self.source} differ so much that rare ones weigh as much as all "
+                "of these"
+            )
         return None
 
 
@@ -300,8 +311,23 @@ def estimate_outputs(
             _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
         )
         outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
-    costly = _costly(errors.relative(), samples, reasons)
-    return Estimate(errors.samples, kind, tuple(outputs), costly=costly, loud=_loud(errors.signal))
+    costly, loud = _costly(errors.relative(), samples, reasons), _loud(errors.signal)
+    estimate = Estimate(errors.samples, kind, tuple(outputs), costly=costly, loud=loud)
+    if estimate.lowest is None:
+        return estimate
+    unsure = _standard_error(errors.noise[errors.outputs.index(estimate.lowest.output)])
+    return replace(estimate, unsure=unsure)
+
+
+def _standard_error(noise: Array) -> float:
+    """Return the relative standard error of a mean of log-normal values, whose logarithms have the
+    standard deviation of their middle half. noise: [samples], at least 0."""
+    logarithms = np.log(noise[np.isfinite(noise) & (noise > 0)])
+    if len(logarithms) < 2:
+        return 0.0
+    low, high = np.percentile(logarithms, (25, 75))
+    deviation = min(float(high - low) / _NORMAL_QUARTILES, _MOST_DEVIATION)
+    return math.sqrt(math.expm1(deviation**2) / len(noise))
 
 
 def _few_of(count: int) -> int:

@@ -119,6 +119,19 @@ def test_signal_in_few_samples_is_a_caution() -> None:
     assert "83.10 % of the signal is in the loudest 3 samples of 64 new samples" in estimate.caution
 
 
+@pytest.mark.parametrize(("decades", "said"), [(0.2, False), (1.0, True)])
+def test_errors_that_differ_much_are_a_caution(decades: float, said: bool) -> None:
+    """Where the pooled error of 64 samples is often far too small, it is said."""
+    noise = 10 ** np.random.default_rng(0).normal(-4, decades, 64 * 300).reshape(-1, 64)
+    signal = np.full((1, 64), 1e3)
+    each = [estimate_outputs(OutputErrors(("y",), signal, n[None], 64), ESTIMATE) for n in noise]
+    wrong = np.mean(noise.mean(1) < noise.mean() / 2)
+    assert (wrong > 0.05) == said
+    cautions = [e.caution or "" for e in each if not e.costly]
+    share = np.mean(["rare ones weigh" in caution for caution in cautions])
+    assert share == pytest.approx(float(said), abs=0.05)
+
+
 def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> None:
     found = replace(
         estimate_outputs(errors(np.full(64, 0.01)), ESTIMATE), batch=1, in_batches=InBatches(32, 33)
