@@ -18,6 +18,8 @@ from qtool.backends.onnxruntime.emulation import (
 )
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.backends.open_files import check_quantized, open_model
+from qtool.backends.tflite.readable import READABLE as TFLITE
+from qtool.core.errors import FileError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Array, Progress
 from qtool.evaluation.file_inputs import file_inputs
@@ -53,12 +55,17 @@ def verify_on(
         DataError: the data does not fit, or random inputs of a type cannot be generated.
         EmulationError: a processor is unknown or cannot be emulated here, with the command that
             installs what is missing; or its emulation fails, or takes longer than `timeout`.
-        FileError: not an ONNX file.
+        FileError: not an ONNX file, or one without quantized operators.
         VerificationError: ONNX Runtime does not load the file.
     """
     path, chosen = Path(file), (cpus if isinstance(cpus, str) else tuple(cpus))
     every = parse_cpus(chosen)
     check_quantized(path)
+    if TFLITE.fits(path):
+        raise FileError(
+            f"{path}: ONNX Runtime does not read it, and emulated processors run ONNX Runtime; "
+            "`qtool verify` on the device itself checks a .tflite file"
+        )
     missing = check_available(every, some=names_all(chosen))
     names = [cpu for cpu in every if cpu.name not in missing.cpus]
     stream = random_inputs(path, samples, batch_size) if data is None else file_inputs(path, data)

@@ -56,6 +56,12 @@ def test_a_file_computes_the_plan(name: str, tmp_path: Path) -> None:
     assert kinds(path)["TRANSPOSE"] == 0
 
 
+def test_a_file_does_not_run_on_emulated_processors(tmp_path: Path) -> None:
+    converted("residual_concat", "tflite").export(tmp_path / "model.tflite")
+    with pytest.raises(FileError, match=r"on the device itself checks a \.tflite file"):
+        qtool.verify_on(tmp_path / "model.tflite", "haswell")
+
+
 @needs_litert
 def test_a_wrong_scale_is_found(tmp_path: Path) -> None:
     """The engine computes a file whose bytes have changed since it was read."""
