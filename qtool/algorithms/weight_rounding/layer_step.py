@@ -131,7 +131,7 @@ def _solve(
     best, note = None, ""
     training, holdout = samples.rows(holdout=False), samples.rows(holdout=True)
     if training is None or holdout is None:
-        note = "there are too few samples"
+        note = "too few samples fit into memory"
     else:
         weights = layer.matrix.cpu()
         evidence = RowEvidence.of(weights, training, holdout)
