@@ -22,7 +22,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test matrix floors newest fuzz lint docs notebooks clean
+.PHONY: help setup quickstart test matrix floors newest fuzz lint dist docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -81,6 +81,9 @@ lint: $(DEV_READY) ## Run the checks alone: style, types, import layers
 	$(BIN)/mypy || status=1; \
 	$(BIN)/lint-imports --no-logo || status=1; \
 	exit $$status
+
+dist: $(DEV_READY) ## Build the wheel and the source archive in build/dist, the same bytes everywhere
+	@$(BIN)/python .ci/dist build/dist
 
 docs: $(DOCS_READY) ## Build the documentation site in build/site; a dead link or a warning is an error
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -29,11 +30,12 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel of this tree, built from a copy (setuptools writes beside its sources)."""
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the source archive of this tree, as .ci/dist builds them."""
     tmp = tmp_path_factory.mktemp("packaging")
     source = tmp / "source"
-    source.mkdir()
+    (source / ".ci").mkdir(parents=True)
+    shutil.copy2(ROOT / ".ci" / "dist", source / ".ci")
     for file in ROOT.iterdir():
         if file.is_file() and file.suffix != ".onnx":
             shutil.copy2(file, source)
@@ -45,13 +47,47 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (extra / "templates").mkdir(parents=True)
     (extra / "__init__.py").touch()
     (extra / "templates" / "page.html").touch()
-    run(
-        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"),
-        *("--wheel-dir", str(tmp), str(source)),
-        cwd=tmp,
-    )
-    (built,) = tmp.glob("*.whl")
+    for words in (("init", "--quiet"), ("add", "--all")):
+        subprocess.run(["git", *words], cwd=source, check=True)
+    run(".ci/dist", str(tmp / "dist"), cwd=source, SOURCE_DATE_EPOCH="1700000000")
+    return tmp / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (built,) = dist.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def archive(dist: Path) -> Path:
+    (built,) = dist.glob("*.tar.gz")
+    return built
+
+
+def test_other_times_and_modes_give_the_same_bytes(dist, tmp_path):
+    source = tmp_path / "copy"
+    shutil.copytree(dist.parent / "source", source)
+    for file in source.rglob("*"):
+        if file.is_file() and ".git" not in file.parts:
+            os.utime(file, (1, 1))
+            file.chmod(file.stat().st_mode & 0o700)
+    run(".ci/dist", str(tmp_path / "dist"), cwd=source, SOURCE_DATE_EPOCH="1700000000")
+    again = {file.name: file.read_bytes() for file in (tmp_path / "dist").iterdir()}
+    assert again == {file.name: file.read_bytes() for file in dist.iterdir()}
+    assert len(again) == 2
+
+
+def test_the_source_archive_builds_the_same_package(archive, wheel, tmp_path):
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    build = "from setuptools import build_meta as b; b.build_wheel('..')"
+    run("-c", build, cwd=source)
+    (built,) = tmp_path.glob("*.whl")
+    names = [sorted(zipfile.ZipFile(each).namelist()) for each in (built, wheel)]
+    assert names[0] == names[1]
+    assert not (source / "tests").exists()
 
 
 def test_wheel_holds_qtool_alone(wheel):
