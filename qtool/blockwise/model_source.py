@@ -55,13 +55,14 @@ class ModelSource:
         Raises:
             CaptureError: no file holds its values.
         """
+        part = value if slices is None else value[slices]
         if self.shards is None:
-            return value.contiguous()
+            return part.contiguous()
         if attribute in self.names:
             return self.shards.read(self.names[attribute], slices)
         if value.numel() > 1 and not any(value.stride()):
             raise CaptureError(f"no file of {self.shards.folder} holds '{attribute}'")
-        return value  # computed by the model
+        return part  # computed by the model
 
     def release_memory(self) -> None:
         """Release the memory of tensors that were read."""

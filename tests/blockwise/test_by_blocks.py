@@ -274,6 +274,16 @@ def test_an_onnx_file_with_its_weights_beside_it(
     assert np.array_equal(outputs(one), outputs(blocks))
 
 
+@pytest.mark.usefixtures("large")
+def test_layers_of_an_onnx_file_larger_than_a_block_are_split(file: Path, tmp_path: Path) -> None:
+    one, split = tmp_path / "one.onnx", tmp_path / "split.onnx"
+    how = {"mode": "dynamic", "accuracy": "fast"}
+    qtool.quantize(load_model(file), samples(), **how).export(one, verify=False)
+    found = qtool.quantize_by_blocks(file, samples(), split, **how, block=17_000)
+    assert any(row.node.endswith(".1") for block in found.blocks for row in block.nodes)
+    assert np.array_equal(outputs(one), outputs(split))
+
+
 def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None:
     held = (data := file.with_name("weights.data")).read_bytes()
     for left, said in ((held[:-4], "weights.data is cut off: '.*' is not whole"), (None, "lacks")):
