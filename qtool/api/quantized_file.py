@@ -24,11 +24,17 @@ from qtool.core.option_names import file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
+from qtool.distributed import current
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
+from qtool.evaluation.speedup import (
+    Speedup,
+    measure_file_speedup,
+    measure_speedup,
+    untimed_reason,
+)
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.planning.float_operators import float_row
-from qtool.planning.mode_titles import MODE_NAMES, plan_title
+from qtool.planning.mode_titles import plan_title
 from qtool.verification import Verification
 
 _UNTIMED_BLOCKS = "the float model was never in memory as a whole"
@@ -241,25 +247,37 @@ def write_file(
     )
 
 
-def file_of_blocks(converted: ConvertedBlocks, options: FileOptions) -> QuantizedFile:
+def file_of_blocks(converted: ConvertedBlocks, source: Path, options: FileOptions) -> QuantizedFile:
     """Return what was measured on the file of a block-wise conversion.
 
     Args:
         converted: the conversion.
+        source: the folder or ONNX file of the float model.
         options: timing and goals.
     """
     result = converted.verification
+    speed, untimed = None, ""
+    if options.timing:
+        untimed = untimed_reason(converted.target)
+        if source.is_dir() or converted.measured is None:
+            untimed = untimed or _UNTIMED_BLOCKS
+        elif not untimed and not current().rank:
+            inputs = converted.example.arrays()
+            names = converted.target, converted.mode
+            with track_task("timing"):
+                speed = measure_file_speedup(source, converted.path, inputs, *names, options.timing)
     return QuantizedFile(
         converted.path,
         None,
-        f"{MODE_NAMES[converted.mode]}, for {converted.target}",
+        f"{converted.title}, for {converted.target}",
         converted.target,
         converted.mode,
         converted.notes,
         result,
         converted.size_bytes,
-        converted.float_bytes,
-        untimed=_UNTIMED_BLOCKS if options.timing else "",
+        converted.float_bytes if speed is None else speed.float_bytes,
+        speed,
+        untimed,
         missed=_missed(result, options),
         blocks=converted.blocks,
     )

@@ -92,9 +92,10 @@ def quantize_by_blocks(
         cache: "float" or "int8", the KV cache of a decoder.
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
             than a quarter of that are split, and joined again by a Concat.
-        memory: bytes that making the self-test of the file may take; a file that takes more has the
-            digest of its bytes alone.
-        file: the goals that the file is judged by.
+        memory: bytes that what runs the whole file may take: its verification, its self-test and
+            the measurement of its outputs. Of a file that takes more, blocks alone are verified
+            and measured, and it has the digest of its bytes alone.
+        file: timing, and the goals that the file is judged by; by default it is not timed.
         options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
             Of the recovery steps those run that need no more than a block (`Step.scope`).
 
@@ -118,7 +119,7 @@ def quantize_by_blocks(
         memory=memory,
         **options,
     )
-    return file_of_blocks(converted, file or FileOptions(timing=0))
+    return file_of_blocks(converted, Path(folder), file or FileOptions(timing=0))
 
 
 WITHOUT_DATA = "a conversion without data"

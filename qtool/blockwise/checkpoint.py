@@ -181,6 +181,11 @@ class Checkpoint:
         return ActivationStore(self.folder / f"{_TAKEN}{self.ranks.rank}")
 
     @property
+    def measured(self) -> ActivationStore:
+        """Return the inputs of the model in the measured batches."""
+        return ActivationStore(self.folder / "measured")
+
+    @property
     def scratch(self) -> ActivationStore:
         """Activations inside a block."""
         return ActivationStore(self.folder / "scratch")

@@ -10,6 +10,7 @@ from pathlib import Path
 from qtool.backends.onnx.storage import model_files
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import formats
+from qtool.core.data import Batch
 from qtool.core.summary import group_names
 from qtool.core.types import Change
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification
@@ -25,20 +26,26 @@ class ConvertedBlocks:
         path: path of the file.
         target: name of the target.
         mode: mode of the recipe.
+        title: the bits of weights and activations, in words.
         blocks: records of all blocks, in order.
         outputs: names of the model's outputs.
         holdout: the SQNR is that of held-out samples; otherwise there are too few to hold some out.
         float_bytes: size of the weights of the float model.
+        measured: errors of the outputs of the file; None where it was too large to run.
+        example: a sample as the file takes it.
         model_notes: sentences on the whole model, for the user; blocks have their own.
     """
 
     path: Path
     target: str
     mode: str
+    title: str
     blocks: tuple[BlockRecord, ...]
     outputs: tuple[str, ...]
     holdout: bool
     float_bytes: int
+    measured: Estimate | None
+    example: Batch
     model_notes: tuple[str, ...] = ()
 
     @property
@@ -59,7 +66,7 @@ class ConvertedBlocks:
         exactness = [block.exactness for block in self.blocks if block.exactness is not None]
         complete = len(exactness) == len(self.blocks)
         rows = tuple(row for block in self.blocks for row in block.coverage.rows)
-        estimate = self._estimate()
+        estimate = self.measured or self._estimate()
         return Verification(
             Parity.joined([block.parity for block in self.blocks]),
             Exactness.joined(exactness) if complete else None,

@@ -26,6 +26,8 @@ OF_VERIFICATION = 4
 LIMIT = WHOLE << 32
 """Memory of a conversion, by default: a model with more than 4 GiB of float32 weights is converted
 block by block on every machine. What is free there does not decide what a file contains."""
+LEAST = 160 << 20
+"""Memory that a process takes anyway: a small file is measured and tested whatever the limit is."""
 BLOCK, SMALLEST = 1 << 28, 1 << 24
 """Default and smallest size of a block: bytes of its weights in float32."""
 
@@ -61,11 +63,11 @@ def memory_beyond(path: Path, output: Path, limit: int) -> int | None:
 
 
 def self_test_memory(output: Path, limit: int) -> int:
-    """Return the memory in bytes for the self-test: the limit, or that of an interrupted conversion
-    to the same output, so that its bytes do not depend on the interruption."""
+    """Return the memory in bytes for what runs the whole file: the limit, or that of an interrupted
+    conversion to the same output, so that its bytes do not depend on the interruption."""
     begun = stored_identity(output) or {}
     stored = begun.get("memory", "")
-    return int(stored) if stored.isdecimal() else limit
+    return int(stored) if stored.isdecimal() else max(limit, LEAST)
 
 
 def block_size(output: Path, memory: int | None, recipe: Recipe) -> int:

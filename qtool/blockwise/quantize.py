@@ -27,6 +27,7 @@ from qtool.blockwise.block_plan import plan_of_block
 from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
 from qtool.blockwise.checkpoint import open_checkpoint, stored_identity
 from qtool.blockwise.converted_blocks import ConvertedBlocks
+from qtool.blockwise.file_measurement import measure_file, share_estimate
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
 from qtool.blockwise.model_source import ModelSource, open_source
 from qtool.blockwise.stored_data import StoredBatch, store_data
@@ -55,8 +56,10 @@ from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, FOR_TARGETS, run_passes
 from qtool.planning import targets
+from qtool.planning.mode_titles import plan_title
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
+from qtool.verification.output_errors import Estimate
 
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
@@ -124,18 +127,44 @@ def convert_blocks(
         plans = [plan_of_block(plan, each) for each in blocks]
         run = BlockwiseRun(whole, plan, parameters, blocks, plans, checkpoint, block)
         _convert_left(run, stored, source)
-        if not ranks.rank:
-            if not is_moved(checkpoint.whole, path):
-                write_whole(run, path, source.fingerprint, example, memory)
-            move_into_place(checkpoint.whole, path)
-            checkpoint.remove()
-        ranks.all_gather("")
+        estimate = _write(run, stored, path, source.fingerprint, example, memory)
     notes = _unused_rules(run, layers) + parameters.notes
     if skipped and chosen.accuracy == "best":
         notes += (f"block by block these steps do not run: {', '.join(skipped)}",)
-    records, holdout = tuple(checkpoint.finished), not all(batch.measured for batch in stored)
-    last = holdout, source.float_bytes, notes
-    return ConvertedBlocks(path, target, chosen.mode, records, tuple(whole.outputs), *last)
+    return ConvertedBlocks(
+        path,
+        target,
+        chosen.mode,
+        plan_title(plan),
+        tuple(checkpoint.finished),
+        tuple(whole.outputs),
+        not all(batch.measured for batch in stored),
+        source.float_bytes,
+        estimate,
+        whole.cut(example, 1),
+        notes,
+    )
+
+
+def _write(
+    run: BlockwiseRun,
+    stored: Sequence[StoredBatch],
+    path: Path,
+    fingerprint: str,
+    example: Batch,
+    memory: int,
+) -> Estimate | None:
+    """Write the file, measure it and remove the checkpoint; return the errors of the outputs."""
+    checkpoint, ranks, estimate = run.checkpoint, run.checkpoint.ranks, None
+    if not ranks.rank:
+        if not is_moved(checkpoint.whole, path):
+            write_whole(run, path, fingerprint, example, memory)
+        move_into_place(checkpoint.whole, path)
+        estimate = measure_file(run, stored, path, memory)
+    estimate = share_estimate(ranks, estimate)
+    if not ranks.rank:
+        checkpoint.remove()
+    return estimate
 
 
 def _convert_left(run: BlockwiseRun, stored: Sequence[StoredBatch], source: ModelSource) -> None:

@@ -106,10 +106,12 @@ def store_data(
         for batch, part, rows in pieces:
             if part.rank == ranks.rank:
                 values, _ = checkpoint.own_data.load(part.index)
-                stored = {n: values[n] for n in required(batches, batch)}
                 if rows != list(range(len(part.samples))):
-                    stored = {name: value[rows] for name, value in stored.items()}
+                    values = {name: value[rows] for name, value in values.items()}
+                stored = {n: values[n] for n in required(batches, batch)}
                 checkpoint.activations(0).save(batch.number, stored, stored)
+                if batch.measured:
+                    checkpoint.measured.save(batch.number, values, values)
     ranks.all_gather("")  # a barrier: all data is stored
     checkpoint.own_data.remove()
     return [batch for batch, _, _ in pieces]

@@ -64,7 +64,8 @@ def write_whole(
     OnnxExport(simulation, info.metadata()).write(checkpoint.whole, path.resolve().name)
     size, few = sum(map(weight_bytes, G.calls(graph.graph))), graph.smaller(example, SAMPLES)
     if OF_VERIFICATION * size <= memory:
-        _verify(_simulation(run, _loaded(graph), params), checkpoint.whole, few)
+        loaded = replace(graph, module=G.with_values(graph.module))
+        _verify(_simulation(run, loaded, params), checkpoint.whole, few)
     test = SelfTest("", missing=TOO_LARGE)
     if OF_SELF_TEST * size <= memory:
         test = make_self_test(ExportedFile(checkpoint.whole), few.arrays(), simulation.macs)
@@ -77,14 +78,6 @@ def _simulation(
     """Return the simulation of the whole network, with the values that a graph has."""
     state = ConversionState(Captured(graph, ""), graph, run.plan, parameters=Parameters(params))
     return FakeQuantized(graph, quantized_module(state), graph, run.plan, params)
-
-
-def _loaded(graph: G.FloatGraph) -> G.FloatGraph:
-    """Return a graph with the values of all its tensors."""
-    module = G.clone(graph.module)
-    for node in module.graph.find_nodes(op="get_attr"):
-        G.set_tensor(module, node, G.read_values(G.tensor(graph.module, node)))
-    return replace(graph, module=module)
 
 
 def _verify(simulation: FakeQuantized, file: Path, batch: Batch) -> None:

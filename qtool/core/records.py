@@ -108,6 +108,8 @@ def _build(kind: Any, value: Any) -> Any:
         return kind(**{name: _build(hints[name], value[keys[name]]) for name in stored})  # type: ignore[operator]  # as above
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a named one
+        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items()})
     if kind is float:
         return float("nan") if value is None else float(value)
     if kind in (int, str, bool) and not isinstance(value, kind):

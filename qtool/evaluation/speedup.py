@@ -187,6 +187,33 @@ def measure_speedup(
     return replace(speedup, costly=_losses(profile.nodes, quantized), differs=profile.differs)
 
 
+def measure_file_speedup(
+    float_file: Path,
+    file: Path,
+    inputs: Sequence[Array],
+    target_name: str,
+    mode: str,
+    seconds: float,
+) -> Speedup:
+    """Time a file against the float file that it was made from; both are ONNX files.
+
+    Args:
+        float_file, file: the files.
+        inputs: one sample, in the order of their inputs.
+        target_name: name of the target, without an `untimed_reason`.
+        mode: mode of the recipe.
+        seconds: as for `measure_speedup`.
+
+    Raises:
+        VerificationError: the runtime refuses one of the files.
+    """
+    place = target(target_name).timed_in or NATIVE
+    timings, _ = _time([float_file, file], inputs, seconds, place)
+    size = sum(f.stat().st_size for f in open_file(float_file).parts)
+    title = runtime_title(place, MODEL_SUFFIXES[0])
+    return Speedup(timings, (), mode, title, baseline=float_file.name, float_bytes=size)
+
+
 def _time(
     files: Sequence[Path], inputs: Sequence[Array], seconds: float, place: str
 ) -> tuple[tuple[Timing, ...], Phase]:

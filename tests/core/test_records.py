@@ -71,6 +71,7 @@ def test_properties_and_named_tuples_are_written_and_described():
     value = Result(1.0, (Pair("conv", 2.0),))
     written = {"float": 1.0, "pairs": [{"layer": "conv", "db": 2.0}], "total": 1}
     assert to_json(value) == written
+    assert from_json(Result, written) == value
     schema = json_schema(Result)
     assert list(schema["properties"]) == list(written) == schema["required"]
     texts = [p.get("description") for p in schema["properties"].values()]

@@ -26,6 +26,7 @@ from qtool.core.graph.edit import (
     replace,
     set_attr_value,
     set_tensor,
+    with_values,
 )
 from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import (
@@ -96,4 +97,5 @@ __all__ = [
     "submodule",
     "tensor",
     "value",
+    "with_values",
 ]

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch._dispatch.python import enable_python_dispatcher
 
 from qtool.core.graph.arguments import run_operator
-from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred
+from qtool.core.graph.deferred import Slices, as_parameter, defer, is_deferred, read_values
 from qtool.core.graph.nodes import NAME, tensor, value
 
 SMALL = 1 << 10
@@ -158,6 +158,14 @@ def clone(module: fx.GraphModule) -> fx.GraphModule:
         node.meta = dict(node.meta)
     graph._codegen = module.graph._codegen
     return fx.GraphModule(module, graph)
+
+
+def with_values(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a clone that has the values of all its deferred tensors."""
+    module = clone(module)
+    for node in module.graph.find_nodes(op="get_attr"):
+        set_tensor(module, node, read_values(tensor(module, node)))
+    return module
 
 
 def clone_with_parameters(module: fx.GraphModule) -> fx.GraphModule:
