@@ -40,11 +40,13 @@ class KnownScales:
     Attributes:
         params: point -> parameters.
         names: point -> name of its tensor in the file of scales.
+        refused: name of a tensor in the file -> why its scale is not taken.
         notes: sentences on what was taken and what was not, with the reasons.
     """
 
     params: Mapping[str, QuantParams]
     names: Mapping[str, str]
+    refused: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -92,7 +94,7 @@ def known_scales(
         if scale not in match.used and scale.names[0] not in match.reasons:
             known = names.known.intersection(scale.names)
             match.refuse(scale, "it is float or fused here" if known else "the model has no such")
-    return KnownScales(match.params, match.taken, tuple(_notes(match)))
+    return KnownScales(match.params, match.taken, match.reasons, tuple(_notes(match)))
 
 
 def _check_names(file: FileScales, names: FileNames) -> None:
@@ -118,16 +120,21 @@ def _take_activations(match: _Match) -> None:
         points = sorted(sharing[observed.name], key=lambda p: p is not observed)
         tensors = [match.names.tensors.get(p.tensor, ()) for p in points]
         scales = [next((by_name[n] for n in each if n in by_name), None) for each in tensors]
-        for scale in filter(None, dict.fromkeys(scales)):
+        for point, scale in zip(points, scales, strict=True):
+            if scale is None:
+                continue
             assert isinstance(observed.spec, Observed)
             params = _activation(scale.params, observed.spec, limits.get(observed.name))
-            taken = match.params.get(observed.name)
-            if taken is None:
+            first = match.params.get(observed.name)
+            if first is None:
                 match.take(observed, scale, params)
-            elif isinstance(params, QuantParams) and _equal(params, taken):
+            elif isinstance(params, QuantParams) and _equal(params, first):
                 match.used.append(scale)
             else:
                 match.refuse(scale, f"it has the scale of '{observed.tensor}' here")
+                continue
+            if observed.name in match.params:
+                match.taken[point.name] = scale.names[0]
 
 
 def _activation(
@@ -185,18 +192,24 @@ def _take_weights(match: _Match) -> None:
 
 def _in_layout(scale: TensorScale, weight: Array) -> tuple[Array | None, int | None]:
     """Return the file's weights and their axis in the layout of the graph: the closer of the
-    matrix and its transpose."""
+    matrix and its transpose. The graph may have more input channels, which are zero."""
     values, axis = scale.values, scale.params.axis
     if values is None:
         return None, None if axis is None else -1
     forms = [(values, axis)]
     if values.ndim == 2:
         forms.append((values.T, None if axis is None else 1 - axis))
-    forms = [(v, a) for v, a in forms if v.shape == weight.shape]
+    forms = [(v, a) for v, a in forms if _fits(v.shape, weight.shape)]
     return min(forms, key=lambda form: _error(form[0], weight), default=(None, None))
 
 
+def _fits(shape: tuple[int, ...], padded: tuple[int, ...]) -> bool:
+    return len(shape) == len(padded) and all(n <= m for n, m in zip(shape, padded, strict=True))
+
+
 def _error(values: Array, weight: Array) -> float:
+    """Return the error of weights relative to their norm, without channels that were added."""
+    weight = weight[tuple(map(slice, values.shape))]
     norm = float(np.linalg.norm(weight))
     return float(np.linalg.norm(values - weight)) / norm if norm else 0.0
 
