@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ from qtool.frontends.onnx.scales.file_names import file_names
 EXACT = "onnxruntime-x86-vnni"  # changes no scale for other CPUs
 COMPARED = 64
 SUFFIXES = (".onnx", ".encodings")
+PREFACE = """# Scales of other tools in qtool
+
+Command: `python benchmarks/scales_of_tools.py FOLDER --page PAGE`; its header says what it needs.
+*Scales taken*: of those in the file. *Equal codes*: in ONNX Runtime on new samples, of the tensors
+that are not behind one that was not taken, in the file for `onnxruntime-x86-vnni` without
+recovery. The last three columns: SQNR in dB of the tool's own file, of qtool's file for all CPUs
+without recovery, and with the default recovery. Versions: {versions}.
+"""
 HEAD = (
     "| tool | network | scales taken | tensors with equal codes | equal codes | file of the tool | "
     "before recovery | after |\n|---|---|---:|---:|---:|---:|---:|---:|"
@@ -50,8 +59,14 @@ def main() -> None:
                 row, gain = measure(options.folder, net, other)
                 gains.append(gain)
                 rows.append(row)
-                options.page.write_text("\n".join([*rows, "", summary(gains)]) + "\n", "utf-8")
+                text = "\n".join([*rows, "", summary(gains)])
+                options.page.write_text(f"{PREFACE.format(versions=versions())}\n{text}\n", "utf-8")
                 print(row, flush=True)
+
+
+def versions() -> str:
+    packages = ("onnxruntime", "torch")
+    return ", ".join(f"{p} {version(p)}" for p in packages)
 
 
 def summary(gains: list[float]) -> str:

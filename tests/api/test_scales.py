@@ -167,3 +167,30 @@ def test_verify_says_what_the_other_file_does_on_other_cpus(folder: Path) -> Non
     avx2 = next(c for c in check.portability.cpus if c.profile == "onnxruntime-avx2")
     assert avx2.nodes
     assert "other CPUs  on x86-64 without VNNI (AVX2): " in str(check.summary())
+
+
+def _symmetric_activations(folder: Path, path: Path) -> Path:
+    options = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
+    extra = {"extra_options": {"ActivationSymmetric": True}}
+    files = str(folder / "float.onnx"), str(path)
+    quantize_static(*files, _Reader(), per_channel=True, **options, **extra)
+    return path
+
+
+def test_behind_a_relu_a_symmetric_scale_has_the_lowest_code_for_zero(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A kernel with the ReLU fused clamps at its lowest code; the step stays that of the file."""
+    other = _symmetric_activations(folder, tmp_path / "other.onnx")
+    params = qtool.convert(_model(folder), scales=other, target=VNNI).parameters
+    assert int(params["2"].zero_point) == 0
+    assert int(params["input"].zero_point) == 128
+    model = onnx.load(other)
+    (scale,) = (numpy_helper.to_array(i) for i in model.graph.initializer if i.name == "2_scale")
+    assert float(params["2"].scale) == float(scale)
+
+
+def test_padded_input_channels_do_not_hide_a_layer(folder: Path) -> None:
+    """The first layer has three input channels, and four on the default target."""
+    quantized = qtool.convert(_model(folder), scales=folder / "other.onnx")
+    assert not any("another shape" in note for note in quantized.notes)
