@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from qtool.core.affine import Affine
 from qtool.core.errors import CalibrationError
 from qtool.core.formats import quantity
 from qtool.core.graph import FloatGraph
-from qtool.core.quant_params import QuantParams
+from qtool.core.quant_params import QuantParams, unbounded_codes
 from qtool.core.remedies import OtherFile
-from qtool.core.types import Array, Observed
+from qtool.core.types import INT8, INT8_NARROW, Array, Observed, QType
 from qtool.frontends.onnx.scales import FileScales, TensorScale
 from qtool.frontends.onnx.scales.file_names import FileNames
 from qtool.planning.plan import Kind, Point, QuantPlan
+from qtool.planning.targets import target
 
 LEAST_SHARE = 0.5
 """Share of the names in a file of scales that the model has to have."""
@@ -60,6 +61,7 @@ class _Match:
     taken: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     used: list[TensorScale] = field(default_factory=list)
+    clipped: list[str] = field(default_factory=list)
 
     def by_name(self, weights: bool) -> dict[str, TensorScale]:
         """Return the scales of layers' weights, or of other tensors, by all their names."""
@@ -180,7 +182,11 @@ def _take_weights(match: _Match) -> None:
             other += 1
         else:
             channels = None if point.spec.axis is None else weight.shape[point.spec.axis]
-            match.take(point, scale, _weight(scale.params, axis, point.spec, channels))
+            params = _weight(scale.params, axis, point.spec, channels)
+            if isinstance(params, QuantParams):
+                params = replace(params, qtype=_weight_type(match.plan.target, params.qtype))
+                match.clipped += [layer] if _is_clipped(params, weight) else []
+            match.take(point, scale, params)
     if other > len(match.params):
         raise CalibrationError(
             f"{match.file.path}: the weights of {quantity(other, 'layer')} are not those of the "
@@ -237,6 +243,21 @@ def _weight(
     return QuantParams(spec.qtype, scale, torch.zeros_like(scale).long(), spec.axis)
 
 
+def _weight_type(name: str, planned: QType) -> QType:
+    """Return the type of weights for a target: with the lowest code, as other tools use it, where
+    products with unsigned activations are summed in 32 bits. 16 bits may overflow with it."""
+    chosen = target(name)
+    wide = chosen.saturation_limit is None and not chosen.types.activation.signed
+    return INT8 if wide and planned is INT8_NARROW else planned
+
+
+def _is_clipped(params: QuantParams, weight: torch.Tensor) -> bool:
+    """Return whether the other tool has a code for a weight that these parameters do not have."""
+    scale, zero = (params.along(t, weight.shape) for t in (params.scale, params.zero_point))
+    codes = unbounded_codes(weight, scale, zero).clamp(INT8.qmin)
+    return bool((codes < params.qtype.qmin).any())
+
+
 def _equal(one: QuantParams, other: QuantParams) -> bool:
     return torch.equal(one.scale, other.scale) and torch.equal(one.zero_point, other.zero_point)
 
@@ -251,6 +272,9 @@ def _notes(match: _Match) -> Iterator[str]:
         by_reason[reason].append(name)
     for reason, tensors in by_reason.items():
         yield f"not taken, since {reason}: {', '.join(tensors)}"
+    if match.clipped:
+        layers = ", ".join(match.clipped)
+        yield f"weights with the code -128 have -127 here, with which no sum overflows: {layers}"
     own = [p.name for p in match.plan.observed() if p.name not in match.params]
     if own:
         yield f"no scale in the file, so that of the calibration: {', '.join(own)}"

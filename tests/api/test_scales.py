@@ -124,8 +124,8 @@ def test_recovery_with_a_calibration(folder: Path, tmp_path: Path) -> None:
     assert verification.exactness.passed
 
 
-def test_encodings_give_the_scales_of_the_same_file(folder: Path, tmp_path: Path) -> None:
-    """Encodings with the scales of the QDQ file give the same parameters."""
+def _encodings(folder: Path, path: Path, factor: float = 1.0) -> Path:
+    """Encodings with the scales of the QDQ file, those of weights times a factor."""
     model = onnx.load(folder / "other.onnx")
     values = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     encodings = []
@@ -135,17 +135,34 @@ def test_encodings_give_the_scales_of_the_same_file(folder: Path, tmp_path: Path
             encoding = {"y_scale": float(scale), "y_zero_point": int(zero), "output_dtype": "uint8"}
             encodings.append({"name": node.input[0], **encoding})
         elif node.input[0] in values and values[node.input[0]].dtype == np.int8:
-            encoding = {"y_scale": values[node.input[1]].tolist(), "output_dtype": "int8"}
+            scales = (values[node.input[1]] * factor).tolist()
             name = node.input[0].removesuffix("_quantized")
-            encodings.append({"name": name, **encoding, "axis": 0})
-    file = tmp_path / "a.encodings"
-    file.write_text(json.dumps({"version": "2.0.0", "encodings": encodings}), "utf-8")
+            encodings.append({"name": name, "y_scale": scales, "output_dtype": "int8", "axis": 0})
+    path.write_text(json.dumps({"version": "2.0.0", "encodings": encodings}), "utf-8")
+    return path
+
+
+def test_encodings_give_the_scales_of_the_same_file(folder: Path, tmp_path: Path) -> None:
     params = [
         qtool.convert(_model(folder), scales=source, target=VNNI).parameters
-        for source in (folder / "other.onnx", file)
+        for source in (folder / "other.onnx", _encodings(folder, tmp_path / "a.encodings"))
     ]
     assert params[0].keys() == params[1].keys()
     assert all(torch.equal(params[0][n].scale, params[1][n].scale) for n in params[0])
+
+
+def test_the_lowest_code_stays_where_no_sum_can_overflow(folder: Path, tmp_path: Path) -> None:
+    file = _encodings(folder, tmp_path / "a.encodings", factor=127 / 128)
+    wide = qtool.convert(_model(folder), scales=file, target=VNNI)
+    assert wide.parameters["0.weight"].qtype.qmin == -128
+    note = "weights with the code -128 have -127 here"
+    assert not any(n.startswith(note) for n in wide.notes)
+    wide.export(tmp_path / "wide.onnx")
+    codes = {i.name: i for i in onnx.load(tmp_path / "wide.onnx").graph.initializer}
+    assert numpy_helper.to_array(codes["0.weight.codes"]).min() == -128
+    portable = qtool.convert(_model(folder), scales=file)
+    assert portable.parameters["0.weight"].qtype.qmin == -127
+    assert any(n.startswith(note) for n in portable.notes)
 
 
 def test_scales_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
