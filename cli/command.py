@@ -21,7 +21,7 @@ LOGGED = "qtool.logged"
 """Keys in a context's meta."""
 
 GROUPS = {
-    "Model": "model weights fix task tokenizer calibration against reference other_model",
+    "Model": "model weights fix task tokenizer calibration scales against reference other_model",
     "Data": "data column shape samples sample calibration_data eval_data labels classes transform "
     "batch_size dynamic max_unreadable",
     "Precision": "target mode accuracy recover observer recipe measure choices groups",

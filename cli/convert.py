@@ -20,9 +20,15 @@ if TYPE_CHECKING:
     source_options.weights,
     click.option(
         "--calibration",
-        required=True,
         type=source_options.Path_,
-        help="File written by `qtool calibrate`.",
+        help="File written by `qtool calibrate`; not needed with --scales, but no step recovers "
+        "accuracy without it.",
+    ),
+    click.option(
+        "--scales",
+        type=source_options.Path_,
+        help="Take the scales of this file of another tool: a QDQ .onnx file made of MODEL, which "
+        "is a float .onnx file then, or .encodings of AIMET.",
     ),
     options.output,
     options.target,
@@ -43,7 +49,8 @@ if TYPE_CHECKING:
 def command(
     model: str,
     weights: Path | None,
-    calibration: Path,
+    calibration: Path | None,
+    scales: Path | None,
     output_: Path,
     target: str | None,
     format_: str,
@@ -75,14 +82,21 @@ def command(
     from qtool.planning.targets import target_for
 
     written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
-    place = FileTarget.check(output_, model, written, weights, calibration)
-    calibrated = qtool.Calibration.load(calibration)
-    calibrated.check_target(target_for(place.format, target, calibrated.target))
+    place = FileTarget.check(output_, model, written, weights, calibration, scales)
+    calibrated = None if calibration is None else qtool.Calibration.load(calibration)
+    if calibrated is None and scales is None:
+        raise click.UsageError("give --calibration, --scales or both")
+    if calibrated is None:
+        target = target_for(place.format, target)
+    else:
+        calibrated.check_target(target_for(place.format, target, calibrated.target))
     loaded = sources.load_model(model, weights)
     writer = place.writer({"": loaded})
     quantized = qtool.convert(
         loaded,
         calibrated,
+        scales=scales,
+        target=target if calibrated is None else None,
         recipe=recipe,
         mode=mode,
         accuracy=accuracy,

@@ -20,6 +20,7 @@ from qtool.api.conversion_inputs import (
     example_batch,
 )
 from qtool.api.quantized_model import QuantizedModel
+from qtool.api.scales import calibration_of_scales, steps_with_scales, with_scales
 from qtool.backends.table import format_of
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
@@ -99,8 +100,9 @@ def calibrate(
 @accepts_paths(mixed="calibration")
 def convert(
     model: Model | Captured,
-    calibration: Calibration | str | Path,
+    calibration: Calibration | str | Path | None = None,
     *,
+    scales: str | Path | None = None,
     target: str | None = None,
     recipe: Any = None,
     mode: str | None = None,
@@ -113,7 +115,10 @@ def convert(
 
     Args:
         model: the model that was calibrated.
-        calibration: the result of `calibrate`, or the path of a saved one.
+        calibration: the result of `calibrate`, or the path of a saved one; None with `scales`.
+        scales: a file of another tool whose scales replace those of the calibration: a QDQ file of
+            this model, which is a float ONNX file, or encodings of AIMET. Steps that change tensors
+            before the scales do not run; without a calibration none does.
         target: by default that of the calibration.
         recipe, mode, accuracy, recover: as for `quantize`; by default those of the calibration.
             They may leave more in float than the calibration did, but not less: tensors that were
@@ -127,6 +132,18 @@ def convert(
             this one.
         PlanError: the recipe does not fit the model.
     """
+    options = (recipe, mode, accuracy, recover)
+    if calibration is None:
+        if scales is None:
+            raise CalibrationError("give a calibration, a file of scales, or both")
+        captured, plan, calibration = calibration_of_scales(
+            model,
+            scales,
+            targets.target(target or targets.DEFAULT).name,
+            Recipe.of(*options),
+            dynamic,
+        )
+        return _convert(captured, plan, calibration, example_batch(calibration, model))
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
     calibration.check_target(targets.target(target or calibration.target).name)
@@ -146,11 +163,14 @@ def convert(
             "the calibration was made with another model, or with other weights",
             OtherFile("calibrate this model first"),
         )
-    options = (recipe, mode, accuracy, recover)
     chosen = calibration.recipe if options == (None,) * 4 else Recipe.of(*options)
+    if scales is not None:
+        chosen = steps_with_scales(chosen, has_samples=True)
     plan = captured.plan(
         target or calibration.target, calibration.observer, chosen, seen=calibration.specs
     )
+    if scales is not None:
+        calibration = with_scales(calibration, model, captured, plan, scales)
     return _convert(captured, plan, calibration, example)
 
 

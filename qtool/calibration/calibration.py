@@ -29,6 +29,7 @@ from qtool.core.formats import quantity
 from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
+from qtool.core.quant_params import QuantParams
 from qtool.core.random_inputs import Input
 from qtool.core.remedies import OtherFile
 from qtool.core.summary import Summarized, Summary
@@ -64,6 +65,8 @@ class Calibration(Summarized):
         estimate_statistics: point or probe -> statistic of the samples for the estimate, which are
             in `statistics` only if `pooled` put them there. A step that changes tensors drops
             theirs.
+        scales: point -> parameters of another tool, which replace those of the statistics; not
+            stored in the file.
     """
 
     fingerprint: str
@@ -78,6 +81,7 @@ class Calibration(Summarized):
     notes: tuple[str, ...] = ()
     data: str = ""
     estimate_statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    scales: Mapping[str, QuantParams] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         tensors = quantity(len(self.statistics), "tensor")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -97,7 +97,8 @@ def solve_parameters(
         if isinstance(point.spec, Derived):
             _solve_bias(solver, point, point.spec)
     params, notes = make_portable(module.graph, plan, solver.params)
-    return Parameters(params, (*calibration.notes, *solver.notes, *notes))
+    changes = _changed_scales(calibration.scales, params)
+    return Parameters(params, (*calibration.notes, *solver.notes, *notes, *changes))
 
 
 def _check(plan: QuantPlan, calibration: Calibration) -> None:
@@ -117,6 +118,8 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
 
 def _observed_range(solver: _Solver, point: Point) -> Range:
     assert isinstance(point.spec, Observed)
+    if (known := solver.calibration.scales.get(point.name)) is not None:
+        return _range_of_codes(known)
     statistic = solver.calibration.statistics[point.name]
     observer = solver.calibration.specs[point.name]
     return observers.range_of(observer, statistic, point.spec.qtype, point.spec.symmetric)
@@ -126,6 +129,17 @@ def _solve_observed(
     solver: _Solver, point: Point, spec: Observed, ends: Range | None
 ) -> QuantParams:
     """Return the parameters of a point; `ends` is its range, None for that of a weight."""
+    params = solver.calibration.scales.get(point.name)
+    if params is None:
+        params = _solve_range(solver, point, spec, ends)
+    limit = target(solver.plan.target).saturation_limit
+    if point.kind is Kind.WEIGHT and limit is not None and _feeds_integer_kernel(solver, point):
+        return _widen_for_saturation(solver, point, params, limit)
+    return params
+
+
+def _solve_range(solver: _Solver, point: Point, spec: Observed, ends: Range | None) -> QuantParams:
+    """Return the parameters of the range of a point, as for `_solve_observed`."""
     low, high = ends if ends is not None else _weight_range(solver.source(point), spec)
     params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
     solver.notes += _range_notes(point, low, high, params)
@@ -133,11 +147,31 @@ def _solve_observed(
         source = point.edges[0].source if point.edges else point.name  # readers have other types
         low, high = _clamp_range(solver.nodes[source])
         params = observers.solve(low, high, spec.qtype, spec.symmetric, spec.axis)
-    params = replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
-    limit = target(solver.plan.target).saturation_limit
-    if point.kind is Kind.WEIGHT and limit is not None and _feeds_integer_kernel(solver, point):
-        return _widen_for_saturation(solver, point, params, limit)
-    return params
+    return replace(params, scale=params.scale.cpu(), zero_point=params.zero_point.cpu())
+
+
+def _range_of_codes(params: QuantParams) -> Range:
+    """Return the values of the lowest and the highest code."""
+    zero, scale = params.zero_point.double(), params.scale.double()
+    return (params.qtype.qmin - zero) * scale, (params.qtype.qmax - zero) * scale
+
+
+def _changed_scales(
+    known: Mapping[str, QuantParams], params: Mapping[str, QuantParams]
+) -> Iterator[str]:
+    """Yield notes on the scales of another tool that had to change."""
+    for name, own in known.items():
+        change = (params[name].scale.double() / own.scale.double() - 1).abs()
+        if own.axis is None and bool(change > 0):
+            yield (
+                f"{name}: scale changed by {float(change):.1g} of it, so that all CPUs compute the "
+                "same codes"
+            )
+        elif own.axis is not None and bool((change > 0).any()):
+            yield (
+                f"{name}: scale widened in {int((change > 0).sum())} of {change.numel()} channels, "
+                "whose sums could saturate on CPUs without VNNI, or whose bias would overflow"
+            )
 
 
 def _clamp_range(node: fx.Node) -> Range:
@@ -206,8 +240,7 @@ def _solve_requantized(solver: _Solver, spec: Requantized) -> QuantParams:
         ends = observers.range_of(observer, statistic, spec.qtype, symmetric)
         low, high = (bound * factor for bound in ends)
     else:
-        zero, scale = source.zero_point.double(), source.scale.double()
-        low, high = (source.qtype.qmin - zero) * scale, (source.qtype.qmax - zero) * scale
+        low, high = _range_of_codes(source)
     return observers.solve(low, high, spec.qtype, symmetric, None)
 
 

@@ -50,7 +50,8 @@ class Portability(JsonRecord):
         cpus: one row for each family.
         samples: number of samples computed, if codes differ.
         float_nodes: number of nodes whose last bits differ between CPUs.
-        portable: whether the file's target has identical codes on all CPUs.
+        portable: whether the file's target has identical codes on all CPUs; True for a file of
+            another tool, which has none.
     """
 
     cpus: tuple[OtherCpu, ...]

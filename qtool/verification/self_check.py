@@ -11,6 +11,7 @@ from qtool.core.formats import part
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Result, Summary
 from qtool.verification.exactness import Exactness
+from qtool.verification.portability import Portability
 
 _NEW_FILE = "take a fresh copy of the file, or convert again"
 
@@ -129,12 +130,14 @@ class FileCheck(Result, Exactness):
         delegate: comparison with the default delegate of a TFLite file, whose kernels differ from
             the reference kernels and between processors; None for other files.
         other_target: the target of the file if its kernels are not those of this machine.
+        portability: behaviour of an ONNX file of another tool on other CPUs; None for other files.
     """
 
     self_test: SelfCheck = field(default_factory=SelfCheck)
     not_compared: str = ""
     delegate: Exactness | None = None
     other_target: str = ""
+    portability: Portability | None = None
 
     @property
     def passed(self) -> bool:
@@ -147,6 +150,10 @@ class FileCheck(Result, Exactness):
         rows = [*self.self_test.rows(), *(compared if self.not_compared else self.rows())]
         if self.delegate is not None:
             rows.append(("delegate", self.delegate.rows()[0][1]))
+        if self.portability is not None:
+            rows += [("other CPUs", line) for line in str(self.portability).splitlines()]
+            if any(cpu.nodes for cpu in self.portability.cpus):
+                rows.append(("", f"the same codes everywhere: convert with {argument('--scales')}"))
         return Summary(title, self._headline(), tuple(rows))
 
     def _headline(self) -> str:

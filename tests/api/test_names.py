@@ -61,7 +61,8 @@ ERRORS = tuple(
 def rooms() -> Iterator[ModuleType]:
     """Every module of the library."""
     for found in pkgutil.walk_packages(qtool.__path__, "qtool."):
-        if not found.name.startswith(("qtool.cli", "qtool.__main__")):
+        # those of `integrations` import other tools, which are not installed
+        if not found.name.startswith(("qtool.cli", "qtool.__main__", "qtool.integrations.")):
             yield importlib.import_module(found.name)
 
 

@@ -30,6 +30,7 @@ CALLS = (
     qtool.bench,
     qtool.report,
     qtool.QuantizedModel.export,
+    qtool.convert,
     qtool.FileOptions,
     qtool.quantize_to_file,
 )

@@ -33,6 +33,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "there is no data, and the sizes of the ... give data, or give them with --shape",
     ),
     "no output": ("quantize net --data x.npy", "Missing option '-o' / '--output'."),
+    "neither a calibration nor scales": (
+        "convert net -o out.onnx",
+        "give --calibration, --scales or both",
+    ),
     "two models": ("quantize a b --data x.npy -o out.onnx", "Got unexpected extra argument (b)"),
     "an option misspelled": (
         f"{Q} --obsever mse",

@@ -43,9 +43,11 @@ VALUES = {
     "--fix": "n=3",
     "--model": "float.onnx",
     "--other-model": "",
+    "--calibration": "float.calib",
 }
 """Argument, or placeholder of a value -> what the user chooses."""
 FLAGS = ("--external-data",)
+SCALES = "convert float.onnx --scales weights.onnx --calibration float.calib"
 
 COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]] = {
     "weights alone, of unknown sizes": (
@@ -151,6 +153,18 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     "a mode without kernels": (
         f"quantize {M}:rows --data images.npy --mode dynamic -o out.onnx",
         {"planning/planner --mode"},
+    ),
+    "scales of weights alone": (
+        "convert float.onnx --scales weights.onnx -o out.onnx",
+        {"api/scales --calibration"},
+    ),
+    "a step before the scales": (
+        f"{SCALES} --recover smooth-quant -o out.onnx",
+        {"api/scales --recover"},
+    ),
+    "steps before and after the scales": (
+        f"{SCALES} --recover smooth-quant,gptq -o out.onnx",
+        {"api/scales --recover"},
     ),
     "a format that the target lacks": (
         f"quantize {M}:image_net --data images.npy --target openvino -o out.tflite",
@@ -302,6 +316,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("bert/config.json").write_text("{}")
         linear = "y = MatMul (x, w)"
         _save("float.onnx", "float[n, 4] x", linear)
+        batches = [torch.from_numpy(vectors)]
+        qtool.calibrate(qtool.load_onnx("float.onnx"), batches).save("float.calib")
+        rounded = "q = QuantizeLinear (w, step, zero) d = DequantizeLinear (q, step, zero)"
+        _save("weights.onnx", "float[n, 4] x", f"{rounded} y = MatMul (x, d)")
         _save("one.onnx", "float[n, 4] x", "r = Reshape (x, sizes) y = MatMul (r, w)")
         _save("four.onnx", "float[4, 4] x", linear, "float[4, 3] y")
         _save("texts.onnx", "string[n] t, float[n, 4] x", f"{linear} u = Identity (t)")
@@ -320,6 +338,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _save(name: str, inputs: str, nodes: str, output: str = "float[n, 3] y") -> None:
     weights = ", ".join(str(k / 10) for k in range(12))
     constants = f"float[4, 3] w = {{{weights}}}, int64[1] one = {{1}}, int64[2] sizes = {{1, 4}}"
+    constants += ", float step = {0.01}, int8 zero = {0}"
     text = f"g ({inputs}) => ({output}) <{constants}> {{ {nodes} }}"
     head = '<ir_version: 8, opset_import: ["" : 17]>'
     onnx.save(onnx.parser.parse_model(f"{head} {text}"), name)

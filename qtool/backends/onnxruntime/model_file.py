@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
 from qtool.backends.onnxruntime.planned_export import OnnxExport
 from qtool.backends.onnxruntime.readable import READABLE, ReadableOnnx
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
+from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
+from qtool.backends.onnxruntime.verification.portability import portability
 from qtool.backends.runtimes import runs_here
 from qtool.core.errors import KernelError, PlanError, VerificationError
 from qtool.core.option_names import MODEL_FORMATS
@@ -47,14 +50,22 @@ class OnnxFile(ReadableOnnx):
 
     def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
         self_test = self.check_self_test()
+        first = next(stream := iter(batches), None)
+        stream = stream if first is None else chain([first], stream)
         try:
-            comparison = compare_codes(self.path, progress(batches))
+            comparison = compare_codes(self.path, progress(stream))
         except (KernelError, VerificationError) as error:
             if not self_test.present:
                 raise
             return FileCheck(0, 0, 0, 0.0, None, 0, self_test=self_test, not_compared=str(error))
         other = "" if self.runs_here else str(self.target)
-        return FileCheck(**vars(comparison), self_test=self_test, other_target=other)
+        elsewhere = None
+        if not self_test.present and first is not None:
+            exported, here = ExportedFile.of(self.path), comparison.profile
+            elsewhere = portability(exported, here, first, portable=True)
+        return FileCheck(
+            **vars(comparison), self_test=self_test, other_target=other, portability=elsewhere
+        )
 
     def compare_codes(self, batches: Iterable[Sequence[Array]]) -> Exactness:
         return compare_codes(self.path, batches)
