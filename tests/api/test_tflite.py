@@ -87,7 +87,7 @@ def shifted(kernel: Any) -> Any:
 
 def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litert, "version", lambda: None)
-    with pytest.raises(VerificationError, match="pip install ai-edge-litert"):
+    with pytest.raises(InstallError, match="pip install ai-edge-litert"):
         qtool.verify(files["tflite"])
 
 
