@@ -31,8 +31,8 @@ class Case:
     """A network with its files and samples.
 
     Attributes:
-        real, file, other: the float file; those of qtool, without its metadata, and of
-            onnxruntime.quantization.
+        real, file, other: the float file; that of qtool, without its metadata; that of
+            onnxruntime.quantization, or a dynamic one of qtool.
         inputs: an array per input, [samples, ...]; of pairs two rows each.
         labels: a row per sample or pair.
         limit: the largest accepted drop.
@@ -90,7 +90,7 @@ class Regression:
     networks: tuple[str, ...]
 
 
-IMAGES = ("resnet20", "mobilenetv2_w05", "kws")
+IMAGES = ("kws", "resnet20", "mobilenetv2_w05")
 ALL = (*IMAGES, "minilm")
 
 
@@ -119,14 +119,14 @@ def _graded(case: Case, measure: Measure, edit: Callable[[float], Path]) -> tupl
     drop = measure(edit(high))
     if drop < 2 * case.limit:
         raise RuntimeError(f"{case.name}: the strongest regression drops by {drop:.4f} only")
-    for _ in range(8):
+    for _ in range(7):
         middle = (low + high) / 2
         now = measure(edit(middle))
         if now < 2 * case.limit:
             low = middle
         else:
             high, drop = middle, now
-        if 2 * case.limit <= drop <= 2.2 * case.limit:
+        if 2 * case.limit <= drop <= 2.4 * case.limit:
             break
     return edit(high), drop
 
@@ -413,7 +413,7 @@ def _tokens_of_data(case: Case, generator: np.random.Generator, measure: Measure
 
 
 OTHERS: dict[str, Regression] = {
-    "data of both files: other order of colours": Regression(_colours_of_data, IMAGES[:2]),
+    "data of both files: other order of colours": Regression(_colours_of_data, IMAGES[1:]),
     "data of both files: other scale": Regression(_scale_of_data, IMAGES),
     "data of both files: other tokenizer": Regression(_tokens_of_data, ("minilm",)),
 }
