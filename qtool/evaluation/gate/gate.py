@@ -30,6 +30,7 @@ from qtool.evaluation.model_inputs import check_same_inputs, resized
 CONFIDENCE = 0.95
 _SHUFFLES = 19  # of the labels: the float file is better than all by chance in 1 of 20 cases
 _FEW = 8  # samples below which nothing is said about labels and answers
+_RUN = 0.02  # share of equal samples in a row beyond which the data is cut off, not natural
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class _Pass:
     def __init__(self, metric: GateMetric, reference: Reference) -> None:
         self.reference = reference
         self._metric = metric
-        self._inputs: set[int] = set()
+        self._rows: list[int] = []  # a hash of each sample
         self._kept: list[tuple[Any, Any]] = []
         self._fits = True
 
@@ -175,7 +176,7 @@ class _Pass:
 
     def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
         rows = zip(*(a for a in arrays if a.ndim), strict=False)
-        self._inputs.update(hash(b"".join(part.tobytes() for part in row)) for row in rows)
+        self._rows += [hash(b"".join(part.tobytes() for part in row)) for row in rows]
         shapes = [[list(o.shape) for o in own] for own in outputs]
         if shapes[0] != shapes[1]:
             raise _OtherOutputsError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
@@ -186,7 +187,8 @@ class _Pass:
     def checks(self, samples: Samples) -> list[GateCheck]:
         """Return what the samples themselves say of both files."""
         known = samples.statistics
-        count, distinct = known.samples, len(self._inputs)
+        count, distinct = known.samples, len(set(self._rows))
+        start, run = max(_runs(self._rows), key=lambda each: each[1], default=(0, 0))
         checks = []
         try:
             check_finite(known)
@@ -199,7 +201,21 @@ class _Pass:
         if count >= _FEW and 2 * distinct < count:
             text = f"only {distinct} of {count} samples are distinct; check how the data was made"
             checks.append(GateCheck("samples", Outcome.NOT_COMPARABLE, text))
+        elif run >= max(_FEW, _RUN * count):
+            text = (
+                f"samples {start} to {start + run - 1} of {count} are equal; is the data cut off?"
+            )
+            checks.append(GateCheck("samples", Outcome.NOT_COMPARABLE, text))
         return checks
+
+
+def _runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the start and the length of each run of equal values."""
+    start = 0
+    for _, group in itertools.groupby(rows):
+        length = len(list(group))
+        yield start, length
+        start += length
 
 
 def _joined(parts: Sequence[Any]) -> Any:

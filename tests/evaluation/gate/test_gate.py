@@ -37,6 +37,10 @@ CASES: dict[str, Case] = {
     "NaN": (broken(np.nan), X, {}, "regression", "NaN or Inf on 600 of 600 samples"),
     "another input": (np.ones((16, 4)), X, {}, "not comparable", "outputs [[32, 4]]"),
     "a repeated sample": (WEIGHT, np.repeat(X[:9], 20, 0), {}, "not comparable", "only 9 of 180"),
+    "data cut off": (
+        *(WEIGHT, np.where(np.arange(600)[:, None] < 560, X, 0), {}),
+        *("not comparable", "samples 560 to 599 of 600 are equal"),
+    ),
     "shifted labels": (
         *(WEIGHT, X, {"metric": "top-1", "labels": np.roll(LABELS, 1)}),
         *("not comparable", "no better than with shuffled ones"),
