@@ -230,12 +230,14 @@ def clean(cases: Callable[[str], planted.Case], known: Sequence[Run]) -> Iterato
     done = {(run.kind, run.seed) for run in known}
     names = ("kws", "resnet20", "kws", "mobilenetv2_w05", "kws", "minilm")
     drops: dict[Path, float] = {}
-    for kind in ("no regression", "drop at the limit"):
-        order = sorted(range(CLEAN), key=lambda seed: ORDER.index(names[seed % len(names)]))
-        for seed in order:
-            if (kind, seed) in done:
-                continue
-            case = cases(names[seed % len(names)])
+    draws = [
+        (names[seed % len(names)], kind, seed)
+        for kind in ("no regression", "drop at the limit")
+        for seed in range(CLEAN)
+    ]
+    for name, kind, seed in sorted(draws, key=lambda draw: ORDER.index(draw[0])):
+        if (kind, seed) not in done:
+            case = cases(name)
             file = (case.file, case.other)[seed // len(names) % 2]
             if file not in drops:
                 drops[file] = metric_of(case, case.real) - metric_of(case, file)
