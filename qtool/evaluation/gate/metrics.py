@@ -110,7 +110,6 @@ class GateMetric:
 
     Attributes:
         measure: returns the metric from samples, labels and the number in its name.
-        text: what it is, in a few words.
         labels: what labels it needs; "" if none, None if it takes any that there are.
         keep: what it keeps of the outputs of a batch.
         number: the number after @, if the name has none; None where it has to have one.
@@ -119,7 +118,6 @@ class GateMetric:
     """
 
     measure: Callable[[Samples, Any, int], Measured]
-    text: str
     labels: str | None = ""
     keep: Callable[[Outputs], Any] = _keep_nothing
     number: int | None = 0
@@ -248,17 +246,15 @@ def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
 
 
 METRICS: dict[str, GateMetric] = {
-    AGREEMENT: GateMetric(
-        _agreement, "answers equal to FLOAT's", keep=_keep_first, counts_tokens=True
-    ),
-    "top-1": GateMetric(_top, "accuracy", "class numbers", number=1),
-    "top-5": GateMetric(_top, "accuracy of the five best", "class numbers", number=5),
-    "f1": GateMetric(_f1, "F1", "class numbers, or 0 and 1 per output", _keep_first),
-    "map": GateMetric(_map, "mean average precision", "classes", _keep_first),
-    "recall": GateMetric(_recall, "recall@K", "group numbers", _keep_vectors, None),
-    "spearman": GateMetric(_spearman, "rank correlation", "numbers", _keep_vectors),
-    "wer": GateMetric(_wer, "word error rate", "words as numbers", _keep_first),
-    PERPLEXITY: GateMetric(_perplexity, "of next tokens"),
+    AGREEMENT: GateMetric(_agreement, keep=_keep_first, counts_tokens=True),
+    "top-1": GateMetric(_top, "class numbers", number=1),
+    "top-5": GateMetric(_top, "class numbers", number=5),
+    "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first),
+    "map": GateMetric(_map, "classes", _keep_first),
+    "recall": GateMetric(_recall, "group numbers", _keep_vectors, None),
+    "spearman": GateMetric(_spearman, "numbers", _keep_vectors),
+    "wer": GateMetric(_wer, "words as numbers", _keep_first),
+    PERPLEXITY: GateMetric(_perplexity),
 }
 """Name -> metric; a number follows @, such as recall@10."""
 
@@ -321,4 +317,4 @@ def user_metric(
 
         return Measured(where, False, higher_is_better, count, values)
 
-    return GateMetric(measure, "a function", None, keep=_keep_all, groups=_USER_GROUPS)
+    return GateMetric(measure, None, keep=_keep_all, groups=_USER_GROUPS)
