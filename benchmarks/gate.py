@@ -31,6 +31,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from gate_cases import Case, Planted, Regression
 
 import qtool
 
@@ -69,7 +70,7 @@ class Run:
 # --- networks ------------------------------------------------------------------------------------
 
 
-def prepare(folder: Path, name: str, out: Path) -> planted.Case:
+def prepare(folder: Path, name: str, out: Path) -> Case:
     """Convert a network by qtool and by another tool."""
     out.mkdir(parents=True, exist_ok=True)
     network = networks.load(folder, name)
@@ -94,7 +95,7 @@ def prepare(folder: Path, name: str, out: Path) -> planted.Case:
     rows = len(next(iter(inputs.values()))) // len(labels)
     inputs = {n: a[: pool * rows] for n, a in inputs.items()}
     labels = np.asarray(labels)[:pool]
-    case = planted.Case(
+    case = Case(
         *(name, metric, real, file, other, inputs, labels, LIMIT, draw),
         *(network.model, training, export),
     )
@@ -136,7 +137,7 @@ def batches(inputs: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
         yield part
 
 
-def metric_of(case: planted.Case, file: Path) -> float:
+def metric_of(case: Case, file: Path) -> float:
     """The metric on all samples, by plain onnxruntime and numpy."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -156,14 +157,14 @@ def metric_of(case: planted.Case, file: Path) -> float:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def samples(case: planted.Case, seed: int, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def samples(case: Case, seed: int, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Some labels with their samples, without replacement."""
     chosen = np.random.default_rng(seed).permutation(len(case.labels))[: count or case.draw]
     rows = (chosen[:, None] * case.rows + np.arange(case.rows)).reshape(-1)
     return {n: a[rows] for n, a in case.inputs.items()}, case.labels[chosen]
 
 
-def decide(kind: str, case: planted.Case, seed: int, what: planted.Planted, limit: float) -> Run:
+def decide(kind: str, case: Case, seed: int, what: Planted, limit: float) -> Run:
     """Run the gate as a user does."""
     inputs, labels = samples(case, seed, what.draw)
     inputs, labels = what.inputs(inputs), what.labels(labels)
@@ -185,7 +186,7 @@ def decide(kind: str, case: planted.Case, seed: int, what: planted.Planted, limi
     )
 
 
-def _emulated(what: planted.Planted, inputs: Any, labels: Any, options: dict[str, Any]) -> Any:
+def _emulated(what: Planted, inputs: Any, labels: Any, options: dict[str, Any]) -> Any:
     data = what.file.with_name("samples.npz")
     np.savez(data, labels=labels, **inputs)
     words = ["qemu-x86_64", "-cpu", what.cpu, sys.executable]
@@ -197,8 +198,8 @@ def _emulated(what: planted.Planted, inputs: Any, labels: Any, options: dict[str
 
 
 def regressions(
-    cases: Callable[[str], planted.Case],
-    kinds: dict[str, planted.Regression],
+    cases: Callable[[str], Case],
+    kinds: dict[str, Regression],
     known: Sequence[Run],
 ) -> Iterator[Run]:
     """Run the draws that are not known yet."""
@@ -224,7 +225,7 @@ def regressions(
             yield decide(kind, case, seed, what, case.limit)
 
 
-def clean(cases: Callable[[str], planted.Case], known: Sequence[Run]) -> Iterator[Run]:
+def clean(cases: Callable[[str], Case], known: Sequence[Run]) -> Iterator[Run]:
     """Run files without a regression: with the usual limit, and with their own drop as the limit,
     which is the hardest."""
     done = {(run.kind, run.seed) for run in known}
@@ -244,7 +245,7 @@ def clean(cases: Callable[[str], planted.Case], known: Sequence[Run]) -> Iterato
             limit, draw = case.limit, case.draw // 3
             if kind == "drop at the limit":
                 limit = drops[file]
-            what = planted.Planted(file, case.real, drops[file], draw=draw)
+            what = Planted(file, case.real, drops[file], draw=draw)
             yield decide(kind, case, seed, what, limit)
 
 
@@ -327,9 +328,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     lines = store.read_text().splitlines() if store.is_file() else []
     runs = [Run(**json.loads(line)) for line in lines]
-    made: dict[str, planted.Case] = {}
+    made: dict[str, Case] = {}
 
-    def cases(name: str) -> planted.Case:
+    def cases(name: str) -> Case:
         if name not in made:
             made[name] = prepare(options.folder, name, options.out / name)
         return made[name]

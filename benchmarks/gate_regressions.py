@@ -8,87 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
+from gate_cases import Array, Case, Measure, Planted, Regression
 from onnx import helper, numpy_helper
 from onnxruntime import quantization
 from torch import nn
 
-__all__ = ["OTHERS", "REGRESSIONS", "Case", "Planted", "Regression", "by_another_tool"]
-
-Array = np.ndarray
-Measure = Callable[[Path], float]
-"""File -> by how much its metric is lower than that of the float file, on all samples."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network with its files and samples.
-
-    Attributes:
-        real, file, other: the float file; that of qtool, without its metadata; that of
-            onnxruntime.quantization, or a dynamic one of qtool.
-        inputs: an array per input, [samples, ...]; of pairs two rows each.
-        labels: a row per sample or pair.
-        limit: the largest accepted drop.
-        draw: number of labels of a run.
-        module: the float module; training: images and labels, to train it further.
-    """
-
-    name: str
-    metric: str
-    real: Path
-    file: Path
-    other: Path
-    inputs: dict[str, Array]
-    labels: Array
-    limit: float
-    draw: int
-    module: nn.Module
-    training: tuple[torch.Tensor, torch.Tensor] | None
-    export: Callable[[nn.Module, Path], None]
-
-    @property
-    def rows(self) -> int:
-        """Samples per label."""
-        return len(next(iter(self.inputs.values()))) // len(self.labels)
-
-
-@dataclass(frozen=True)
-class Planted:
-    """What a gate is asked about.
-
-    Attributes:
-        file, against: the files.
-        inputs, labels: changes the samples of a draw.
-        drop: on all samples; NaN where it is no question of the metric.
-        options: more options of the gate.
-        cpu: an emulated processor to run it on; "" for this machine.
-        draw: number of labels; 0: that of the case.
-    """
-
-    file: Path
-    against: Path
-    drop: float = float("nan")
-    inputs: Callable[[dict[str, Array]], dict[str, Array]] = lambda inputs: inputs
-    labels: Callable[[Array], Array] = lambda labels: labels
-    options: tuple[tuple[str, Any], ...] = ()
-    cpu: str = ""
-    draw: int = 0
-
-
-@dataclass(frozen=True)
-class Regression:
-    """A kind of regression, and the networks that have it."""
-
-    plant: Callable[[Case, np.random.Generator, Measure], Planted]
-    networks: tuple[str, ...]
-
+__all__ = ["OTHERS", "REGRESSIONS", "by_another_tool"]
 
 IMAGES = ("kws", "resnet20", "mobilenetv2_w05")
 ALL = (*IMAGES, "minilm")
@@ -113,7 +44,9 @@ def _codes(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     return [w for w in weights if w is not None and len(w.dims) > 1 and w.data_type in int8]
 
 
-def _graded(case: Case, measure: Measure, edit: Callable[[float], Path]) -> tuple[Path, float]:
+def _graded(
+    case: Case, measure: Measure, edit: Callable[[float], Path], real: Path | None = None
+) -> Planted:
     """The least strength of 0 to 1 whose drop is at least twice the limit."""
     low, high = 0.0, 1.0
     drop = measure(edit(high))
@@ -128,7 +61,7 @@ def _graded(case: Case, measure: Measure, edit: Callable[[float], Path]) -> tupl
             high, drop = middle, now
         if 2 * case.limit <= drop <= 2.4 * case.limit:
             break
-    return edit(high), drop
+    return Planted(edit(high), real or case.real, drop)
 
 
 def _saturating(case: Case, generator: np.random.Generator, measure: Measure) -> Planted:
@@ -147,11 +80,7 @@ def _saturating(case: Case, generator: np.random.Generator, measure: Measure) ->
 
         return _edited(case, clip)
 
-    return Planted(*_files(case, *_graded(case, measure, edit)))
-
-
-def _files(case: Case, file: Path, drop: float) -> tuple[Path, Path, float]:
-    return file, case.real, drop
+    return _graded(case, measure, edit)
 
 
 def _flipped(case: Case, generator: np.random.Generator, measure: Measure) -> Planted:
@@ -171,7 +100,7 @@ def _flipped(case: Case, generator: np.random.Generator, measure: Measure) -> Pl
 
         return _edited(case, flip)
 
-    return Planted(*_files(case, *_graded(case, measure, edit)))
+    return _graded(case, measure, edit)
 
 
 def _dropped_layer(case: Case, generator: np.random.Generator, measure: Measure) -> Planted:
@@ -198,7 +127,7 @@ LAYERS = ("Conv", "MatMul", "Gemm")
 
 
 def _not_a_number(case: Case, generator: np.random.Generator, measure: Measure) -> Planted:
-    """NaN where a random projection of the sample is in its highest percent."""
+    """NaN where the sum of a sample is in a random percent of all sums."""
     name, array = next(iter(case.inputs.items()))
     sums = array.reshape(len(array), -1).astype(np.float32).sum(1)
     start = generator.uniform(0, 0.99)
@@ -210,25 +139,22 @@ def _not_a_number(case: Case, generator: np.random.Generator, measure: Measure) 
             node.output[:] = ["before" if o == output else o for o in node.output]
         constants = {"low": low, "high": high, "nan": np.nan, "zero": 0.0}
         for key, value in constants.items():
-            made = numpy_helper.from_array(np.float32(value).reshape(1, 1), f"planted.{key}")
-            graph.initializer.append(made)
+            array = np.float32(value).reshape(1, 1)
+            graph.initializer.append(numpy_helper.from_array(array, f"planted.{key}"))
         shape = numpy_helper.from_array(np.array([0, -1]), "planted.shape")
         axes = numpy_helper.from_array(np.array([1]), "planted.axes")
         graph.initializer.extend([shape, axes])
-        graph.node.extend(
-            [
-                helper.make_node("Cast", [name], ["planted.float"], to=onnx.TensorProto.FLOAT),
-                helper.make_node("Reshape", ["planted.float", "planted.shape"], ["planted.flat"]),
-                helper.make_node("ReduceSum", ["planted.flat", "planted.axes"], ["planted.sum"]),
-                helper.make_node("Greater", ["planted.sum", "planted.low"], ["planted.above"]),
-                helper.make_node("Less", ["planted.sum", "planted.high"], ["planted.below"]),
-                helper.make_node("And", ["planted.above", "planted.below"], ["planted.both"]),
-                helper.make_node(
-                    "Where", ["planted.both", "planted.nan", "planted.zero"], ["planted.add"]
-                ),
-                helper.make_node("Add", ["before", "planted.add"], [output]),
-            ]
-        )
+        for kind, sources, made, attributes in (
+            ("Cast", [name], "planted.float", {"to": onnx.TensorProto.FLOAT}),
+            ("Reshape", ["planted.float", "planted.shape"], "planted.flat", {}),
+            ("ReduceSum", ["planted.flat", "planted.axes"], "planted.sum", {}),
+            ("Greater", ["planted.sum", "planted.low"], "planted.above", {}),
+            ("Less", ["planted.sum", "planted.high"], "planted.below", {}),
+            ("And", ["planted.above", "planted.below"], "planted.both", {}),
+            ("Where", ["planted.both", "planted.nan", "planted.zero"], "planted.add", {}),
+            ("Add", ["before", "planted.add"], output, {}),
+        ):
+            graph.node.append(helper.make_node(kind, sources, [made], **attributes))
 
     return Planted(_edited(case, edit), case.real)
 
@@ -278,8 +204,7 @@ def _depthwise(case: Case, generator: np.random.Generator, measure: Measure) -> 
         by_another_tool(case, real, out, per_channel=False)
         return out
 
-    file, drop = _graded(case, measure, edit)
-    return Planted(file, real, drop)
+    return _graded(case, measure, edit, real)
 
 
 def _swapped(case: Case, generator: np.random.Generator, measure: Measure) -> Planted:
