@@ -45,6 +45,10 @@ CASES: dict[str, Case] = {
         *(WEIGHT, X, {"metric": "top-1", "labels": np.roll(LABELS, 1)}),
         *("not comparable", "no better than with shuffled ones"),
     ),
+    "an answer at random": (
+        *(WEIGHT, X, {"metric": "top-1", "labels": np.random.default_rng(89).integers(0, 5, 600)}),
+        *("not comparable", "no better than with shuffled ones"),
+    ),
     "too few labels": (
         *(WEIGHT, X, {"metric": "top-1", "labels": LABELS[:-1]}),
         *("not comparable", "599 labels for 600 samples"),
