@@ -24,7 +24,7 @@ class DataChecks:
     def __init__(self, names: Sequence[str], ranges: Mapping[str, tuple[float, float]]) -> None:
         """
         Args:
-            names: of the inputs.
+            names: names of the inputs.
             ranges: name -> the least and the largest value that the quantized file knows.
         """
         self._values = [_InputValues(name, ranges.get(name)) for name in names]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, OptionError, describe
+from qtool.core.formats import percent
 from qtool.core.option_names import unknown_name
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
@@ -31,6 +32,8 @@ from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, outp
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow
 _FEW = 8  # samples whose answers may be the same by chance
+_CONSTANT, _USUAL = 0.99, 0.9
+"""Share of one answer that is no classification, and of one label that makes such answers right."""
 
 Outputs = Sequence[Array]
 
@@ -177,8 +180,20 @@ def _top(samples: Samples, labels: Any, count: int) -> Measured:
         raise DataError(f"top-{count} needs [samples, classes] scores as the first output")
     numbers = labels.reshape(-1)
     check_classes(numbers, known.n_classes)
+    answer, answered = _most_frequent(known.classes[0, :, 0])
+    if known.samples >= _FEW and answered > _CONSTANT and _most_frequent(numbers)[1] < _USUAL:
+        raise DataError(
+            f"the float file answers class {answer} on {percent(answered)} of the samples; check "
+            "the preprocessing of the data"
+        )
     hits = (known.classes[:, :, :count] == numbers[None, :, None]).any(2)
     return _shares(f"top-{count}", *hits)
+
+
+def _most_frequent(numbers: Array) -> tuple[int, float]:
+    """Return the most frequent number and its share."""
+    values, counts = np.unique(numbers, return_counts=True)
+    return int(values[counts.argmax()]), float(counts.max() / len(numbers))
 
 
 def _perplexity(samples: Samples, labels: Any, _: int) -> Measured:

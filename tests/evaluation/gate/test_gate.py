@@ -49,6 +49,10 @@ CASES: dict[str, Case] = {
         *(WEIGHT, X, {"metric": "top-1", "labels": np.random.default_rng(89).integers(0, 5, 600)}),
         *("not comparable", "no better than with shuffled ones"),
     ),
+    "nearly one answer": (
+        *(WEIGHT, np.concatenate([np.abs(X[:4]), X[[9]] + X[:596] / 1e3]), {"metric": "top-1"}),
+        *("not comparable", "answers class"),
+    ),
     "too few labels": (
         *(WEIGHT, X, {"metric": "top-1", "labels": LABELS[:-1]}),
         *("not comparable", "599 labels for 600 samples"),
