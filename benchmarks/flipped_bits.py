@@ -9,11 +9,12 @@ the seed of a draw is its number.
 from __future__ import annotations
 
 import argparse
-import random
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+
+import numpy as np
 
 import qtool
 
@@ -28,8 +29,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.draws):
             file = options.files[seed % len(options.files)]
-            draw, data = random.Random(seed), bytearray(file.read_bytes())
-            for position in draw.sample(range(8 * len(data)), draw.randint(1, 4)):
+            draw, data = np.random.default_rng(seed), bytearray(file.read_bytes())
+            for position in draw.choice(8 * len(data), draw.integers(1, 5), replace=False):
                 data[position // 8] ^= 1 << position % 8
             copy = Path(folder, file.name)
             copy.write_bytes(data)
