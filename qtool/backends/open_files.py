@@ -68,7 +68,8 @@ def open_model(path: str | Path, threads: int = 0, runtime: str = NATIVE) -> Ses
     Raises:
         FileError: not a model.
         OptionError: the runtime does not run files of this format.
-        VerificationError: the runtime refuses the file, or is not installed.
+        InstallError: the runtime of this format is not installed.
+        VerificationError: the runtime refuses the file, or another runtime is not installed.
     """
     used = _format_of(path)
     if runtime == NATIVE:

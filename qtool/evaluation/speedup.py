@@ -53,7 +53,7 @@ class Speedup(JsonRecord):
         float_bytes: size of the float file that was timed.
     """
 
-    JSON_PROPERTIES: ClassVar = ("ratio",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("ratio",)
 
     timings: tuple[Timing, ...]
     costly: tuple[NodeTime, ...] = ()

@@ -90,7 +90,7 @@ class Explanation(Summarized, JsonRecord):
         changed_tokens: number of those that changed.
     """
 
-    JSON_PROPERTIES: ClassVar = ("layers",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("layers",)
 
     samples: int
     changed: int

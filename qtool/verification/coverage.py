@@ -49,7 +49,7 @@ class Coverage(JsonRecord):
         rows: one for each operator that computes; those that only move values have none.
     """
 
-    JSON_PROPERTIES: ClassVar = (
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
         "integer_mac_share",
         "integer_weight_mac_share",
         "macs",

@@ -78,7 +78,7 @@ class Exactness(JsonRecord):
         runtime: the runtime that the engine is compared with.
     """
 
-    JSON_PROPERTIES: ClassVar = ("share", "exact", "passed")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("share", "exact", "passed")
 
     samples: int
     elements: int

@@ -81,7 +81,7 @@ class Fidelity(JsonRecord):
         agreements: what changes for a user of the outputs, on the same samples as `outputs`.
     """
 
-    JSON_PROPERTIES: ClassVar = ("worst", "warning")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("worst", "warning")
 
     samples: int
     outputs: Outputs

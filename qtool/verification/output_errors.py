@@ -179,7 +179,13 @@ class Estimate(JsonRecord):
         equal_shares: share of equal values of the integer and boolean outputs.
     """
 
-    JSON_PROPERTIES: ClassVar = ("median_db", "interval_db", "pooled_db", "worst_db", "caution")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
+        "median_db",
+        "interval_db",
+        "pooled_db",
+        "worst_db",
+        "caution",
+    )
 
     samples: int
     kind: str

@@ -36,7 +36,7 @@ class NodeParity:
         wrong: those that give something else, each with the difference.
     """
 
-    JSON_PROPERTIES: ClassVar = ("passed",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("passed",)
 
     samples: int
     compared: int
@@ -99,7 +99,7 @@ class Parity:
         steps: comparison node by node, on the samples of `as_written`.
     """
 
-    JSON_PROPERTIES: ClassVar = ("passed",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("passed",)
 
     samples: int
     as_written: Difference

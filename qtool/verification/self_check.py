@@ -39,7 +39,7 @@ class SelfCheck(JsonRecord):
         limit_db: lowest SQNR that passes.
     """
 
-    JSON_PROPERTIES: ClassVar = ("passed",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("passed",)
 
     present: bool = False
     missing: str = ""

@@ -33,7 +33,7 @@ class Verification(Result):
             is dynamic.
     """
 
-    JSON_PROPERTIES: ClassVar = ("passed",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("passed",)
 
     parity: Parity
     exactness: Exactness | None

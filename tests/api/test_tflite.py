@@ -16,7 +16,14 @@ from qtool.backends.onnx.storage import load_outline
 from qtool.backends.profiles import PROFILES
 from qtool.backends.tflite import litert, vela
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
-from qtool.core.errors import FileError, KernelError, PlanError, QtoolError, VerificationError
+from qtool.core.errors import (
+    FileError,
+    InstallError,
+    KernelError,
+    PlanError,
+    QtoolError,
+    VerificationError,
+)
 from tests.planning.targets.converted import captured, converted, samples
 
 needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
@@ -87,7 +94,7 @@ def shifted(kernel: Any) -> Any:
 
 def test_verify_needs_litert(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litert, "version", lambda: None)
-    with pytest.raises(VerificationError, match="pip install ai-edge-litert"):
+    with pytest.raises(InstallError, match="pip install ai-edge-litert"):
         qtool.verify(files["tflite"])
 
 

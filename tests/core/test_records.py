@@ -55,7 +55,7 @@ class Result:
         pairs: of layers.
     """
 
-    JSON_PROPERTIES: ClassVar = ("total",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("total",)
 
     float_: float | None
     pairs: tuple[Pair, ...]

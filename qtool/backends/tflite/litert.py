@@ -19,7 +19,7 @@ import numpy as np
 from qtool.backends import subprocess_runner
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
-from qtool.core.errors import VerificationError
+from qtool.core.errors import InstallError, VerificationError
 from qtool.core.remedies import Package
 from qtool.core.versions import version_of
 
@@ -42,11 +42,9 @@ def version() -> str | None:
 
 
 def require() -> None:
-    """Raise VerificationError if it is not installed."""
+    """Raise InstallError if it is not installed."""
     if version() is None:
-        raise VerificationError(
-            f"{TITLE}, which runs TFLite files, is not installed", Package(PACKAGE)
-        )
+        raise InstallError(f"{TITLE}, which runs TFLite files, is not installed", Package(PACKAGE))
 
 
 def reference_profile() -> str:

@@ -82,7 +82,7 @@ def check_measurable(target: Target) -> None:
 
     Raises:
         PlanError: they are for microcontrollers.
-        VerificationError: LiteRT is not installed.
+        InstallError: LiteRT is not installed.
     """
     if target.name == deployment.TARGET:
         raise PlanError(

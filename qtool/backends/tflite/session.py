@@ -36,7 +36,8 @@ class LitertSession:
 
     Raises:
         FileError: not a TFLite file.
-        VerificationError: LiteRT is missing, refuses the file or crashes on it.
+        InstallError: LiteRT is not installed.
+        VerificationError: LiteRT refuses the file or crashes on it.
     """
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:

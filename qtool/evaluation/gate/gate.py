@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from qtool.core.errors import DataError, FileError, OptionError, VerificationErr
 from qtool.core.formats import percent, quantity, times
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
+from qtool.evaluation.gate.data_checks import FEW, DataChecks
 from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
@@ -28,8 +29,8 @@ from qtool.evaluation.metrics import Interval, check_drop, default_drop
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 
 CONFIDENCE = 0.95
-_SHUFFLES = 19  # of the labels: the float file is better than all by chance in 1 of 20 cases
-_FEW = 8  # samples below which nothing is said about labels and answers
+_SHUFFLES = 19  # of the labels
+_BETTER = 3.0  # standard deviations of these: by chance in 4 of 1,000 cases (Student)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def run_gate(
     if first is None:
         raise DataError("the data is empty; give at least one batch")
     files = (against, file)
-    known = _Pass(metric[0], Reference(against, options.runtime))
+    ranges = open_readable(file).input_ranges()
+    known = _Pass(metric[0], Reference(against, options.runtime), ranges)
     try:
         samples = known.run(files, itertools.chain([first], stream), options.runtime)
     except VerificationError as error:
@@ -158,10 +160,12 @@ class _Pass:
         reference: the float file.
     """
 
-    def __init__(self, metric: GateMetric, reference: Reference) -> None:
+    def __init__(
+        self, metric: GateMetric, reference: Reference, ranges: Mapping[str, tuple[float, float]]
+    ) -> None:
         self.reference = reference
+        self._data = DataChecks([i.name for i in reference.session.inputs], ranges)
         self._metric = metric
-        self._inputs: set[int] = set()
         self._kept: list[tuple[Any, Any]] = []
         self._fits = True
 
@@ -174,8 +178,7 @@ class _Pass:
         return Samples(measured, (real, other))
 
     def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
-        rows = zip(*(a for a in arrays if a.ndim), strict=False)
-        self._inputs.update(hash(b"".join(part.tobytes() for part in row)) for row in rows)
+        self._data.add(arrays)
         shapes = [[list(o.shape) for o in own] for own in outputs]
         if shapes[0] != shapes[1]:
             raise _OtherOutputsError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
@@ -186,20 +189,15 @@ class _Pass:
     def checks(self, samples: Samples) -> list[GateCheck]:
         """Return what the samples themselves say of both files."""
         known = samples.statistics
-        count, distinct = known.samples, len(self._inputs)
-        checks = []
         try:
             check_finite(known)
         except DataError as error:
             return [GateCheck("samples", Outcome.NOT_COMPARABLE, str(error))]
         broken = int(((known.not_finite[1] > 0) & (known.not_finite[0] == 0)).sum())
-        if broken:
-            text = f"NaN or Inf on {broken} of {count} samples, where the float file has none"
-            checks.append(GateCheck("outputs", Outcome.REGRESSION, text))
-        if count >= _FEW and 2 * distinct < count:
-            text = f"only {distinct} of {count} samples are distinct; check how the data was made"
-            checks.append(GateCheck("samples", Outcome.NOT_COMPARABLE, text))
-        return checks
+        if not broken:
+            return self._data.checks()
+        text = f"NaN or Inf on {broken} of {known.samples} samples, where the float file has none"
+        return [GateCheck("outputs", Outcome.REGRESSION, text), *self._data.checks()]
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -302,17 +300,16 @@ def _drop(measured: Measured, confidence: float, groups: int) -> Drop | None:
 def _is_by_chance(
     metric: GateMetric, number: int, samples: Samples, labels: Array, real: float
 ) -> bool:
-    """Return whether the float file is no better than with shuffled labels, by Fisher's test."""
-    if len(labels) < _FEW or (labels == labels[:1]).all():
+    """Return whether the float file is no better than with shuffled labels."""
+    if len(labels) < FEW or (labels == labels[:1]).all():
         return False
     generator = np.random.default_rng(0)
-    for _ in range(_SHUFFLES):
-        shuffled = metric.measure(samples, generator.permutation(labels), number)
-        value, _ = shuffled.values(np.arange(shuffled.samples))
-        better = real > value if shuffled.higher_is_better else real < value
-        if not better:
-            return True
-    return False
+    shuffled = [
+        metric.measure(samples, generator.permutation(labels), number) for _ in range(_SHUFFLES)
+    ]
+    values = [each.values(np.arange(each.samples))[0] for each in shuffled]
+    sign = 1.0 if shuffled[0].higher_is_better else -1.0
+    return bool(sign * (real - np.mean(values)) <= _BETTER * np.std(values))
 
 
 def _speed_check(

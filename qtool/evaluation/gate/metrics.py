@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, OptionError, describe
+from qtool.core.formats import percent
 from qtool.core.option_names import unknown_name
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
@@ -31,6 +32,8 @@ from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, outp
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow
 _FEW = 8  # samples whose answers may be the same by chance
+_CONSTANT, _USUAL = 0.99, 0.9
+"""Share of one answer that is no classification, and of one label that makes such answers right."""
 
 Outputs = Sequence[Array]
 
@@ -110,7 +113,6 @@ class GateMetric:
 
     Attributes:
         measure: returns the metric from samples, labels and the number in its name.
-        text: what it is, in a few words.
         labels: what labels it needs; "" if none, None if it takes any that there are.
         keep: what it keeps of the outputs of a batch.
         number: the number after @, if the name has none; None where it has to have one.
@@ -119,7 +121,6 @@ class GateMetric:
     """
 
     measure: Callable[[Samples, Any, int], Measured]
-    text: str
     labels: str | None = ""
     keep: Callable[[Outputs], Any] = _keep_nothing
     number: int | None = 0
@@ -179,8 +180,20 @@ def _top(samples: Samples, labels: Any, count: int) -> Measured:
         raise DataError(f"top-{count} needs [samples, classes] scores as the first output")
     numbers = labels.reshape(-1)
     check_classes(numbers, known.n_classes)
+    answer, answered = _most_frequent(known.classes[0, :, 0])
+    if known.samples >= _FEW and answered > _CONSTANT and _most_frequent(numbers)[1] < _USUAL:
+        raise DataError(
+            f"the float file answers class {answer} on {percent(answered)} of the samples; check "
+            "the preprocessing of the data"
+        )
     hits = (known.classes[:, :, :count] == numbers[None, :, None]).any(2)
     return _shares(f"top-{count}", *hits)
+
+
+def _most_frequent(numbers: Array) -> tuple[int, float]:
+    """Return the most frequent number and its share."""
+    values, counts = np.unique(numbers, return_counts=True)
+    return int(values[counts.argmax()]), float(counts.max() / len(numbers))
 
 
 def _perplexity(samples: Samples, labels: Any, _: int) -> Measured:
@@ -248,17 +261,15 @@ def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
 
 
 METRICS: dict[str, GateMetric] = {
-    AGREEMENT: GateMetric(
-        _agreement, "answers equal to FLOAT's", keep=_keep_first, counts_tokens=True
-    ),
-    "top-1": GateMetric(_top, "accuracy", "class numbers", number=1),
-    "top-5": GateMetric(_top, "accuracy of the five best", "class numbers", number=5),
-    "f1": GateMetric(_f1, "F1", "class numbers, or 0 and 1 per output", _keep_first),
-    "map": GateMetric(_map, "mean average precision", "classes", _keep_first),
-    "recall": GateMetric(_recall, "recall@K", "group numbers", _keep_vectors, None),
-    "spearman": GateMetric(_spearman, "rank correlation", "numbers", _keep_vectors),
-    "wer": GateMetric(_wer, "word error rate", "words as numbers", _keep_first),
-    PERPLEXITY: GateMetric(_perplexity, "of next tokens"),
+    AGREEMENT: GateMetric(_agreement, keep=_keep_first, counts_tokens=True),
+    "top-1": GateMetric(_top, "class numbers", number=1),
+    "top-5": GateMetric(_top, "class numbers", number=5),
+    "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first),
+    "map": GateMetric(_map, "classes", _keep_first),
+    "recall": GateMetric(_recall, "group numbers", _keep_vectors, None),
+    "spearman": GateMetric(_spearman, "numbers", _keep_vectors),
+    "wer": GateMetric(_wer, "words as numbers", _keep_first),
+    PERPLEXITY: GateMetric(_perplexity),
 }
 """Name -> metric; a number follows @, such as recall@10."""
 
@@ -321,4 +332,4 @@ def user_metric(
 
         return Measured(where, False, higher_is_better, count, values)
 
-    return GateMetric(measure, "a function", None, keep=_keep_all, groups=_USER_GROUPS)
+    return GateMetric(measure, None, keep=_keep_all, groups=_USER_GROUPS)

@@ -96,7 +96,7 @@ class GateResult(Result):
             there is none.
     """
 
-    JSON_PROPERTIES: ClassVar = ("outcome", "exit_code")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("outcome", "exit_code")
 
     file: str
     against: str

@@ -48,7 +48,7 @@ class Bench(Summarized, JsonRecord):
         runtime: where the files ran, with its version; "" for that of their format.
     """
 
-    JSON_PROPERTIES: ClassVar = ("precise",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("precise",)
 
     files: tuple[str, ...]
     machine: Machine

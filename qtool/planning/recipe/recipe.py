@@ -62,7 +62,7 @@ class Recipe:
         recover: names of the conversion steps to run; None for those of `accuracy`.
     """
 
-    JSON_FORM: ClassVar = "a recipe, as in a .json recipe file"
+    JSON_FORM: ClassVar[str] = "a recipe, as in a .json recipe file"
 
     rules: tuple[Rule, ...] = ()
     mode: str = "static"

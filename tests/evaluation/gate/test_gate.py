@@ -37,9 +37,21 @@ CASES: dict[str, Case] = {
     "NaN": (broken(np.nan), X, {}, "regression", "NaN or Inf on 600 of 600 samples"),
     "another input": (np.ones((16, 4)), X, {}, "not comparable", "outputs [[32, 4]]"),
     "a repeated sample": (WEIGHT, np.repeat(X[:9], 20, 0), {}, "not comparable", "only 9 of 180"),
+    "data cut off": (
+        *(WEIGHT, np.where(np.arange(600)[:, None] < 560, X, 0), {}),
+        *("not comparable", "samples 560 to 599 of 600 are equal"),
+    ),
     "shifted labels": (
         *(WEIGHT, X, {"metric": "top-1", "labels": np.roll(LABELS, 1)}),
         *("not comparable", "no better than with shuffled ones"),
+    ),
+    "an answer at random": (
+        *(WEIGHT, X, {"metric": "top-1", "labels": np.random.default_rng(89).integers(0, 5, 600)}),
+        *("not comparable", "no better than with shuffled ones"),
+    ),
+    "nearly one answer": (
+        *(WEIGHT, np.concatenate([np.abs(X[:4]), X[[9]] + X[:596] / 1e3]), {"metric": "top-1"}),
+        *("not comparable", "answers class"),
     ),
     "too few labels": (
         *(WEIGHT, X, {"metric": "top-1", "labels": LABELS[:-1]}),

@@ -57,7 +57,7 @@ class CpuResult:
         undisturbed: whether the outputs stay the same when the file also returns its codes.
     """
 
-    JSON_PROPERTIES: ClassVar = ("identical", "changed_share")
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("identical", "changed_share")
 
     cpu: str
     runtime: str
@@ -151,7 +151,7 @@ class CpuComparison(Summarized):
         missing_reason: what is not installed for them, and how to install it.
     """
 
-    JSON_PROPERTIES: ClassVar = ("identical",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("identical",)
 
     file: str
     samples: int

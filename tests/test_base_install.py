@@ -1,0 +1,141 @@
+"""The commands of an install without torch: here torch is hidden, in `.ci/lane base` there is none.
+
+QTOOL_BASE_FILES names a folder that `python -m tests.base_files` wrote, where torch is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NEEDS_TORCH = "needs torch, which is not installed; run pip install 'qtool-onnx[torch]'"
+HIDDEN = (str(ROOT / "tests" / "without_torch.py"), "--cli")
+HAS_TORCH = find_spec("torch") is not None
+PROGRAM = (sys.executable, *(HIDDEN if HAS_TORCH else ("-m", "qtool")))
+ON_EVAL = "--data eval.npz --labels labels"
+GATE = f"--against float.onnx {ON_EVAL} --metric top-1 --max-drop 0.02"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    if source := os.environ.get("QTOOL_BASE_FILES"):
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    else:
+        from tests.base_files import write
+
+        write(folder)
+    return folder
+
+
+def command(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command where torch cannot be imported."""
+    child = subprocess.run(
+        [*PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return child.returncode, child.stdout + child.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "lines"),
+    [
+        ("--help", 0, ("gate", "verify")),
+        ("verify int8.onnx", 0, ("verified: by its self-test", "not compared: it needs torch")),
+        ("verify int8.tflite", 0, ("verified: by its self-test", "unmodified since qtool")),
+        ("verify damaged.onnx", 1, ("not verified", "modified since qtool wrote it")),
+        ("verify int8.onnx --data eval.npz", 2, (NEEDS_TORCH,)),
+        ("verify float.onnx", 2, ("no quantized operator",)),
+        ("verify other.onnx", 2, ("other.onnx has no self-test; a comparison", NEEDS_TORCH)),
+        ("inspect int8.onnx", 0, ("100 % of", "self-test")),
+        ("inspect report.json", 2, ("reading a calibration", NEEDS_TORCH)),
+        ("bench float.onnx int8.onnx --data eval.npz --seconds 0.05", 0, ("2 files  on",)),
+        (f"evaluate int8.onnx --model float.onnx {ON_EVAL} --seconds 0.05", 0, ("450 samples",)),
+        (f"evaluate int8.onnx --model a:b {ON_EVAL}", 2, (NEEDS_TORCH, "no .onnx or .tflite")),
+        (f"gate int8.onnx {GATE}", 0, ("accepted", "as planned", "99.56 % on 450 samples")),
+        (f"gate int8.tflite {GATE}", 0, ("accepted", "as planned", "99.56 % on 450 samples")),
+        (f"gate other.onnx {GATE}", 0, ("accepted", "99.56 % on 450 samples")),
+        (f"gate damaged.onnx {GATE}", 1, ("regression", "modified")),
+        (f"gate int8.onnx {GATE} --max-drop 0.004", 3, ("inconclusive", "samples would decide")),
+        ("quantize float.onnx --data eval.npz -o o.onnx", 2, ("qtool quantize", NEEDS_TORCH)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_commands(folder: Path, arguments: str, code: int, lines: tuple[str, ...]) -> None:
+    assert not isinstance(lines, str)
+    exit_code, output = command(folder, *arguments.split())
+    assert exit_code == code, output
+    assert all(line in output for line in lines), output
+
+
+def test_a_gate_writes_for_other_programs(folder: Path) -> None:
+    more = "--junit j.xml --badge b.json --history h.jsonl --json"
+    for file, outcome in (("int8", "accepted"), ("damaged", "regression"), ("int8", "accepted")):
+        code, output = command(folder, "gate", f"{file}.onnx", *f"{GATE} {more}".split())
+        result = json.JSONDecoder().raw_decode(output)[0]
+        assert (result["outcome"], result["exit_code"]) == (outcome, code)
+        suite = ET.parse(folder / "j.xml").getroot()
+        cases = list(suite)
+        assert (suite.tag, {case.tag for case in cases}) == ("testsuite", {"testcase"})
+        counts = (len(cases), *(sum(c.find(t) is not None for c in cases) for t in FAILED))
+        assert counts == tuple(int(suite.attrib[n]) for n in ("tests", "failures", "errors"))
+        assert [c.attrib["name"] for c in cases] == [c["name"] for c in result["checks"]]
+        badge = json.loads((folder / "b.json").read_text())
+        assert badge["message"].startswith(outcome)
+        assert badge["schemaVersion"] == 1
+    last = result["previous"]["metrics"]
+    assert last["top-1"] == result["metric"]["value"]
+    runs = [json.loads(line) for line in (folder / "h.jsonl").read_text().splitlines()]
+    assert [run["verdict"] for run in runs] == ["accepted", "regression", "accepted"]
+
+
+FAILED = ("failure", "error")
+
+
+def test_a_missing_runtime_is_no_regression(folder: Path) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; from qtool.backends.tflite import litert; "
+        "litert.version = lambda: None; import qtool; "
+        "qtool.gate('int8.tflite', 'float.onnx', [])"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert "InstallError: LiteRT, which runs TFLite files, is not installed" in child.stderr
+
+
+def test_data_is_loaded_as_arrays(folder: Path) -> None:
+    script = (
+        "import qtool; "
+        "print([x.shape for x in qtool.load_data('eval.npz', 225, labels='labels')]); "
+        "qtool.load_data('eval.npz', classes='a')"
+    )
+    hidden = "import sys; sys.modules['torch'] = None; "
+    child = subprocess.run(
+        [sys.executable, "-c", hidden + script],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert child.stdout.count("(225, ") == 2, child.stderr
+    assert f"InstallError: classes of load_data {NEEDS_TORCH}" in child.stderr
