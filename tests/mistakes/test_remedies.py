@@ -276,6 +276,7 @@ ELSEWHERE = {
     "evaluation/fixed_inputs --fix": "tests/frontends/onnx/test_size_branches.py",
     "evaluation/model_inputs --eval-data": "a decoder with a cache in int8",
     "evaluation/model_inputs --task": "a decoder with a cache",
+    "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",
 }
 """Arguments of remedies that are not applied here, with the reason."""
 

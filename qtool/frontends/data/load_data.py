@@ -25,6 +25,7 @@ from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import DataEdit
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import (
     Collator,
@@ -37,6 +38,7 @@ from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.data.tables import number_batches, number_columns, parse_columns
+from qtool.frontends.data.unreadable_samples import find_unreadable, skipping
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -112,8 +114,9 @@ class Rows:
         try:
             return self.collate(batch)
         except UnreadableFileError as error:
-            remedy = f"remove it, or skip such files with {argument('--max-unreadable', 0.01)}"
-            raise DataError(f"{error}; {remedy}") from error
+            more = self.sample_count > 1
+            skip = (DataEdit("remove it"), skipping(1, self.sample_count)) if more else ()
+            raise DataError(error.problem, *error.remedies, *skip) from error
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
@@ -236,7 +239,7 @@ def load_data(
         rows = render_conversations(rows, plain.tokenizer, folder_path)
         plain = replace(plain, special=False)
     collate = _for_model(plain, model)
-    errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
+    errors = find_unreadable(rows, collate, unreadable) if unreadable else {}
     readable = [row for at, row in enumerate(rows) if at not in errors]
     if isinstance(plain, ProcessorCollator):
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
@@ -348,31 +351,6 @@ def _from_code(source: str) -> Iterable[Any]:
         return data
     data = import_object(source, DataError)
     return call_user_code(data, [], {}, source, DataError) if callable(data) else data
-
-
-def _find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:
-    """Return index -> error of the samples that cannot be read.
-
-    Raises:
-        DataError: their share is larger than `share`.
-    """
-    results = ((at, _failure(row, collate)) for at, row in enumerate(rows))
-    errors = {at: error for at, error in results if error is not None}
-    if len(errors) > share * len(rows):
-        raise DataError(
-            f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
-            f"{share:g} that {argument('--max-unreadable')} allows; the first: "
-            f"{next(iter(errors.values()))}"
-        )
-    return errors
-
-
-def _failure(row: Row, collate: Collator) -> str | None:
-    try:
-        collate([row])
-    except DataError as error:
-        return str(error)
-    return None
 
 
 def _classes(model: Any) -> Mapping[str, int]:

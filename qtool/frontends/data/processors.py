@@ -7,6 +7,7 @@ from typing import Any
 
 from qtool.core.argument_names import argument
 from qtool.core.attributes import attribute
+from qtool.core.downloads import check_download
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir
 from qtool.core.process_lock import silence_logging
@@ -178,6 +179,8 @@ which knows no word."""
 
 def _check_tokenizer_files(folder: Path) -> None:
     files = {p for pattern in _TOKENIZER_FILES for p in folder.glob(pattern)}
+    for file in sorted(files):
+        check_download(file, DataError)
     if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
         raise DataError(
             f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "

@@ -15,9 +15,11 @@ import numpy as np
 from qtool.core.argument_names import argument
 from qtool.core.data.arguments import LABELS, Arguments
 from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
+from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.frontends.optional_packages import require
 
@@ -49,13 +51,16 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         if whole is not None:
             yield from enumerate(whole)
             return
-    for at, line in enumerate(read_lines(path)):
+    lines = read_lines(path)
+    for at, line in enumerate(lines):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
+            last = (DOWNLOAD,) if at > 0 and at == len(lines) - 1 else ()
+            why = f"{path}, line {at + 1} is not JSON: {describe(error)}"
+            raise DataError(f"{why}; the file may be cut off" if last else why, *last) from error
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
         yield at, value
@@ -63,6 +68,7 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
 
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file; DataError if it cannot be read."""
+    check_download(path, DataError)
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
@@ -74,12 +80,16 @@ def read_lines(path: Path) -> list[str]:
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
     """Return the objects of a file that is one JSON value: a list of them, or columns, as pandas
     writes them; None for a file with an object per line."""
+    text = "\n".join(read_lines(path))
     try:
-        value = json.loads("\n".join(read_lines(path)))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if "Extra data" in str(error):
             return None
-        raise DataError(f"{path} is not JSON: {describe(error)}") from error
+        why = f"{path} is not JSON: {describe(error)}"
+        if text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}":
+            raise DataError(f"{why}; the file is cut off", DOWNLOAD) from error
+        raise DataError(why) from error
     if isinstance(value, dict) and len(value) == 1:  # {"data": [...]}
         only = next(iter(value.values()))
         value = only if isinstance(only, list) and only and isinstance(only[0], dict) else value
@@ -126,9 +136,11 @@ def _separated(path: Path) -> dict[str, Array]:
         rows = rows[1:]
     odd = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if odd is not None:
+        cut = odd == len(rows) - 1 and len(rows[odd]) < len(header)
         raise DataError(
-            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} "
-            "columns; quote texts that hold separators"
+            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} columns"
+            f"{'; it is the last row, so the file may be cut off' if cut else ''}",
+            DOWNLOAD if cut else DataEdit("quote texts that hold separators"),
         )
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
@@ -158,6 +170,7 @@ def _cells(values: Sequence[str]) -> Array:
 
 
 def _parquet(path: Path) -> dict[str, Array]:
+    check_download(path, DataError)
     try:
         if find_spec("pyarrow") is None and find_spec("pandas") is not None:
             frame = require("pandas", f"the table in {path}", DataError).read_parquet(path)
@@ -170,7 +183,8 @@ def _parquet(path: Path) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
+        message = f"{path} cannot be read as a table: {describe(error)}"
+        raise unreadable(path, message, DataError) from error
 
 
 def _named(table: Any) -> tuple[list[str], list[Any]]:
