@@ -42,7 +42,7 @@ REFUSED: Cases = {
     ),
     "a transform for texts": (
         lambda: qtool.load_data("texts.txt", transform="timm"),
-        "a transform is for images and sound, not for texts; leave it out",
+        "'transform' is for images and sounds, and texts.txt has texts; leave out 'transform'",
     ),
     "a transform that is not there": (
         lambda: qtool.load_data("images", transform="tests.mistakes.nets:resize"),

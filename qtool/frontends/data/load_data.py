@@ -37,8 +37,23 @@ from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
-from qtool.frontends.data.tables import number_batches, number_columns, parse_columns
+from qtool.frontends.data.tables import (
+    has_named_columns,
+    number_batches,
+    number_columns,
+    parse_columns,
+)
 from qtool.frontends.data.unreadable_samples import find_unreadable, skipping
+from qtool.frontends.data.unused_options import (
+    ARRAYS,
+    BATCHES,
+    COLUMNS,
+    NAMES,
+    NUMBERS,
+    TEXTS,
+    WINDOWS,
+    check_used,
+)
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -144,6 +159,7 @@ def load_data(
     *,
     model: Any = None,
     folder: str | Path | None = None,
+    model_folder: str | Path | None = None,
     transform: str | None = None,
     max_length: int | None = None,
     padded: bool = False,
@@ -170,6 +186,7 @@ def load_data(
         batch_size: samples per batch.
         model: the model that takes the batches, if it is loaded.
         folder: a local folder with a tokenizer, image processor or feature extractor.
+        model_folder: the folder to take in place of `folder` where the data needs one.
         transform: preprocessing of images or sounds: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
         max_length: most tokens of a text.
@@ -192,19 +209,26 @@ def load_data(
             of a table have them as `labels`. By default a column of a usual name.
 
     Raises:
-        DataError: there is no data, it cannot be read, or there is no preprocessing for it.
+        DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
+            argument does nothing for such data.
     """
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
-    options: dict[str, Any] = {"transform": transform, "max_length": max_length}
-    options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
+    options = {
+        "transform": transform,
+        "processor": folder,
+        "max-length": max_length,
+        "pad-to-max-length": padded,
+        "max-unreadable": unreadable,
+        "stride": stride,
+        "column": column,
+        "classes": classes,
+    }
     without = without if labels is None else (*without, labels)
     chosen = parse_columns(column)
-    if chosen and (named or arrays):
-        raise DataError(f"{source} has no columns; leave out {argument('--column')}")
     if named or arrays:
-        _check_unused(source, options)
+        check_used(source, (BATCHES if named else ARRAYS,), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
@@ -217,19 +241,22 @@ def load_data(
         files = ArrayFiles(path, batch_size, without, samples)
         files.files()
         return files
+    folder = folder or model_folder
     folder_path = None if folder is None else Path(folder)
     if stride is not None:
+        check_used(source, (WINDOWS,), options)
         return sliding_windows(path, stride, folder_path, model, max_length)
     order = chosen_classes(path, classes)
     numbers = _classes(model) if order is None else order
     if (table := _number_table(path, chosen, labels, numbers)) is not None:
-        _check_unused(source, options)
-        columns, target = table
+        columns, target, has_names = table
+        check_used(source, (NUMBERS, COLUMNS, *([NAMES] if has_names else [])), options)
         takes = Arguments.of(model if isinstance(model, nn.Module) else None)
         return number_batches(
             columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )
     rows = read_rows(path, chosen, labels)
+    check_used(source, _kinds(rows, path), options)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
@@ -247,24 +274,27 @@ def load_data(
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
-def _check_unused(source: str | Path, options: Mapping[str, Any]) -> None:
-    """Raise DataError for options of texts, images and sounds where the data is model inputs."""
-    if unused := [name for name, value in options.items() if value]:
-        raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
+def _kinds(rows: Sequence[Row], path: Path) -> set[str]:
+    """Return the kinds of data that rows are of, as `check_used` takes them."""
+    first = rows[0]
+    kinds = {*first.kinds, *([TEXTS] if first.target is not None else [])}
+    kinds |= {COLUMNS} if has_named_columns(path) else set()
+    return kinds | ({NAMES} if any(isinstance(row.label, str) for row in rows) else set())
 
 
 def _number_table(
     path: Path, chosen: Sequence[str], label: str | None, numbers: Mapping[str, int]
-) -> tuple[Columns, np.ndarray[Any, Any] | None] | None:
-    """Return the columns of inputs and of labels of a table of numbers; None of other data.
+) -> tuple[Columns, np.ndarray[Any, Any] | None, bool] | None:
+    """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
+    names; None of other data.
 
     `numbers` are those of class names.
     """
     table = number_columns(path, chosen, label)
     if table is not None and table[1] is not None and table[1].dtype == object:
         target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
-        return table[0], target
-    return table
+        return table[0], target, True
+    return None if table is None else (*table, False)
 
 
 def _batch_size(model: Any, size: int) -> int:

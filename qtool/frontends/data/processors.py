@@ -46,8 +46,6 @@ def make_collator(
         DataError: there is no preprocessing for such rows.
     """
     if transform is not None:
-        if row.kinds == ("text",):
-            raise DataError("a transform is for images and sound, not for texts; leave it out")
         return TransformCollator(_transform(transform, model), transform)
     if folder is None and (timm := _timm(model)) is not None and row.kinds[:1] == ("image",):
         return TransformCollator(timm, "timm's transform")

@@ -274,6 +274,13 @@ def number_batches(
     return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at)
 
 
+def has_named_columns(path: Path) -> bool:
+    """Return whether data is a table, a saved dataset, or a folder with metadata of its files."""
+    if is_file(path):
+        return path.suffix in TABLES
+    return is_file(path / "state.json") or is_file(path / "metadata.jsonl")
+
+
 def has_columns(labels: str, path: Path) -> bool:
     """Return whether labels are a column of data: it is a table, or a saved dataset, and they are
     no file.
@@ -281,10 +288,9 @@ def has_columns(labels: str, path: Path) -> bool:
     Raises:
         DataError: the table has no such column.
     """
-    saved = is_file(path / "state.json") or is_file(path / "metadata.jsonl")
-    if is_file(labels) or not (saved or (is_file(path) and path.suffix in TABLES)):
+    if is_file(labels) or not has_named_columns(path):
         return False
-    if not saved:
+    if is_file(path):
         choose_columns(read_table(path), path, (), labels)
     return True
 

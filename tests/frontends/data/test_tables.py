@@ -128,7 +128,7 @@ def test_texts_by_the_names_of_their_columns(tmp_path):
         (_json("a,a\n1,2\n", "t.csv"), {}, "two columns called 'a'"),
         (_json("", "t.csv"), {}, "t.csv is empty"),
         (_json("damaged", "t.parquet"), {}, "t.parquet is a text"),
-        (_json([{"a": 1}]), {"transform": "m:f"}, "leave out transform"),
+        (_json([{"a": 1}]), {"transform": "m:f"}, "leave out 'transform'"),
     ],
 )
 def test_what_is_no_table(tmp_path, make, options, message):
