@@ -277,6 +277,8 @@ ELSEWHERE = {
     "evaluation/fixed_inputs --fix": "tests/frontends/onnx/test_size_branches.py",
     "evaluation/model_inputs --eval-data": "a decoder with a cache in int8",
     "evaluation/model_inputs --task": "a decoder with a cache",
+    "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/unused_options --processor": "tests/mistakes/test_unused_options.py",
     "frontends/data/unused_options --transform": "tests/mistakes/test_unused_options.py",
     "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",

@@ -253,7 +253,7 @@ def load_data(
         check_used(source, (NUMBERS, COLUMNS, *([NAMES] if has_names else [])), options)
         takes = Arguments.of(model if isinstance(model, nn.Module) else None)
         return number_batches(
-            columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
+            path, columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )
     rows = read_rows(path, chosen, labels)
     check_used(source, _kinds(rows, path), options)

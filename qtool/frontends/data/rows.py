@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import Argument, Remedy
 from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
@@ -175,11 +175,21 @@ def _row(
     if not row.kinds:
         usual = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
         raise DataError(
-            f"{where} has no text, image or sound; its columns are {_listed(columns)}, "
-            f"known are {usual}, {', '.join(_CHATS)}, image, audio; name the columns to use, of "
-            f"texts or of numbers, with {argument('--column')}"
+            f"{where} has no text, image or sound in a column of a usual name ({usual}, "
+            f"{', '.join(_CHATS)}, image, audio); its columns are {_listed(columns)}",
+            *_choices({k: v for k, v in columns.items() if k not in (*_LABEL, label)}),
         )
     return row
+
+
+def _choices(columns: Mapping[str, Any]) -> list[Remedy]:
+    """Return what columns to choose, of texts or of numbers."""
+    texts = [name for name, value in columns.items() if isinstance(value, str)]
+    numbers = [name for name, value in columns.items() if isinstance(value, int | float)]
+    several = f" (a text, or two: {', '.join(texts)})" if len(texts) > 1 else ""
+    offers = [Argument("--column", ",".join(numbers), "choose the numbers with {}")] * bool(numbers)
+    offers += [Argument("--column", t, f"choose the text with {{}}{several}") for t in texts[:1]]
+    return [*offers] or [Argument("--column", text="name the columns to use with {}")]
 
 
 def _listed(columns: Iterable[str]) -> str:

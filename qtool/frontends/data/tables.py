@@ -200,18 +200,22 @@ def choose_columns(
         table: all columns.
         path: path of the table, for errors.
         chosen: names that the user chose; () for all but the label.
-        label: name of the column of labels; None without.
+        label: name of the column of labels, or names of several, separated by commas: numbers to
+            predict; None without.
 
     Raises:
         DataError: there is no such column, or there are no samples.
     """
-    for name in (*chosen, *([] if label is None else [label])):
+    targets = [] if label is None else [label] if label in table else label.split(",")
+    for name in (*chosen, *targets):
         if name not in table:
             raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
-    names = chosen or [name for name in table if name != label]
-    return {name: table[name] for name in names}, None if label is None else table[label]
+    inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
+    if len(targets) > 1:
+        return inputs, np.stack([table[name] for name in targets], 1)
+    return inputs, table[targets[0]] if targets else None
 
 
 def number_columns(
@@ -229,7 +233,27 @@ def number_columns(
     if path.suffix not in TABLES or not is_file(path):
         return None
     columns, target = choose_columns(read_table(path), path, chosen, label)
+    for name, column in columns.items():
+        if name not in LABELS and (odd := _odd_cell(column)) is not None:
+            raise _odd_row(path, odd, name, column[odd])
     return (columns, target) if _hold_numbers(columns) else None
+
+
+def _odd_cell(column: Array) -> int | None:
+    """Return the position of the first cell without a number in a column of numbers; None if it has
+    none, or if most of its cells are no numbers."""
+    if column.dtype != object:
+        return None
+    odd = np.array([v is None or (isinstance(v, str) and not _is_number(v)) for v in column])
+    return int(odd.argmax()) if odd.any() and 2 * odd.sum() < len(odd) else None
+
+
+def _odd_row(path: Path, at: int, name: str, value: object) -> DataError:
+    what = repr(value)[:40] if isinstance(value, str) and value else "no value"
+    return DataError(
+        f"{path}, row {at + 1}: the column '{name}' holds {what}, the others numbers",
+        DataEdit("repair or remove that row"),
+    )
 
 
 def _hold_numbers(columns: Columns) -> bool:
@@ -248,6 +272,7 @@ def _first_number(value: Any) -> Any:
 
 
 def number_batches(
+    path: Path,
     columns: Columns,
     labels: Array | None,
     arguments: Arguments,
@@ -259,6 +284,7 @@ def number_batches(
     """Return the columns of numbers of a table as batches.
 
     Args:
+        path: path of the table, for errors.
         columns: the inputs.
         labels: [samples]; None without.
         arguments: what the model takes.
@@ -267,11 +293,16 @@ def number_batches(
         samples: number of evenly spaced samples to use; None: all.
 
     Raises:
-        DataError: a column does not hold numbers alone.
+        DataError: a column does not hold numbers alone, or a cell of an input has no value.
     """
     at = even_positions(len(next(iter(columns.values()))), samples)
     arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
-    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at)
+    together = tuple(columns) if "" in arrays else ()
+    for name in together or arrays:
+        column = columns[name][at]
+        if column.dtype.kind == "f" and name not in LABELS and (odd := np.isnan(column)).any():
+            raise _odd_row(path, int(at[odd.reshape(len(odd), -1).any(1).argmax()]), name, np.nan)
+    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
 
 
 def has_named_columns(path: Path) -> bool:
