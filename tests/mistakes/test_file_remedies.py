@@ -120,6 +120,48 @@ def test_a_row_without_a_number(name: str, expected: str) -> None:
     assert len(list(qtool.load_data(name, labels="price"))) == 2
 
 
+SPELLINGS = {
+    "semi.csv": ("a;b;c\n1,5;2,5;3,5\n", "write column 'a' as numbers ... (this one is '1,5')"),
+    "thousands.csv": ('a,b,c\n"1,000",1,2\n', "write column 'a' as ... (this one is '1,000')"),
+    "shares.csv": ("a,b,c\n1,10 %,2\n", "write column 'b' as ... (this one is '10 %')"),
+    "dates.csv": ("when,a,b\n2020-01-01,1,2\n", "choose the numbers with column='a,b'"),
+    "x.xlsx": ("", "or package.module:function; save it as .csv"),
+    "photos.zip": ("", "or package.module:function; unpack it, and give the folder"),
+    "x.h5": ("", "or package.module:function; save its array with numpy.save"),
+    "cat.png": ("", "or package.module:function; give its folder"),
+}
+
+
+@pytest.mark.parametrize(("name", "case"), SPELLINGS.items(), ids=SPELLINGS)
+def test_other_forms_of_data(name: str, case: tuple[str, str]) -> None:
+    Path(name).write_text(case[0])
+    check_refused(lambda: qtool.load_data(name), case[1])
+
+
+def test_true_and_false_are_numbers() -> None:
+    Path("flags.csv").write_text("a,b\nTrue,0.5\nfalse,1.5\n")
+    (batch,) = qtool.load_data("flags.csv")
+    assert batch.tolist() == [[1, 0.5], [0, 1.5]]
+
+
+VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "no batch": ({"batch_size": 0}, "batch_size is 0; give a whole number of at least 1"),
+    "a text as batch size": ({"batch_size": "8"}, "batch_size is '8'; give a whole number of at"),
+    "no samples": ({"samples": 0}, "samples is 0; give a whole number of at least 1 or None"),
+    "a share above 1": (
+        {"unreadable": 5},
+        "unreadable is 5; give a finite number of at least 0 and",
+    ),
+    "a number as column": ({"column": [1]}, "'column' has 1; give names of columns"),
+    "labels as numbers": ({"labels": [0, 1]}, "labels is a list; give the name of a column"),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), VALUES.values(), ids=VALUES)
+def test_values_of_load_data(options: dict[str, Any], expected: str) -> None:
+    check_refused(lambda: qtool.load_data("prices.csv", **options), expected)
+
+
 def test_several_numbers_to_predict() -> None:
     data = qtool.load_data("two.csv", labels="price,rent")
     assert data.labels.shape == (40, 2)

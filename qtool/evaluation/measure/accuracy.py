@@ -176,7 +176,13 @@ def built_in_metrics(
 def check_labels(labels: ArrayLike, samples: int | None) -> None:
     """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
     number of samples."""
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:  # lists of different lengths, or batches
+        raise DataError(
+            f"the labels are a {type(labels).__name__} that is no array",
+            DataEdit("pass one class number per sample"),
+        ) from error
     if array.dtype.kind == "V":
         raise DataError("the labels are records", DataEdit("pass one of their fields"))
     several = array.ndim > 1 and array.size > len(array)

@@ -53,6 +53,7 @@ from qtool.frontends.data.unused_options import (
     TEXTS,
     WINDOWS,
     check_used,
+    check_values,
 )
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
@@ -210,8 +211,9 @@ def load_data(
 
     Raises:
         DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
-            argument does nothing for such data.
+            argument does nothing for such data. OptionError: a number is out of its range.
     """
+    check_values(batch_size, samples, max_length, stride, unreadable, labels)
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))

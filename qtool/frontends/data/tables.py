@@ -158,12 +158,14 @@ def _is_number(text: str) -> bool:
 
 
 def _cells(values: Sequence[str]) -> Array:
-    """Return a column of a text file: whole numbers, numbers, or texts."""
+    """Return a column of a text file: whole numbers (of true and false, too), numbers, texts."""
     texts = np.array([v.strip() for v in values])
     with suppress(ValueError, OverflowError):
         return texts.astype(np.int64)
     with suppress(ValueError, OverflowError):
         return texts.astype(np.float64)
+    if {*np.char.lower(texts)} <= {"true", "false"}:
+        return np.array([text.lower() == "true" for text in texts]).astype(np.int64)
     column = np.empty(len(values), object)
     column[:] = values
     return column
@@ -328,7 +330,9 @@ def has_columns(labels: str, path: Path) -> bool:
 
 def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names out of a list, or of a text where commas separate them."""
-    names = columns.split(",") if isinstance(columns, str) else columns or ()
+    names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise DataError(f"{argument('--column')} has {odd[0]!r:.40}; give names of columns")
     stripped = tuple(name.strip() for name in names)
     if not all(stripped):
         raise DataError(f"{argument('--column')} has an empty name; give names of columns")

@@ -1,4 +1,4 @@
-"""Refuses options of reading that do nothing for the data at hand."""
+"""Refuses options of reading that do nothing for the data at hand, or have no such value."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
+from qtool.core.limits import Range
 from qtool.core.remedies import Omission
 
 BATCHES, ARRAYS, NUMBERS = "batches", "arrays", "numbers"
@@ -35,6 +36,32 @@ USES: Mapping[str, tuple[str, Collection[str]]] = {
     "classes": ("labels that are names", {NAMES}),
 }
 """Name of an option -> what it is for, in words and as kinds of data."""
+
+
+def check_values(
+    batch_size: object,
+    samples: object,
+    max_length: object,
+    stride: object,
+    unreadable: object,
+    labels: object,
+) -> None:
+    """Check the numbers of `load_data`, and that `labels` is a name.
+
+    Raises:
+        OptionError: a number is out of its range. DataError: the labels are no name.
+    """
+    count = Range(low=1, whole=True)
+    count.check("batch_size", batch_size)
+    optional = {"samples": samples, "max_length": max_length, "stride": stride}
+    for name, value in optional.items():
+        count.check(name, value, optional=True)
+    Range(low=0, high=1).check("unreadable", unreadable)
+    if not isinstance(labels, str | None):
+        raise DataError(
+            f"labels is a {type(labels).__name__}; give the name of a column or array (an array of "
+            "labels is an argument of what evaluates)"
+        )
 
 
 class UnusedOptionError(DataError):
