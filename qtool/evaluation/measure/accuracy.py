@@ -15,6 +15,7 @@ from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
+from qtool.evaluation.measure.label_order import other_order
 from qtool.evaluation.measure.regression import BY_FUNCTION, regression_metrics, targets_of
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
@@ -145,13 +146,17 @@ def summarize(
     metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
+    warnings = [*_warnings(measured, models)]
+    if numbers is not None and measured.scores == CLASSES:
+        order = other_order(measured.classes[0, :, 0], numbers, measured.n_classes)
+        warnings += [] if order is None else [order]
     return Accuracy(
         measured.samples,
         tuple(metrics),
         models,
         measured.scores,
         int(measured.tokens.sum()),
-        tuple(_warnings(measured, models)),
+        tuple(warnings),
     )
 
 
