@@ -37,8 +37,8 @@ def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None
         kind: class of the error.
 
     Raises:
-        kind: the file is empty, a pointer of Git LFS, a page of the web, or a text although its
-            suffix is not one of `TEXTS`.
+        kind: the file is empty, a pointer of Git LFS, a page of the web, or a text although it has
+            a suffix that is not one of `TEXTS`.
     """
     if not is_file(path):
         return
@@ -58,8 +58,9 @@ def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None
     if suffix != ".txt" and _PAGE.match(head):
         title = _TITLE.search(head)
         named = f" ('{title[1].decode(errors='replace')}')" if title else ""
-        raise kind(f"{file} is a page of the web{named}, not the {suffix} file", _ITSELF)
-    if suffix not in TEXTS and len(head) < _READ and (text := _text(head)):
+        what = f"the {suffix} file" if suffix else "the file"
+        raise kind(f"{file} is a page of the web{named}, not {what}", _ITSELF)
+    if suffix and suffix not in TEXTS and len(head) < _READ and (text := _text(head)):
         raise kind(f"{file} is a text ({text[:80]!r}), not the {suffix} file", _ITSELF)
 
 
