@@ -59,7 +59,7 @@ def command(
 
     result = qtool.bench(
         files,
-        None if data is None else sources.load_data(data, max(batch_sizes)),
+        sources.load_optional_data(data, max(batch_sizes)),
         batch_sizes=batch_sizes,
         threads=threads,
         runtime=runtime,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
+from qtool.cli.reading_options import check_batch_size, refuse_reading, with_used_options
 from qtool.cli.source_options import NO_DATA, context_value, processor_folder
 
 from qtool.core.formats import quantity
@@ -157,21 +159,19 @@ def load_data(
 
     name, model = click.get_current_context().meta.get(_MODEL, (None, None))
     inside = labels is not None and not Path(labels).is_file()
-    batches = load(
+    check_batch_size(source)
+    batches = with_used_options(
         source,
-        batch_size,
-        model=model,
-        folder=context_value("processor") or processor_folder(name),
-        transform=context_value("transform"),
-        max_length=context_value("max_length"),
-        padded=bool(context_value("padded")),
-        stride=context_value("stride"),
-        classes=context_value("classes"),
-        unreadable=context_value("unreadable") or 0.0,
-        labels=labels if inside else None,
-        column=context_value("column"),
-        samples=None if whole else chosen_samples(),
-        states=parse_states(context_value("states") or ()),
+        partial(
+            load,
+            source,
+            batch_size,
+            model=model,
+            model_folder=processor_folder(name),
+            labels=labels if inside else None,
+            samples=None if whole else chosen_samples(),
+            states=parse_states(context_value("states") or ()),
+        ),
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
@@ -179,6 +179,14 @@ def load_data(
             err=True,
         )
     return batches
+
+
+def load_optional_data(source: str | None, batch_size: int) -> Iterable[Any] | None:
+    """Load the batches of --data; None without the option, which refuses options of reading."""
+    if source is None:
+        refuse_reading()
+        return None
+    return load_data(source, batch_size)
 
 
 def check_data(*sources: str | None, labels: str | None = None) -> None:
@@ -194,6 +202,8 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
     from qtool.core.numpy_files import check_source, find_labels
 
     named = [source for source in sources if source not in (None, NO_DATA)]
+    if not named:
+        refuse_reading(but=("folder",))
     for source in named:
         check_source(source)
     if labels is not None and named and not _has_columns(labels, Path(named[-1])):
@@ -305,6 +315,10 @@ def load_evaluation(
         batches = load_data(eval_data, batch_size, labels, whole=True)
         return EvaluationData(batches, load_labels(labels, eval_data, batches), "evaluation")
     if labels is None:
+        if context_value("classes"):
+            raise click.BadParameter(
+                "is for labels, of --eval-data or --labels", param_hint="--classes"
+            )
         rows = getattr(batches, "rows", ())
         if rows and rows[0].label is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")

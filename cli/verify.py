@@ -53,7 +53,7 @@ def command(
       qtool verify digits.int8.onnx --data calib_data/digits
     """
     samples = sources.chosen_samples() or SAMPLES
-    batches = None if data is None else sources.load_data(data, batch_size)
+    batches = sources.load_optional_data(data, batch_size)
     if cpu is None:
         result = _on_this_machine(int8_file, batches, samples, batch_size)
         same = result.passed

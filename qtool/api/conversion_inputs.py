@@ -28,6 +28,7 @@ from qtool.core.types import UINT8
 from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
+from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.torch.example_inputs import is_default
 
@@ -55,8 +56,10 @@ def capture_data(
     if isinstance(model, nn.Module):
         check_weights(model)  # first: a decoder's cache in the data comes from them
     if data is not None:
+        table = data
         first, data = _peek_first_batch(data, model, samples)
-        captured = capture_model(model, first, dynamic)
+        with columns_in_errors(table, model, first):
+            captured = capture_model(model, first, dynamic)
         _check_outputs(captured)
         return captured, first, data
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):

@@ -35,6 +35,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.planning.targets import DEFAULT
 
 
@@ -89,6 +90,7 @@ def evaluate(
     """
     THREADS.check("threads", threads)
     Range(low=0).check("seconds", seconds)
+    table = data
     opened = open_file(file)
     if function is None:
         check_label_count(labels, data)
@@ -97,7 +99,8 @@ def evaluate(
     check_fixed_inputs(file, model)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
-    captured = capture_model(model, first, dynamic)
+    with columns_in_errors(table, model, first):
+        captured = capture_model(model, first, dynamic)
     check_cache(file, captured.graph.inputs)
     if not other_model:
         check_same_model(file, captured, model)

@@ -38,6 +38,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.onnx import load_onnx
 from qtool.planning.targets import DEFAULT
 
@@ -148,7 +149,8 @@ def report(
     first, stream = peek(
         data if calibration_data is None else calibration_data, data_module(source)
     )
-    captured = capture_model(source, first, dynamic)
+    with columns_in_errors(data, source, first):
+        captured = capture_model(source, first, dynamic)
     if calibration is not None:
         quantized = convert(
             captured,
@@ -198,10 +200,12 @@ def _report_file(
         reference = model
     elif model is not None:
         check_fixed_inputs(file, model)
+        table = data
         sample, data = peek(data, data_module(model))
         if sample is None:
             raise DataError("the data is empty; give at least one batch")
-        reference = capture_model(model, sample, dynamic)
+        with columns_in_errors(table, model, sample):
+            reference = capture_model(model, sample, dynamic)
         check_cache(file, reference.graph.inputs)
         if not other_model:
             check_same_model(file, reference, model)

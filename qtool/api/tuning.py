@@ -44,6 +44,7 @@ from qtool.frontends.captured_model import (
     capture_model,
 )
 from qtool.frontends.data.sample_names import SampleNames
+from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, MODES, Recipe
@@ -137,7 +138,8 @@ def tune(
     first = next(batches(data, data_module(model)), None)
     if first is None:
         raise DataError("the calibration data is empty; give at least one batch")
-    captured = capture_model(model, first, dynamic)
+    with columns_in_errors(data, model, first):
+        captured = capture_model(model, first, dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
     recipes = _recipes(recipe, accuracy, recover, options.choices)
     identity = {

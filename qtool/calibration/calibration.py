@@ -24,6 +24,7 @@ from qtool import observers
 from qtool.core.argument_names import argument
 from qtool.core.atomic import write_atomic
 from qtool.core.data.calibration_samples import CalibrationSamples, merged_digest
+from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
 from qtool.core.formats import quantity
 from qtool.core.option_names import current_target
@@ -194,6 +195,7 @@ class Calibration(Summarized):
         """
         if not is_file(path):
             raise CalibrationError(f"{path}: no such calibration file")
+        check_download(path, CalibrationError)
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -329,7 +331,8 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CalibrationError(f"{path}: not a calibration file, or truncated ({error})") from error
+        message = f"{path}: not a calibration file, or a damaged one ({error})"
+        raise unreadable(path, message, CalibrationError) from error
     length = int.from_bytes(data[:8], "little")  # of the header, as safetensors has it
     text = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("qtool_calibration")
     if text is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shlex import quote
 
 _KEYWORDS = {
     "-o": "path",
@@ -41,13 +42,15 @@ def argument(option: str, value: object = None) -> str:
 
     Args:
         option: its name on the command line, such as "--batch-size".
-        value: value to show with it; None for the name alone.
+        value: value to show with it, a tuple for an option that repeats; None for the name alone.
 
     Returns:
-        "--batch-size 8" in a command; "batch_size=8" in Python, "'batch_size'" without value.
+        "--batch-size 8" in a command, quoted for a shell; "batch_size=8" in Python, and
+        "'batch_size'" without value.
     """
     if _on_command_line:
-        return option if value is None else f"{option} {value}"
+        values = value if isinstance(value, tuple) else (value,)
+        return option if value is None else " ".join(f"{option} {quote(str(v))}" for v in values)
     name = _KEYWORDS.get(option, option.removeprefix("--").replace("-", "_"))
     if value is not None and not name.endswith(")"):
         return f"{name}={_in_python(option, value)!r}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from qtool.core.archive_limits import archive_expansion_error
+from qtool.core.downloads import DOWNLOAD, check_download, is_cut_off, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 from qtool.core.types import Array
@@ -162,6 +163,9 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
         DataError: the file cannot be read.
     """
+    check_download(file, DataError)
+    if is_cut_off(file):  # numpy would leave it open
+        raise unreadable(file, f"{file} cannot be read as arrays", DataError)
     if (why := archive_expansion_error(file)) is not None:
         raise DataError(f"{file} is not read: {why}")
     try:
@@ -175,6 +179,9 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
         why = describe(error)
         if "pickle" in why or "Python objects" in why:  # numpy advises to unpickle
             why = "it is damaged, or holds Python objects, which are not loaded; save numbers"
+        if "mmap length" in why:
+            why = "it is shorter than its header says"
+            raise DataError(f"{file} cannot be read as arrays: {why}", DOWNLOAD) from error
         raise DataError(f"{file} cannot be read as arrays: {why}") from error
     if odd := [key for key, a in arrays.items() if not isinstance(a, np.ndarray)]:
         raise DataError(f"{file} cannot be read as arrays: its member '{odd[0]}' is none")

@@ -94,6 +94,8 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     names = list(known)
     former = [old for old, new in FORMER_NAMES.items() if new in names]
     close = difflib.get_close_matches(str(name), names + former, n=1, cutoff=_SIMILAR)
+    parts = [each for each in names if len(str(name)) > 2 and str(name).lower() in each.split("-")]
+    close = close or (parts if len(parts) == 1 else [])
     if close:
         meant = current_step_name(close[0])
         return f"unknown {what} '{name}'; did you mean '{meant}'? There are: {', '.join(names)}"

@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from qtool.core.archive_limits import archive_damage, archive_expansion_error
+from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
+from qtool.core.remedies import OtherFile
 from qtool.frontends.torch.exported_program import first_line
 
 State = Mapping[str, torch.Tensor]
@@ -23,6 +25,9 @@ State = Mapping[str, torch.Tensor]
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
 """Keys under which training scripts save a state dict, next to their optimizer's."""
 
+_SAVE = OtherFile(
+    "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)"
+)
 _EXAMPLES = 2  # names that a message shows of the file and of the model
 
 
@@ -53,6 +58,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def _read(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
+    check_download(file, CaptureError)
     if (why := archive_expansion_error(file) or archive_damage(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
     try:
@@ -65,10 +71,8 @@ def _read(file: Path) -> Any:
         damaged = isinstance(error, IndexError | KeyError | EOFError)  # of a pickle's opcodes
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
         why = "it is damaged, or not a file of torch.save" if damaged else why
-        raise CaptureError(
-            f"{file} cannot be read as weights ({why}); save a state dict with "
-            "safetensors.torch.save_file or torch.save(model.state_dict(), path)"
-        ) from error
+        message = f"{file} cannot be read as weights ({why})"
+        raise unreadable(file, message, CaptureError, _SAVE) from error
 
 
 def _unwrapped(content: Any, file: Path) -> State:
@@ -87,7 +91,8 @@ def _unwrapped(content: Any, file: Path) -> State:
     entries = ", ".join(map(str, list(inside)[:5]))
     raise CaptureError(
         f"{file} has a {type(content).__name__}{f' of {entries}' if entries else ''}, not a state "
-        "dict of tensors; save torch.save(model.state_dict(), path)"
+        "dict of tensors",
+        _SAVE,
     )
 
 

@@ -20,7 +20,6 @@ from typing import Any
 from torch import fx
 
 from qtool.core import graph as G
-from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
 from qtool.core.graph.file_parts import branch_inputs, part_kind
 from qtool.core.ops import Op, Role, data_inputs, row_of
@@ -102,7 +101,7 @@ def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
     """Return what to do about a network that stays in float as a whole: the first change of rules,
     mode or target with which something runs in integers."""
     if names := list(dict.fromkeys(i for n in G.calls(state.graph) for i in branch_inputs(n))):
-        values = f" {argument('--fix')} ".join(f"{name}=VALUE" for name in names)
+        values = tuple(f"{name}=VALUE" for name in names)
         text = f"the network is inside an If on {group_names(names)}: fix that input ({{}})"
         return [Argument("--fix", values, text)]
 

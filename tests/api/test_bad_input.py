@@ -168,7 +168,7 @@ def test_a_truncated_calibration(
     qtool.calibrate(model, [x]).save(path)
     path.write_bytes(path.read_bytes()[:-100])
     message = refuses(qtool.CalibrationError, qtool.convert, model, path)
-    assert f"{path}: not a calibration file, or truncated" in message
+    assert f"{path}: not a calibration file, or a damaged one" in message
 
 
 @pytest.mark.parametrize("place", [".", "file/model", "file/missing/model"])

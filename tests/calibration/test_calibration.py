@@ -299,9 +299,9 @@ def header_that_is_no_json(path: Path) -> None:
 
 
 BROKEN: dict[Callable[[Path], None], str] = {
-    truncate: "not a calibration file, or truncated",
-    truncate_to_nothing: "not a calibration file, or truncated",
-    text: "not a calibration file, or truncated",
+    truncate: "it is cut off",
+    truncate_to_nothing: "is empty",
+    text: "is a text",
     foreign_safetensors: "a safetensors file, but not a calibration of qtool",
     newer: r"schema \d, this qtool reads",
     no_schema: "schema None, this qtool reads",

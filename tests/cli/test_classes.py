@@ -67,4 +67,4 @@ def test_classes_without_names_in_the_data_are_refused(cli: Cli, file: str) -> N
     message = cli.refuses(
         "quantize", MODEL, "--data", *PHOTOS, "--eval-data", "photos", *ORDER, "-o", file
     )
-    assert "photos has no class names" in message
+    assert "photos has no labels that are names" in message

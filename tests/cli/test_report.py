@@ -95,7 +95,7 @@ def test_a_goal_that_is_missed(sample: Cli, goal: tuple[str, str]) -> None:
     ("words", "says"),
     [
         (("no.onnx", *EVAL), "no.onnx: no such file"),
-        (("digits.calib.onnx", *EVAL), "not a readable ONNX file"),
+        (("digits.calib.onnx", *EVAL), "digits.calib.onnx is a text"),
         (("digits.int8.onnx", *EVAL, "--labels", "truth"), "holds no array 'truth'"),
         (("digits.int8.onnx", "--data", "calib_data/digits", "--labels", "y"), "no labels file y"),
         (("digits.int8.onnx", *EVAL, "--labels", "short.npy"), "3 labels for"),

@@ -43,6 +43,8 @@ def test_python_and_the_command_line() -> None:
             "--batch-size 8",
             "--processor",
         )
+        assert argument("--column", "first name") == "--column 'first name'"
+        assert argument("--fix", ("a=1", "b=*")) == "--fix a=1 --fix 'b=*'"
     assert argument("--target", "qnn") == "target='qnn'"
 
 

@@ -198,14 +198,23 @@ def test_weights_that_do_not_fit(tmp_path: Path, name: str, state: object, messa
 
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
 @pytest.mark.parametrize(
-    "content", [b"", b"not weights", b"PK\x03\x04cut"], ids=["empty", "text", "cut"]
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"not weights", "is a text"),
+        (b"PK\x03\x04cut", "is cut off"),
+        (b"\0" * 99, "cannot be read as weights.*save a state dict"),
+    ],
+    ids=["empty", "text", "cut", "foreign"],
 )
-def test_weights_that_cannot_be_read(tmp_path: Path, name: str, content: bytes) -> None:
+def test_weights_that_cannot_be_read(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     path = tmp_path / name
     with pytest.raises(CaptureError, match="no such weights file"):
         load_weights(nn.Linear(3, 2), path)
     path.write_bytes(content)
-    with pytest.raises(CaptureError, match=r"cannot be read as weights.*save a state dict"):
+    with pytest.raises(CaptureError, match=message):
         load_weights(nn.Linear(3, 2), path)
 
 

@@ -142,3 +142,9 @@ def unloadable() -> nn.Module:
 
 
 number = 5
+
+
+def price_net() -> nn.Module:
+    """Takes three numbers, and predicts one."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)).eval()

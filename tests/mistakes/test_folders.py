@@ -42,7 +42,7 @@ REFUSED: Cases = {
     ),
     "a transform for texts": (
         lambda: qtool.load_data("texts.txt", transform="timm"),
-        "a transform is for images and sound, not for texts; leave it out",
+        "'transform' is for images and sounds, and texts.txt has texts; leave out 'transform'",
     ),
     "a transform that is not there": (
         lambda: qtool.load_data("images", transform="tests.mistakes.nets:resize"),
@@ -54,7 +54,7 @@ REFUSED: Cases = {
     ),
     "a damaged image": (
         lambda: list(qtool.load_data("images", transform="tests.mistakes.nets:tensor_of")),
-        "images/a.png cannot be read as an image: ... such files with unreadable=0.01",
+        "images/a.png cannot be read as an image: ... or skip such files with unreadable=0.5",
     ),
     "no transform": (
         lambda: qtool.load_data("images"),
@@ -89,7 +89,8 @@ def files(folder: Path) -> None:
     Path("bert/config.json").write_text('{"model_type": "bert", "architectures": ["OwnBert"]}')
     save_file(nn.Linear(2, 2).state_dict(), "bert/model.safetensors")
     Path("texts.txt").write_text("a cat\na dog\n")
-    Path("images/a.png").touch()
+    for name in ("a.png", "b.png"):
+        Path("images", name).write_bytes(bytes(9))
     Path("sounds/a.wav").touch()
 
 

@@ -42,6 +42,10 @@ REFUSED: Cases = {
         lambda: _quantize_with_labels(np.zeros((40, 0))),
         "the labels have shape [40, 0]; pass one class number per sample",
     ),
+    "batches of a loader": (
+        lambda: check_labels([(np.zeros((4, 3)), 0)], 4),
+        "the labels are a list that is no array; pass one class number per sample",
+    ),
     "infinite": (
         lambda: check_classes(np.array([1, np.inf]), 5),
         "the labels are float64; pass class numbers, whole and from 0",

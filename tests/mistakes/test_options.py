@@ -271,11 +271,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a transform for arrays": (
         f"{Q} --transform timm",
-        "tests.mistakes.nets:images has model inputs, used as they are; leave out transform",
+        "--transform is for images and sounds, and ... makes batches",
     ),
     "a length for arrays": (
         f"{Q} --max-length 128",
-        "tests.mistakes.nets:images has model inputs, used as they are; leave out max_length",
+        "--max-length is for texts, and tests.mistakes.nets:images makes batches ... leave out",
     ),
     "max-drop NaN": (
         f"{T} --max-drop nan",

@@ -162,16 +162,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a program that is not there": (f"quantize net.pt2 {D} {OUT}", "net.pt2: no such file"),
     "a program that is no program": (
         f"quantize text.pt2 {D} {OUT}",
-        "text.pt2 is not a readable .pt2 file ... torch.export.save(program, path)",
+        "text.pt2 is a text ('this is a text'), not the .pt2 file; download the file itself",
     ),
     "an ONNX file that is not there": (f"quantize net.onnx {D} {OUT}", "net.onnx: no such file"),
     "a text called .onnx": (
         f"quantize text.onnx {D} {OUT}",
-        "text.onnx: not a readable ONNX file (Error ... Wire format was corrupt)",
+        "text.onnx is a text ('this is a text'), not the .onnx file; download the file itself",
     ),
     "an empty .onnx": (
         f"quantize empty.onnx {D} {OUT}",
-        "empty.onnx: not a valid ONNX file: The ... have an ir_version set properly.",
+        "empty.onnx is empty; download it again",
     ),
     "a TFLite file as the model": (
         f"quantize net.tflite {D} {OUT}",
@@ -185,11 +185,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "a folder as weights": (f"{N} --weights folder {D} {OUT}", "folder: no such weights file"),
     "a text as weights": (
         f"{N} --weights text.pt {D} {OUT}",
-        "text.pt cannot be read as weights (it is ... or torch.save(model.state_dict(), path)",
+        "text.pt is a text ('this is a text'), not the .pt file; download the file itself",
     ),
     "a text as safetensors": (
         f"{N} --weights text.safetensors {D} {OUT}",
-        "text.safetensors cannot be read as weights ... or torch.save(model.state_dict(), path)",
+        "text.safetensors is a text ('this is a text'), not the .safetensors file; download",
     ),
     "a pickled model as weights": (
         f"{N} --weights whole.pt {D} {OUT}",
@@ -254,11 +254,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a damaged .npy": (
         f"{N} --data text.npy {OUT}",
-        "text.npy cannot be read as arrays: it is ... which are not loaded; save numbers",
+        "text.npy is a text ('this is a text'), not the .npy file; download the file itself",
     ),
     "a damaged .npz": (
         f"{N} --data text.npz {OUT}",
-        "text.npz cannot be read as arrays: it is ... which are not loaded; save numbers",
+        "text.npz is a text ('this is a text'), not the .npz file; download the file itself",
     ),
     "pickled objects in .npy": (
         f"{N} --data objects.npy {OUT}",
@@ -403,7 +403,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a text as a calibration": (
         f"convert tests.mistakes.nets:image_net --calibration text.txt {OUT}",
-        "text.txt: not a calibration file, or truncated ... while deserializing: header too large)",
+        "text.txt: not a calibration file, or a damaged one (Error ... header too large)",
     ),
     "inspect a file that is not there": (
         "inspect no.onnx",
@@ -428,7 +428,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "empty weights": (
         f"{N} --weights empty.pt {D} {OUT}",
-        "empty.pt cannot be read as weights (it is ... or torch.save(model.state_dict(), path)",
+        "empty.pt is empty; download it again",
     ),
     "grey images": (
         f"{N} --data grey.npy {OUT}",
@@ -441,7 +441,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify a file that is not there": ("verify no.onnx", "no.onnx: no such file"),
     "verify a text": (
         "verify text.onnx",
-        "text.onnx: not a readable ONNX file (Error ... Wire format was corrupt)",
+        "text.onnx is a text ('this is a text'), not the .onnx file; download the file itself",
     ),
     "verify a float file": (
         "verify float.onnx",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -290,6 +291,11 @@ ELSEWHERE = {
     "evaluation/fixed_inputs --fix": "tests/frontends/onnx/test_size_branches.py",
     "evaluation/model_inputs --eval-data": "a decoder with a cache in int8",
     "evaluation/model_inputs --task": "a decoder with a cache",
+    "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/unused_options --processor": "tests/mistakes/test_unused_options.py",
+    "frontends/data/unused_options --transform": "tests/mistakes/test_unused_options.py",
+    "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",
 }
 """Arguments of remedies that are not applied here, with the reason."""
 
@@ -385,7 +391,7 @@ def changed(words: list[str], remedy: Argument | Omission) -> list[str]:
         spelled = f"{spelled} {VALUES[remedy.name]}"
     for placeholder, value in (("FILE.onnx", "other.onnx"), ("n=VALUE", "n=3")):
         spelled = spelled.replace(placeholder, value)
-    return [*words, *spelled.split()]
+    return [*words, *shlex.split(spelled)]
 
 
 def check_offer(error: QtoolError, sites: set[str]) -> None:

@@ -28,8 +28,10 @@ from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.initializers import with_initializers
 from qtool.backends.onnx.loops import endless_loop
 from qtool.backends.onnx.topological_order import sort_nodes
+from qtool.backends.onnx.weight_files import check_weight_files
 from qtool.backends.tflite.file import is_tflite
 from qtool.core.atomic import atomic_path
+from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import FileError
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_special_file
@@ -58,7 +60,8 @@ def load(path: str | Path) -> onnx.ModelProto:
         model = onnx.load(path)
         sort_nodes(model.graph)
     except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+        why = f"{path}: not a readable ONNX file ({error})"
+        raise unreadable(path, why, FileError) from error
     return model
 
 
@@ -78,6 +81,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
         _check_text(model)
+        check_weight_files(model, Path(path).parent)
         sort_nodes(model.graph)
         for tensor in model.graph.initializer:
             external = tensor.data_location == TensorProto.EXTERNAL
@@ -85,12 +89,11 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
-    except TypeError as error:  # onnx fails while it formats its own error
-        raise FileError(
-            f"{path}: not a readable ONNX file (its external data is missing)"
-        ) from error
+    except FileError as error:
+        raise FileError(f"{path}: {error.problem}", *error.remedies) from error
     except Exception as error:
-        raise FileError(f"{path}: not a readable ONNX file ({error})") from error
+        why = f"{path}: not a readable ONNX file ({error})"
+        raise unreadable(path, why, FileError) from error
     for reason in (function_expansion_error(model), endless_loop(model.graph)):
         if reason is not None:
             raise FileError(f"{path}: {reason}")
@@ -100,6 +103,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
 def _check_ordinary(path: str | Path) -> None:
     if is_special_file(path):
         raise FileError(f"{path}: not a readable ONNX file (not a regular file)")
+    check_download(path, FileError)
 
 
 def _check_text(model: onnx.ModelProto) -> None:

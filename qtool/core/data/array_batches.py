@@ -30,12 +30,14 @@ class ArrayBatches:
         batch_size: samples per batch.
         labels: [samples] labels or [samples, ...] targets; None without.
         positions: positions of the samples in a larger table, int64; None: all samples.
+        columns: names of the columns of a table that are the only input; () of other data.
     """
 
     arrays: Mapping[str, Any]
     batch_size: int = BATCH_SIZE
     labels: Array | None = None
     positions: Array | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def sample_count(self) -> int:

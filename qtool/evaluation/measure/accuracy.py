@@ -15,6 +15,7 @@ from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
+from qtool.evaluation.measure.label_order import other_order
 from qtool.evaluation.measure.regression import BY_FUNCTION, regression_metrics, targets_of
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
@@ -145,13 +146,17 @@ def summarize(
     metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
+    warnings = [*_warnings(measured, models)]
+    if numbers is not None and measured.scores == CLASSES:
+        order = other_order(measured.classes[0, :, 0], numbers, measured.n_classes)
+        warnings += [] if order is None else [order]
     return Accuracy(
         measured.samples,
         tuple(metrics),
         models,
         measured.scores,
         int(measured.tokens.sum()),
-        tuple(_warnings(measured, models)),
+        tuple(warnings),
     )
 
 
@@ -176,7 +181,13 @@ def built_in_metrics(
 def check_labels(labels: ArrayLike, samples: int | None) -> None:
     """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
     number of samples."""
-    array = np.asarray(labels)
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:  # lists of different lengths, or batches
+        raise DataError(
+            f"the labels are a {type(labels).__name__} that is no array",
+            DataEdit("pass one class number per sample"),
+        ) from error
     if array.dtype.kind == "V":
         raise DataError("the labels are records", DataEdit("pass one of their fields"))
     several = array.ndim > 1 and array.size > len(array)

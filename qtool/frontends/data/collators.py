@@ -13,6 +13,7 @@ import torch
 
 from qtool.core.argument_names import argument
 from qtool.core.data import to_tensor
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.paths import is_special_file
 from qtool.frontends.data.rows import Row
@@ -254,10 +255,11 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 """Decoders of images, by what a file contains: others start programs (Ghostscript for EPS)."""
 
 
-def _check_regular(file: Any) -> None:
-    """Refuse a pipe or a device, which reading may never end."""
+def _check_file(file: Any) -> None:
+    """Refuse a pipe or a device, which reading may never end, and what is no picture or sound."""
     if is_special_file(file):
         raise UnreadableFileError(f"{file} is a pipe or a device; remove it from the data")
+    check_download(file, UnreadableFileError)
 
 
 def read_image(image: Any) -> Any:
@@ -269,13 +271,13 @@ def read_image(image: Any) -> Any:
     pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
         return image.convert("RGB")
-    _check_regular(image)
+    _check_file(image)
     try:
         with pil.open(image, formats=_FORMATS) as opened:
             return opened.convert("RGB")
     except Exception as error:  # decoders may raise anything for damaged files
         why = describe(error)
-        raise UnreadableFileError(f"{image} cannot be read as an image: {why}") from error
+        raise UnreadableFileError(f"{image} cannot be read as an image: {why}", DOWNLOAD) from error
 
 
 def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
@@ -287,11 +289,12 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
     if isinstance(sound, Mapping):  # as `datasets` decodes it
         return np.asarray(sound["array"], np.float32), int(sound["sampling_rate"])
     library = require("soundfile", "reading sound", DataError)
-    _check_regular(sound)
+    _check_file(sound)
     try:
         wave, rate = library.read(str(sound), dtype="float32", always_2d=True)
     except Exception as error:
-        raise UnreadableFileError(f"{sound} cannot be read as sound: {describe(error)}") from error
+        why = describe(error)
+        raise UnreadableFileError(f"{sound} cannot be read as sound: {why}", DOWNLOAD) from error
     return wave.mean(1), int(rate)
 
 

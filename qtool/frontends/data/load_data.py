@@ -25,6 +25,7 @@ from qtool.core.errors import DataError
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import DataEdit
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import (
     Collator,
@@ -36,7 +37,24 @@ from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
-from qtool.frontends.data.tables import number_batches, number_columns, parse_columns
+from qtool.frontends.data.tables import (
+    has_named_columns,
+    number_batches,
+    number_columns,
+    parse_columns,
+)
+from qtool.frontends.data.unreadable_samples import find_unreadable, skipping
+from qtool.frontends.data.unused_options import (
+    ARRAYS,
+    BATCHES,
+    COLUMNS,
+    NAMES,
+    NUMBERS,
+    TEXTS,
+    WINDOWS,
+    check_used,
+    check_values,
+)
 from qtool.frontends.huggingface.causal_decoder import CachedPrefixCollator, DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import (
     TWO_PARTS,
@@ -112,8 +130,9 @@ class Rows:
         try:
             return self.collate(batch)
         except UnreadableFileError as error:
-            remedy = f"remove it, or skip such files with {argument('--max-unreadable', 0.01)}"
-            raise DataError(f"{error}; {remedy}") from error
+            more = self.sample_count > 1
+            skip = (DataEdit("remove it"), skipping(1, self.sample_count)) if more else ()
+            raise DataError(error.problem, *error.remedies, *skip) from error
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
@@ -141,6 +160,7 @@ def load_data(
     *,
     model: Any = None,
     folder: str | Path | None = None,
+    model_folder: str | Path | None = None,
     transform: str | None = None,
     max_length: int | None = None,
     padded: bool = False,
@@ -167,6 +187,7 @@ def load_data(
         batch_size: samples per batch.
         model: the model that takes the batches, if it is loaded.
         folder: a local folder with a tokenizer, image processor or feature extractor.
+        model_folder: the folder to take in place of `folder` where the data needs one.
         transform: preprocessing of images or sounds: `package.module:function`, the name of
             torchvision's weights ("ResNet18_Weights.DEFAULT"), or "timm" for those of the model.
         max_length: most tokens of a text.
@@ -189,19 +210,27 @@ def load_data(
             of a table have them as `labels`. By default a column of a usual name.
 
     Raises:
-        DataError: there is no data, it cannot be read, or there is no preprocessing for it.
+        DataError: there is no data, it cannot be read, there is no preprocessing for it, or an
+            argument does nothing for such data. OptionError: a number is out of its range.
     """
+    check_values(batch_size, samples, max_length, stride, unreadable, labels)
     path = Path(source)
     named = ":" in str(source) and not (is_file(path) or is_dir(path))
     arrays = not named and (path.suffix in SUFFIXES or has_arrays(path))
-    options: dict[str, Any] = {"transform": transform, "max_length": max_length}
-    options |= {"padded": padded, "unreadable": unreadable, "stride": stride}
+    options = {
+        "transform": transform,
+        "processor": folder,
+        "max-length": max_length,
+        "pad-to-max-length": padded,
+        "max-unreadable": unreadable,
+        "stride": stride,
+        "column": column,
+        "classes": classes,
+    }
     without = without if labels is None else (*without, labels)
     chosen = parse_columns(column)
-    if chosen and (named or arrays):
-        raise DataError(f"{source} has no columns; leave out {argument('--column')}")
     if named or arrays:
-        _check_unused(source, options)
+        check_used(source, (BATCHES if named else ARRAYS,), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
             raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
@@ -214,19 +243,22 @@ def load_data(
         files = ArrayFiles(path, batch_size, without, samples)
         files.files()
         return files
+    folder = folder or model_folder
     folder_path = None if folder is None else Path(folder)
     if stride is not None:
+        check_used(source, (WINDOWS,), options)
         return sliding_windows(path, stride, folder_path, model, max_length)
     order = chosen_classes(path, classes)
     numbers = _classes(model) if order is None else order
     if (table := _number_table(path, chosen, labels, numbers)) is not None:
-        _check_unused(source, options)
-        columns, target = table
+        columns, target, has_names = table
+        check_used(source, (NUMBERS, COLUMNS, *([NAMES] if has_names else [])), options)
         takes = Arguments.of(model if isinstance(model, nn.Module) else None)
         return number_batches(
-            columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
+            path, columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )
     rows = read_rows(path, chosen, labels)
+    check_used(source, _kinds(rows, path), options)
     rows = [rows[at] for at in even_positions(len(rows), samples)]
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
@@ -236,7 +268,7 @@ def load_data(
         rows = render_conversations(rows, plain.tokenizer, folder_path)
         plain = replace(plain, special=False)
     collate = _for_model(plain, model)
-    errors = _find_unreadable(rows, collate, unreadable) if unreadable else {}
+    errors = find_unreadable(rows, collate, unreadable) if unreadable else {}
     readable = [row for at, row in enumerate(rows) if at not in errors]
     if isinstance(plain, ProcessorCollator):
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
@@ -244,24 +276,27 @@ def load_data(
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
-def _check_unused(source: str | Path, options: Mapping[str, Any]) -> None:
-    """Raise DataError for options of texts, images and sounds where the data is model inputs."""
-    if unused := [name for name, value in options.items() if value]:
-        raise DataError(f"{source} has model inputs, used as they are; leave out {unused[0]}")
+def _kinds(rows: Sequence[Row], path: Path) -> set[str]:
+    """Return the kinds of data that rows are of, as `check_used` takes them."""
+    first = rows[0]
+    kinds = {*first.kinds, *([TEXTS] if first.target is not None else [])}
+    kinds |= {COLUMNS} if has_named_columns(path) else set()
+    return kinds | ({NAMES} if any(isinstance(row.label, str) for row in rows) else set())
 
 
 def _number_table(
     path: Path, chosen: Sequence[str], label: str | None, numbers: Mapping[str, int]
-) -> tuple[Columns, np.ndarray[Any, Any] | None] | None:
-    """Return the columns of inputs and of labels of a table of numbers; None of other data.
+) -> tuple[Columns, np.ndarray[Any, Any] | None, bool] | None:
+    """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
+    names; None of other data.
 
     `numbers` are those of class names.
     """
     table = number_columns(path, chosen, label)
     if table is not None and table[1] is not None and table[1].dtype == object:
         target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
-        return table[0], target
-    return table
+        return table[0], target, True
+    return None if table is None else (*table, False)
 
 
 def _batch_size(model: Any, size: int) -> int:
@@ -348,31 +383,6 @@ def _from_code(source: str) -> Iterable[Any]:
         return data
     data = import_object(source, DataError)
     return call_user_code(data, [], {}, source, DataError) if callable(data) else data
-
-
-def _find_unreadable(rows: Sequence[Row], collate: Collator, share: float) -> dict[int, str]:
-    """Return index -> error of the samples that cannot be read.
-
-    Raises:
-        DataError: their share is larger than `share`.
-    """
-    results = ((at, _failure(row, collate)) for at, row in enumerate(rows))
-    errors = {at: error for at, error in results if error is not None}
-    if len(errors) > share * len(rows):
-        raise DataError(
-            f"{len(errors)} of {len(rows)} samples cannot be read, more than the share of "
-            f"{share:g} that {argument('--max-unreadable')} allows; the first: "
-            f"{next(iter(errors.values()))}"
-        )
-    return errors
-
-
-def _failure(row: Row, collate: Collator) -> str | None:
-    try:
-        collate([row])
-    except DataError as error:
-        return str(error)
-    return None
 
 
 def _classes(model: Any) -> Mapping[str, int]:

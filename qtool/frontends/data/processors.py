@@ -7,6 +7,7 @@ from typing import Any
 
 from qtool.core.argument_names import argument
 from qtool.core.attributes import attribute
+from qtool.core.downloads import check_download
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir
 from qtool.core.process_lock import silence_logging
@@ -45,8 +46,6 @@ def make_collator(
         DataError: there is no preprocessing for such rows.
     """
     if transform is not None:
-        if row.kinds == ("text",):
-            raise DataError("a transform is for images and sound, not for texts; leave it out")
         return TransformCollator(_transform(transform, model), transform)
     if folder is None and (timm := _timm(model)) is not None and row.kinds[:1] == ("image",):
         return TransformCollator(timm, "timm's transform")
@@ -178,6 +177,8 @@ which knows no word."""
 
 def _check_tokenizer_files(folder: Path) -> None:
     files = {p for pattern in _TOKENIZER_FILES for p in folder.glob(pattern)}
+    for file in sorted(files):
+        check_download(file, DataError)
     if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
         raise DataError(
             f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "

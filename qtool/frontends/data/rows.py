@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
 from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
@@ -100,7 +101,10 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
         rows = _table(path, columns, label)
     else:
         known = ", ".join((".npy", ".npz", ".txt", *TABLES))
-        raise DataError(f"{path}: data is a folder, a file of {known}, or package.module:function")
+        raise DataError(
+            f"{path}: data is a folder, a file of {known}, or package.module:function",
+            *_other_form(path),
+        )
     if not rows:
         raise DataError(f"{path} has no samples")
     odd = next((r for r in rows if r.kinds != rows[0].kinds or not r.kinds), None)
@@ -110,6 +114,20 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
             f"one has {' and '.join(rows[0].kinds) or 'nothing'}; give samples of one kind"
         )
     return rows
+
+
+_OTHER_FORMS = {
+    (".zip", ".tar", ".gz", ".tgz", ".7z"): "unpack it, and give the folder",
+    (".xlsx", ".xls", ".ods"): "save it as .csv",
+    (".pt", ".pth", ".pkl", ".pickle", ".h5", ".hdf5", ".mat"): "save its array with numpy.save",
+    (*IMAGES, *SOUNDS): "give its folder",
+}
+"""Suffixes of files that are no data -> what to give in place of one."""
+
+
+def _other_form(path: Path) -> list[OtherFile]:
+    suffix = path.suffix.lower()
+    return [OtherFile(text) for suffixes, text in _OTHER_FORMS.items() if suffix in suffixes]
 
 
 def _folder(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
@@ -175,11 +193,30 @@ def _row(
     if not row.kinds:
         usual = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
         raise DataError(
-            f"{where} has no text, image or sound; its columns are {_listed(columns)}, "
-            f"known are {usual}, {', '.join(_CHATS)}, image, audio; name the columns to use, of "
-            f"texts or of numbers, with {argument('--column')}"
+            f"{where} has no text, image or sound in a column of a usual name ({usual}, "
+            f"{', '.join(_CHATS)}, image, audio); its columns are {_listed(columns)}",
+            *_choices({k: v for k, v in columns.items() if k not in (*_LABEL, label)}),
         )
     return row
+
+
+_WRITTEN = re.compile(r"[-+$€£]*\s*\d[\d.,' ]*\s*[%$€£]?")
+"""A number in a spelling of people: 1,5 or 1,000 or 10 % or $3."""
+
+
+def _choices(columns: Mapping[str, Any]) -> list[Remedy]:
+    """Return what columns to choose, of texts or of numbers."""
+    texts = [name for name, value in columns.items() if isinstance(value, str)]
+    types = (int, float, np.number)
+    numbers = [name for name, value in columns.items() if isinstance(value, types)]
+    for name in texts:
+        if _WRITTEN.fullmatch(columns[name].strip()):
+            text = f"write column '{name}' as numbers that Python reads, such as 1234.5"
+            return [DataEdit(f"{text} (this one is {columns[name]!r})")]
+    several = f" (a text, or two: {', '.join(texts)})" if len(texts) > 1 else ""
+    offers = [Argument("--column", ",".join(numbers), "choose the numbers with {}")] * bool(numbers)
+    offers += [Argument("--column", t, f"choose the text with {{}}{several}") for t in texts[:1]]
+    return [*offers] or [Argument("--column", text="name the columns to use with {}")]
 
 
 def _listed(columns: Iterable[str]) -> str:

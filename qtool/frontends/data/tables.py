@@ -15,9 +15,11 @@ import numpy as np
 from qtool.core.argument_names import argument
 from qtool.core.data.arguments import LABELS, Arguments
 from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
+from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.frontends.optional_packages import require
 
@@ -49,13 +51,16 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         if whole is not None:
             yield from enumerate(whole)
             return
-    for at, line in enumerate(read_lines(path)):
+    lines = read_lines(path)
+    for at, line in enumerate(lines):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {at + 1} is not JSON: {describe(error)}") from error
+            last = (DOWNLOAD,) if at > 0 and at == len(lines) - 1 else ()
+            why = f"{path}, line {at + 1} is not JSON: {describe(error)}"
+            raise DataError(f"{why}; the file may be cut off" if last else why, *last) from error
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
         yield at, value
@@ -63,6 +68,7 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
 
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file; DataError if it cannot be read."""
+    check_download(path, DataError)
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
@@ -74,12 +80,16 @@ def read_lines(path: Path) -> list[str]:
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
     """Return the objects of a file that is one JSON value: a list of them, or columns, as pandas
     writes them; None for a file with an object per line."""
+    text = "\n".join(read_lines(path))
     try:
-        value = json.loads("\n".join(read_lines(path)))
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         if "Extra data" in str(error):
             return None
-        raise DataError(f"{path} is not JSON: {describe(error)}") from error
+        why = f"{path} is not JSON: {describe(error)}"
+        if text.lstrip()[:1] in "[{" and text.rstrip()[-1:] not in "]}":
+            raise DataError(f"{why}; the file is cut off", DOWNLOAD) from error
+        raise DataError(why) from error
     if isinstance(value, dict) and len(value) == 1:  # {"data": [...]}
         only = next(iter(value.values()))
         value = only if isinstance(only, list) and only and isinstance(only[0], dict) else value
@@ -126,9 +136,11 @@ def _separated(path: Path) -> dict[str, Array]:
         rows = rows[1:]
     odd = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if odd is not None:
+        cut = odd == len(rows) - 1 and len(rows[odd]) < len(header)
         raise DataError(
-            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} "
-            "columns; quote texts that hold separators"
+            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} columns"
+            f"{'; it is the last row, so the file may be cut off' if cut else ''}",
+            DOWNLOAD if cut else DataEdit("quote texts that hold separators"),
         )
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
@@ -146,18 +158,21 @@ def _is_number(text: str) -> bool:
 
 
 def _cells(values: Sequence[str]) -> Array:
-    """Return a column of a text file: whole numbers, numbers, or texts."""
+    """Return a column of a text file: whole numbers (of true and false, too), numbers, texts."""
     texts = np.array([v.strip() for v in values])
     with suppress(ValueError, OverflowError):
         return texts.astype(np.int64)
     with suppress(ValueError, OverflowError):
         return texts.astype(np.float64)
+    if {*np.char.lower(texts)} <= {"true", "false"}:
+        return np.array([text.lower() == "true" for text in texts]).astype(np.int64)
     column = np.empty(len(values), object)
     column[:] = values
     return column
 
 
 def _parquet(path: Path) -> dict[str, Array]:
+    check_download(path, DataError)
     try:
         if find_spec("pyarrow") is None and find_spec("pandas") is not None:
             frame = require("pandas", f"the table in {path}", DataError).read_parquet(path)
@@ -170,7 +185,8 @@ def _parquet(path: Path) -> dict[str, Array]:
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
+        message = f"{path} cannot be read as a table: {describe(error)}"
+        raise unreadable(path, message, DataError) from error
 
 
 def _named(table: Any) -> tuple[list[str], list[Any]]:
@@ -186,18 +202,22 @@ def choose_columns(
         table: all columns.
         path: path of the table, for errors.
         chosen: names that the user chose; () for all but the label.
-        label: name of the column of labels; None without.
+        label: name of the column of labels, or names of several, separated by commas: numbers to
+            predict; None without.
 
     Raises:
         DataError: there is no such column, or there are no samples.
     """
-    for name in (*chosen, *([] if label is None else [label])):
+    targets = [] if label is None else [label] if label in table else label.split(",")
+    for name in (*chosen, *targets):
         if name not in table:
             raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
-    names = chosen or [name for name in table if name != label]
-    return {name: table[name] for name in names}, None if label is None else table[label]
+    inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
+    if len(targets) > 1:
+        return inputs, np.stack([table[name] for name in targets], 1)
+    return inputs, table[targets[0]] if targets else None
 
 
 def number_columns(
@@ -215,7 +235,27 @@ def number_columns(
     if path.suffix not in TABLES or not is_file(path):
         return None
     columns, target = choose_columns(read_table(path), path, chosen, label)
+    for name, column in columns.items():
+        if name not in LABELS and (odd := _odd_cell(column)) is not None:
+            raise _odd_row(path, odd, name, column[odd])
     return (columns, target) if _hold_numbers(columns) else None
+
+
+def _odd_cell(column: Array) -> int | None:
+    """Return the position of the first cell without a number in a column of numbers; None if it has
+    none, or if most of its cells are no numbers."""
+    if column.dtype != object:
+        return None
+    odd = np.array([v is None or (isinstance(v, str) and not _is_number(v)) for v in column])
+    return int(odd.argmax()) if odd.any() and 2 * odd.sum() < len(odd) else None
+
+
+def _odd_row(path: Path, at: int, name: str, value: object) -> DataError:
+    what = repr(value)[:40] if isinstance(value, str) and value else "no value"
+    return DataError(
+        f"{path}, row {at + 1}: the column '{name}' holds {what}, the others numbers",
+        DataEdit("repair or remove that row"),
+    )
 
 
 def _hold_numbers(columns: Columns) -> bool:
@@ -234,6 +274,7 @@ def _first_number(value: Any) -> Any:
 
 
 def number_batches(
+    path: Path,
     columns: Columns,
     labels: Array | None,
     arguments: Arguments,
@@ -245,6 +286,7 @@ def number_batches(
     """Return the columns of numbers of a table as batches.
 
     Args:
+        path: path of the table, for errors.
         columns: the inputs.
         labels: [samples]; None without.
         arguments: what the model takes.
@@ -253,11 +295,23 @@ def number_batches(
         samples: number of evenly spaced samples to use; None: all.
 
     Raises:
-        DataError: a column does not hold numbers alone.
+        DataError: a column does not hold numbers alone, or a cell of an input has no value.
     """
     at = even_positions(len(next(iter(columns.values()))), samples)
     arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
-    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at)
+    together = tuple(columns) if "" in arrays else ()
+    for name in together or arrays:
+        column = columns[name][at]
+        if column.dtype.kind == "f" and name not in LABELS and (odd := np.isnan(column)).any():
+            raise _odd_row(path, int(at[odd.reshape(len(odd), -1).any(1).argmax()]), name, np.nan)
+    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
+
+
+def has_named_columns(path: Path) -> bool:
+    """Return whether data is a table, a saved dataset, or a folder with metadata of its files."""
+    if is_file(path):
+        return path.suffix in TABLES
+    return is_file(path / "state.json") or is_file(path / "metadata.jsonl")
 
 
 def has_columns(labels: str, path: Path) -> bool:
@@ -267,17 +321,18 @@ def has_columns(labels: str, path: Path) -> bool:
     Raises:
         DataError: the table has no such column.
     """
-    saved = is_file(path / "state.json") or is_file(path / "metadata.jsonl")
-    if is_file(labels) or not (saved or (is_file(path) and path.suffix in TABLES)):
+    if is_file(labels) or not has_named_columns(path):
         return False
-    if not saved:
+    if is_file(path):
         choose_columns(read_table(path), path, (), labels)
     return True
 
 
 def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names out of a list, or of a text where commas separate them."""
-    names = columns.split(",") if isinstance(columns, str) else columns or ()
+    names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise DataError(f"{argument('--column')} has {odd[0]!r:.40}; give names of columns")
     stripped = tuple(name.strip() for name in names)
     if not all(stripped):
         raise DataError(f"{argument('--column')} has an empty name; give names of columns")

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from qtool.core.argument_names import argument
+from qtool.core.downloads import check_download, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.paths import is_file
@@ -78,6 +79,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise CaptureError(
             f"{path} holds no config.json; give the folder that save_pretrained wrote"
         )
+    check_download(file, CaptureError)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -101,6 +103,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         raise CaptureError(
             f"{path} has no weights in safetensors; save the model with save_pretrained"
         )
+    for file in (*path.glob("*.safetensors"), *path.glob("*.json")):
+        check_download(file, CaptureError)
     is_timm = "architecture" in config and "model_type" not in config
     if is_timm and task is not None:
         raise CaptureError(
@@ -119,7 +123,8 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         raise
     except (Exception, SystemExit) as error:
         why = torchvision_mismatch(error) or first_line(error)
-        raise CaptureError(f"{path} cannot be loaded: {why}") from error
+        cut = next(filter(is_cut_off, sorted(path.glob("*.safetensors"))), path)
+        raise unreadable(cut, f"{cut} cannot be loaded: {why}", CaptureError) from error
 
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:

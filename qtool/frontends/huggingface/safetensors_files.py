@@ -12,6 +12,7 @@ from typing import Any
 import safetensors
 import torch
 
+from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.frontends.torch.exported_program import first_line
@@ -52,8 +53,7 @@ class WeightFiles:
             self.tensors |= _tensors_in(file)
         if missing := sorted(set(index) - set(self.tensors)):
             raise CaptureError(
-                f"{index[missing[0]]} lacks '{missing[0]}', which the index lists for it; download "
-                "that file again"
+                f"{index[missing[0]]} lacks '{missing[0]}', which the index lists for it", DOWNLOAD
             )
 
     @property
@@ -118,12 +118,12 @@ def _tensors_in(file: Path) -> dict[str, StoredTensor]:
 def _open(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file.parent} lacks {file.name}, which holds weights of the model")
+    check_download(file, CaptureError)
     try:
         return safetensors.safe_open(file, "pt")
     except (OSError, safetensors.SafetensorError) as error:
-        raise CaptureError(
-            f"{file} is damaged or truncated ({first_line(error)}); download that file again"
-        ) from error
+        message = f"{file} is damaged ({first_line(error)})"
+        raise unreadable(file, message, CaptureError, DOWNLOAD) from error
 
 
 def _first_bytes(stored: Any) -> bytes:

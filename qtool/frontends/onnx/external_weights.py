@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx.storage import tensor_bytes
 from qtool.backends.onnx.subgraph import TORCH_TYPES
+from qtool.core.downloads import DOWNLOAD
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.node_calls import Array
@@ -99,7 +100,7 @@ def _array(tensor: TensorProto, folder: Path, maps: dict[str, mmap.mmap]) -> Arr
     kind, shape = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims)
     if start + size > len(mapped):
         raise CaptureError(
-            f"{folder / name} is cut off: '{tensor.name}' is not whole in it; get that file again"
+            f"{folder / name} is cut off: '{tensor.name}' is not whole in it", DOWNLOAD
         )
     if tensor.data_type not in {*TORCH_TYPES, TensorProto.BFLOAT16} or size % kind.itemsize:
         raise CaptureError(f"'{tensor.name}' has a type without torch tensors")

@@ -16,15 +16,18 @@ import numpy as np
 import onnx
 import torch
 from onnx import helper
+from onnx.external_data_helper import load_external_data_for_model
 
 from qtool.backends.onnx.loops import DeadlineError
 from qtool.backends.onnx.source_metadata import read_source_metadata
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
+from qtool.backends.onnx.weight_files import check_weight_files
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import FIXED_INPUTS
-from qtool.core.errors import CaptureError
+from qtool.core.downloads import check_download, unreadable
+from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
@@ -69,7 +72,7 @@ def load_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxM
     """
 
     def make() -> OnnxModule:
-        model = _message(file, onnx.load)
+        model = _message(file, whole=True)
         notes = convert_to_float32(model, types_to_convert(model))
         constants = fix_inputs(model, fixed or {})
         return OnnxModule(check_and_inline(model), fixed=constants, notes=notes)
@@ -86,7 +89,7 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
     """
 
     def make() -> OnnxModule:
-        model = _message(file, partial(onnx.load, load_external_data=False))
+        model = _message(file, whole=False)
         types = types_to_convert(model)
         external = map_external_weights(model, file.parent, types)
         notes = convert_to_float32(model, types)
@@ -97,20 +100,29 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
     return _module(file, make)
 
 
-def _message(file: Path, load: Callable[[Path], onnx.ModelProto]) -> onnx.ModelProto:
+def _message(file: Path, whole: bool) -> onnx.ModelProto:
+    """Return the message of a file; `whole`: with the weights of other files."""
     if not is_file(file):
         raise CaptureError("no such file")
     try:
-        return load(file)
+        model = onnx.load(file, load_external_data=False)
+        check_weight_files(model, file.parent)
+        if whole:
+            load_external_data_for_model(model, str(file.parent))
+    except FileError as error:
+        raise CaptureError(error.problem, *error.remedies) from error
     except Exception as error:
-        raise CaptureError(f"not a readable ONNX file ({first_line(error)})") from error
+        why = f"not a readable ONNX file ({first_line(error)})"
+        raise unreadable(file, why, CaptureError) from error
+    return model
 
 
 def _module(file: Path, make: Callable[[], OnnxModule]) -> OnnxModule:
+    check_download(file, CaptureError)
     try:
         module = make().eval()
     except CaptureError as error:
-        raise CaptureError(f"{file}: {error}") from error
+        raise CaptureError(f"{file}: {error.problem}", *error.remedies) from error
     module.path = file.absolute()
     module.file_bytes = sum(f.stat().st_size for f in model_files(file))
     return module

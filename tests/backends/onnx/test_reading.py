@@ -175,7 +175,7 @@ def test_data_that_is_not_there_or_lies_elsewhere_is_refused(apart: Path, tmp_pa
     data = tmp_path / "m.onnx.data"
     (tmp_path / "other").mkdir()
     data.rename(tmp_path / "other" / data.name)
-    with pytest.raises(FileError, match=r"m\.onnx: not a readable ONNX file .*No such file"):
+    with pytest.raises(FileError, match=r"m\.onnx: .*m\.onnx\.data.* is not there"):
         OnnxModel.of(apart)
     data.symlink_to(tmp_path / "other" / data.name)
     assert np.array_equal(array_of(node(OnnxModel.of(apart), "product").inputs[1]), W)
@@ -200,7 +200,8 @@ def test_what_is_no_graph_is_refused(damage: str, tmp_path: Path) -> None:
             assert word in data
             data = data.replace(word, b"\xff" + word[1:])  # no UTF-8
     path.write_bytes(data)
-    with pytest.raises(FileError, match="not a readable ONNX file"):
+    message = "is a text" if damage == "text" else "not a readable ONNX file"
+    with pytest.raises(FileError, match=message):
         OnnxModel.of(path)
 
 

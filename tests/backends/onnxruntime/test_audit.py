@@ -156,7 +156,7 @@ def test_sums_and_text() -> None:
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("not a model")
-    with pytest.raises(FileError, match=r"notes\.onnx: not a readable ONNX file"):
+    with pytest.raises(FileError, match=r"notes\.onnx is a text"):
         audit(path)
     with pytest.raises(FileError, match="not a readable ONNX file"):
         audit(tmp_path / "missing.onnx")

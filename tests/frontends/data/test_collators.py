@@ -20,7 +20,7 @@ from qtool.frontends.data.rows import Row
 def test_a_file_of_another_decoder_is_not_read(tmp_path: Path) -> None:
     """Pillow chooses by content, and starts Ghostscript for PostScript."""
     (tmp_path / "a.png").write_bytes(
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n\0"
     )
     with pytest.raises(UnreadableFileError, match="cannot identify image file"):
         read_image(tmp_path / "a.png")

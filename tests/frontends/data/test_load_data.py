@@ -111,5 +111,5 @@ def test_a_grey_image_is_given_in_rgb(tmp_path: Path) -> None:
 def test_what_is_of_no_use_is_not_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
     np.save(tmp_path / "x.npy", np.zeros((5, 3), np.float32))
     for source in (f"{HERE}:made", tmp_path, tmp_path / "x.npy"):
-        with pytest.raises(DataError, match=f"as they are; leave out {next(iter(options))}"):
+        with pytest.raises(DataError, match=f"model inputs.*; leave out '{next(iter(options))}'"):
             load_data(source, **options)

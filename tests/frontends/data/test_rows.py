@@ -75,7 +75,7 @@ def _missing(folder: Path) -> Path:
         (_mixed, r"a sample has sound \(.*1.wav\), the first one has image"),
         (_loose, "has class folders and a file outside of them, .*1.png"),
         (_missing, "names gone.png, which is not there"),
-        (lambda f: save_lines(f / "a.jsonl", []), "has no samples"),
+        (lambda f: save_lines(f / "a.jsonl", []), "a.jsonl is empty"),
         (lambda f: save_lines(f / "a.jsonl", [{"words": "a"}]), "line 1 has no text, image or"),
         (lambda f: save_lines(f / "a.jsonl", [3]), "line 1 holds a int, not an object"),
     ],

@@ -272,7 +272,7 @@ def test_a_folder_of_timm_is_built_as_it_says_and_fetches_nothing(
         __version__="1", create_model=create_model, is_model=lambda name: name == "resnet10t"
     )
     monkeypatch.setitem(sys.modules, "timm", library)
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes(bytes(9))
     inner = {"num_classes": 3, "in_chans": 1, "pretrained": True, "checkpoint_path": "a.pth"}
     config = {"architecture": "resnet10t", "num_classes": 3, "model_args": inner}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -29,6 +29,10 @@ class MalformedFileError(ValueError):
     """The bytes are not a file of the schema; says why."""
 
 
+class CutOffError(MalformedFileError):
+    """The bytes end before what they refer to."""
+
+
 def decode(data: bytes) -> dict[str, Any]:
     """Return the table "Model" of a file: field -> value; absent fields have their default.
 
@@ -50,7 +54,7 @@ class _Reader:
 
     def scalar(self, form: str, at: int) -> Any:
         if at < 0 or at + struct.calcsize(form) > len(self.data):
-            raise MalformedFileError("an offset leads out of the file; it may be cut off")
+            raise CutOffError("an offset leads out of the file; it may be cut off")
         return struct.unpack_from(form, self.data, at)[0]
 
     def follow(self, at: int) -> int:
@@ -102,11 +106,11 @@ class _Reader:
             return self._vector(of, at)
         count = int(self.scalar("<I", at))
         if count * 4 > len(self.data) - at:
-            raise MalformedFileError("a list is longer than the file")
+            raise CutOffError("a list is longer than the file")
         return [self.table(of, self.follow(at + 4 + 4 * i)) for i in range(count)]
 
     def _vector(self, of: str, at: int) -> np.ndarray[Any, Any]:
         count, dtype = int(self.scalar("<I", at)), np.dtype(of).newbyteorder("<")
         if count * dtype.itemsize > len(self.data) - at - 4:
-            raise MalformedFileError("a list of numbers is longer than the file")
+            raise CutOffError("a list of numbers is longer than the file")
         return np.frombuffer(self.data, dtype, count, at + 4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qtool.backends.tflite.file.decode import MalformedFileError, decode
+from qtool.backends.tflite.file.decode import CutOffError, MalformedFileError, decode
 from qtool.backends.tflite.file.encode import encode
 from qtool.backends.tflite.file.model import ABSENT, Model, Operator, Quantization, Tensor
 from qtool.backends.tflite.file.schema import (
@@ -24,6 +24,7 @@ from qtool.backends.tflite.file.schema import (
     options_of,
 )
 from qtool.core.atomic import atomic_path
+from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import ExportError, FileError, describe
 from qtool.core.paths import is_special_file
 
@@ -42,6 +43,7 @@ def load(path: str | Path) -> Model:
     """
     if is_special_file(path):
         raise FileError(f"{path}: not a readable TFLite file (not a regular file)")
+    check_download(path, FileError)
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -54,7 +56,8 @@ def from_bytes(data: bytes, where: str = "the file") -> Model:
     try:
         return _model(decode(data))
     except MalformedFileError as error:
-        raise FileError(f"{where} is not a valid TFLite file: {error}") from error
+        again = (DOWNLOAD,) if isinstance(error, CutOffError) else ()
+        raise FileError(f"{where} is not a valid TFLite file: {error}", *again) from error
 
 
 def save(model: Model, path: str | Path) -> None:

@@ -1,0 +1,109 @@
+"""Refuses options of reading that do nothing for the data at hand, or have no such value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from qtool.core.argument_names import argument
+from qtool.core.errors import DataError
+from qtool.core.limits import Range
+from qtool.core.remedies import Omission
+
+BATCHES, ARRAYS, NUMBERS = "batches", "arrays", "numbers"
+IMAGES, SOUNDS, TEXTS, WINDOWS = "image", "sound", "text", "windows"
+COLUMNS, NAMES = "columns", "names"
+
+HAS: Mapping[str, str] = {
+    BATCHES: "makes batches of model inputs",
+    ARRAYS: "has arrays, which are model inputs as they are",
+    NUMBERS: "has columns of numbers, which are model inputs as they are",
+    IMAGES: "has images",
+    SOUNDS: "has sounds",
+    WINDOWS: "is read as one text",
+    TEXTS: "has texts",
+}
+"""Kind of data -> what a source of it has or does; the first that fits describes it."""
+
+USES: Mapping[str, tuple[str, Collection[str]]] = {
+    "transform": ("images and sounds", {IMAGES, SOUNDS}),
+    "processor": ("texts, images and sounds", {IMAGES, SOUNDS, TEXTS, WINDOWS}),
+    "max-length": ("texts", {TEXTS, WINDOWS}),
+    "pad-to-max-length": ("texts, a sample each", {TEXTS}),
+    "max-unreadable": ("images and sounds", {IMAGES, SOUNDS}),
+    "stride": ("one long text in a .txt file", {WINDOWS}),
+    "column": ("tables and saved datasets", {COLUMNS}),
+    "classes": ("labels that are names", {NAMES}),
+}
+"""Name of an option -> what it is for, in words and as kinds of data."""
+
+
+def check_values(
+    batch_size: object,
+    samples: object,
+    max_length: object,
+    stride: object,
+    unreadable: object,
+    labels: object,
+) -> None:
+    """Check the numbers of `load_data`, and that `labels` is a name.
+
+    Raises:
+        OptionError: a number is out of its range. DataError: the labels are no name.
+    """
+    count = Range(low=1, whole=True)
+    count.check("batch_size", batch_size)
+    optional = {"samples": samples, "max_length": max_length, "stride": stride}
+    for name, value in optional.items():
+        count.check(name, value, optional=True)
+    Range(low=0, high=1).check("unreadable", unreadable)
+    if not isinstance(labels, str | None):
+        raise DataError(
+            f"labels is a {type(labels).__name__}; give the name of a column or array (an array of "
+            "labels is an argument of what evaluates)"
+        )
+
+
+class UnusedOptionError(DataError):
+    """An option does nothing for this data.
+
+    Attributes:
+        option: its name, without dashes.
+    """
+
+    def __init__(self, source: str | Path, option: str, has: str) -> None:
+        what, flag = USES[option][0], f"--{option}"
+        super().__init__(
+            f"{argument(flag)} is for {what}, and {source} {has}",
+            Omission(flag),
+        )
+        self.option = option
+
+
+def check_used(source: str | Path, kinds: Collection[str], chosen: Mapping[str, object]) -> None:
+    """Check that data uses the options that a user chose.
+
+    Args:
+        source: the data, for the message.
+        kinds: all that fit the data: keys of `HAS`, COLUMNS for a table and NAMES for labels that
+            are names.
+        chosen: name of an option -> its value; None, False and 0 count as not chosen.
+
+    Raises:
+        UnusedOptionError: an option does nothing.
+    """
+    unused = (o for o, value in chosen.items() if value and not set(kinds) & set(USES[o][1]))
+    if (option := next(unused, None)) is not None:
+        has = next((text for kind, text in HAS.items() if kind in kinds), "has none")
+        if option == "classes" and not {BATCHES, ARRAYS} & set(kinds):
+            has = "has no labels that are names"
+        if option == "column" and not {BATCHES, ARRAYS} & set(kinds):
+            has = "has no columns"
+        raise UnusedOptionError(source, option, has)
+    if chosen.get("transform") and chosen.get("processor"):
+        raise DataError(
+            f"{argument('--transform')} prepares what {source} has, and "
+            f"{argument('--processor')} would do nothing",
+            Omission("--processor"),
+            Omission("--transform"),
+        )

@@ -1,0 +1,31 @@
+"""Labels in another order than the outputs are recognised, other mistakes of a model are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qtool.core.types import Array
+from qtool.evaluation.measure.label_order import other_order
+
+LABELS = np.arange(90) % 3
+RNG = np.random.default_rng(0)
+
+
+def test_the_alphabetical_order_of_other_names() -> None:
+    answers = np.array([2, 1, 0])[LABELS]
+    answers[:5] = 1
+    sentence = other_order(answers, LABELS, 3)
+    assert sentence is not None
+    assert "33% with these labels, and 97% in another order" in sentence
+    assert "(label 0 is output 2, label 2 is output 0)" in sentence
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [LABELS, RNG.integers(0, 3, 90), np.zeros(90, int), np.where(RNG.random(90) < 0.5, LABELS, 0)],
+    ids=["right", "random", "one class", "half right"],
+)
+def test_other_answers(answers: Array) -> None:
+    assert other_order(answers, LABELS, 3) is None
+    assert other_order(np.array([2, 1, 0]), LABELS[:3], 3) is None
