@@ -163,6 +163,11 @@ class Target:
     runtime: str | None = None
     timed_in: str = ""
 
+    @property
+    def weights_alone(self) -> bool:
+        """Whether no kernel computes on codes."""
+        return all(s.when is When.NEVER for rule in self.kernels.values() for s in rule.schemes)
+
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""
         rule = self.kernels.get(key)
