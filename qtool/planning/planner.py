@@ -167,7 +167,7 @@ def _tie_tables(state: NodeDecisions) -> None:
         users = G.source(table, row.weight).users
         for layer in users:
             scheme = state.weight_only.get(layer)
-            if layer is table or scheme is None:
+            if scheme is None or operator_key(layer) == row.key:  # another lookup in the table
                 continue
             choice = state.choice(layer)
             scheme = weight_only.tied_table_scheme(table, scheme, choice, state.target)

@@ -74,6 +74,51 @@ def test_no_activation_is_on_the_cpu_provider(
     assert compared.outputs[0].sqnr_db >= 120
 
 
+class Shared(nn.Module):
+    """Two lookups in the weight of a layer, as in an encoder with a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Embedding(2000, 64), nn.Embedding(2000, 64)
+        self.head = nn.Linear(64, 2000, bias=False)
+        self.decoder.weight = self.head.weight = self.encoder.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.encoder(ids)) + self.decoder(ids))
+
+
+@pytest.mark.parametrize("target", [TARGET, "onnxruntime"])
+def test_two_lookups_read_the_codes_of_a_layer(
+    target: str, data: list[torch.Tensor], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    quantized = qtool.quantize(Shared().eval(), data, target=target, mode="weight-only-int4")
+    quantized.export(tmp_path / "shared.onnx")
+    nodes = onnx.load(tmp_path / "shared.onnx").graph.node
+    read = {n.input[0] for n in nodes if n.op_type == "GatherBlockQuantized"}
+    assert sum(n.op_type == "GatherBlockQuantized" for n in nodes) == 2
+    assert len(read) == 1
+
+
+def test_an_addition_before_a_norm_stays_an_addition(
+    data: list[torch.Tensor], tmp_path: Path
+) -> None:
+    """The provider has no Sum, which files for the CPU provider have there."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(64, 64), nn.LayerNorm(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.layer(x) + x)
+
+    batches = [torch.randn(8, 12, 64, generator=torch.Generator().manual_seed(0))]
+    quantized = qtool.quantize(Residual().eval(), batches, target=TARGET, mode="weight-only")
+    quantized.export(tmp_path / "residual.onnx")
+    assert "Sum" not in {n.op_type for n in onnx.load(tmp_path / "residual.onnx").graph.node}
+
+
 def test_rows_that_are_no_whole_blocks_stay_in_float(data: list[torch.Tensor]) -> None:
     plan = qtool.capture_model(net(40), data[0]).plan(TARGET, recipe={"mode": "weight-only"})
     (table,) = (d for d in plan.nodes if d.node == "table")
