@@ -71,7 +71,7 @@ def decoder(folder: Path) -> Iterator[tuple[str, Case]]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(EXAMPLES / "language_model" / "model")
     tokenizer.save_pretrained(random)
     config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer), intermediate_size=128, num_key_value_heads=2, **SMALL
+        vocab_size=len(tokenizer) + 8, intermediate_size=128, num_key_value_heads=2, **SMALL
     )
     transformers.Qwen2ForCausalLM(config).save_pretrained(random)
     for name, model in (("trained", EXAMPLES / "language_model" / "model"), ("random", random)):
