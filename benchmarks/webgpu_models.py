@@ -155,18 +155,8 @@ def cnn(folder: Path) -> Iterator[tuple[str, Case]]:
     yield "CNN, random: ResNet", by_call(folder / "resnet.onnx", resnet, (images(64),))
 
 
-def detector(folder: Path) -> Iterator[tuple[str, Case]]:
-    example = EXAMPLES / "detector"
-    weights = ("--weights", str(example / "weights.safetensors"))
-    data = ("--data", "examples.detector.scenes:calibration")
-    path = by_command(
-        folder / "detector.onnx", "examples.detector.network:detector", *weights, *data
-    )
-    yield "detector, trained", (path, None)
-
-
 GROUPS: tuple[Callable[[Path], Iterator[tuple[str, Case]]], ...] = (
-    *(decoder, sentences, bert, whisper, t5, vit, cnn, detector),
+    *(decoder, sentences, bert, whisper, t5, vit, cnn),
 )
 
 
