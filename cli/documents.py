@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.api.quantized_file import QuantizedFile
-from qtool.backends.onnxruntime.emulation import CpuComparison
+from qtool.backends.onnxruntime.emulation import CpuComparison, WebGpuComparison
 from qtool.backends.onnxruntime.emulation.available import Emulators
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.evaluation.evaluation import Evaluation
@@ -163,7 +163,7 @@ DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "merge": ((CalibrationFile,),),
     "convert": ((ModelFile, Verification),),
     "blockwise": ((ModelFile, Verification),),
-    "verify": ((FileCheck,), (CpuComparison,)),
+    "verify": ((FileCheck,), (CpuComparison,), (WebGpuComparison,)),
     "gate": ((GateResult,),),
     "evaluate": ((Evaluation,),),
     "report": ((Report,),),

@@ -12,14 +12,16 @@ from qtool.cli.command import Command
 @source_options.apply(
     click.option("--arm", is_flag=True, help="Also install what the ARM processors need."),
     click.option("--web", is_flag=True, help="Also install what WebAssembly needs."),
+    click.option("--webgpu", is_flag=True, help="Also install what the WebGPU provider needs."),
     options.json_,
 )
-def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
+def command(action: str, arm: bool, web: bool, webgpu: bool, as_json: bool) -> None:
     """List the processors that `qtool verify --cpu` can emulate here, or install emulators.
 
     `install` installs qemu-user with apt-get if root runs it, and otherwise prints the command to
     type. With --arm it also unpacks distribution packages and wheels for aarch64 into a cache
-    folder (QTOOL_CACHE, or qtool in XDG_CACHE_HOME), with --web onnxruntime-web.
+    folder (QTOOL_CACHE, or qtool in XDG_CACHE_HOME), with --web onnxruntime-web, and with --webgpu
+    onnxruntime-webgpu with SwiftShader, the software adapter of Chromium.
 
     \b
     Example:
@@ -28,12 +30,12 @@ def command(action: str, arm: bool, web: bool, as_json: bool) -> None:
     import qtool
     from qtool.backends.onnxruntime.emulation import Family, install_emulators
 
-    if action == "list" and (arm or web):
-        raise click.UsageError("--arm and --web are for `qtool emulators install`")
+    optional = {Family.ARM: arm, Family.WEB: web, Family.WEBGPU: webgpu}
+    if action == "list" and any(optional.values()):
+        raise click.UsageError("--arm, --web and --webgpu are for `qtool emulators install`")
     done: tuple[str, ...] = ()
     if action == "install":
-        optional = ((Family.ARM, arm), (Family.WEB, web))
-        done = install_emulators((Family.X86, *(family for family, wanted in optional if wanted)))
+        done = install_emulators((Family.X86, *(f for f, wanted in optional.items() if wanted)))
     emulators = qtool.emulators()
     if as_json:
         from qtool.cli.documents import Installed

@@ -146,7 +146,8 @@ cpu = click.option(
     "--cpu",
     metavar="NAME,...",
     help="Run the file on these emulated processors: haswell, nehalem, cortex-a53, "
-    "neoverse-n1, neoverse-n2, wasm, or all that are installed, which `qtool emulators` lists.",
+    "neoverse-n1, neoverse-n2, wasm, or all that are installed, which `qtool emulators` lists; "
+    "or webgpu alone, the WebGPU provider on a software adapter.",
 )
 min_coverage = click.option(
     "--min-coverage",

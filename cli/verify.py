@@ -11,8 +11,9 @@ from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import DAY, Real
 
-SAMPLES = 256
+SAMPLES, WEBGPU_SAMPLES = 256, 32
 """Random inputs; with --cpu also samples of --data."""
+WEBGPU = "webgpu"
 
 
 @click.command("verify", cls=Command)
@@ -44,17 +45,24 @@ def command(
     or as many as --samples says. A file written by qtool contains a
     self-test, which needs no data: it checks that the file is unmodified and gives the expected
     results on this CPU. With --cpu, the file runs in ONNX Runtime on emulated processors instead
-    and is compared with this machine; see `qtool emulators`. Exits with 1 if the self-test fails or
-    an output differs for another reason than float nodes, which the runtime may fuse and round
-    otherwise; with --cpu if a code differs.
+    and is compared with this machine; see `qtool emulators`. With --cpu webgpu a file of any
+    precision runs in the WebGPU provider, on 32 samples, and is compared with the CPU provider.
+    Exits with 1 if the self-test fails or an output differs for another reason than float nodes,
+    which the runtime may fuse and round otherwise; with --cpu if a code differs, with --cpu webgpu
+    if an output is less than 80 dB from the CPU provider's (40 dB in a file that rounds
+    activations).
 
     \b
     Example:
       qtool verify digits.int8.onnx --data calib_data/digits
     """
-    samples = sources.chosen_samples() or SAMPLES
+    on_webgpu = cpu is not None and cpu.strip().lower() == WEBGPU
+    samples = sources.chosen_samples() or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
     batches = sources.load_optional_data(data, batch_size)
-    if cpu is None:
+    if on_webgpu:
+        result = _on_webgpu(int8_file, batches, samples, batch_size, timeout)
+        same = result.agrees
+    elif cpu is None:
         result = _on_this_machine(int8_file, batches, samples, batch_size)
         same = result.passed
     else:
@@ -77,6 +85,16 @@ def _on_this_machine(
         samples=samples,
         batch_size=batch_size,
         progress=output.progress("comparing", total),
+    )
+
+
+def _on_webgpu(
+    file: Path, batches: Iterable[Any] | None, samples: int, batch_size: int, timeout: float
+) -> Any:
+    import qtool
+
+    return qtool.verify_on_webgpu(
+        file, batches, samples=samples, batch_size=batch_size, timeout=timeout
     )
 
 

@@ -13,7 +13,7 @@ LEGEND = {
     "moves": "moves codes",
     "fused": "fused into the layer before it, where the range of the codes clamps as well",
     "between": "computes in float between two integer kernels, its result quantized again at once",
-    "weights": "its weights are stored as int8 codes, the rest is float",
+    "weights": "its weights are stored as codes, the rest is float",
     "float": "left in float",
 }
 """Word of the table -> its meaning."""
@@ -22,10 +22,10 @@ LEGEND = {
 def treatment(op: Op, target: Target) -> str:
     """Return the best treatment of an operator on a target: a word of LEGEND."""
     rule = target.kernels.get(op.key)
-    if op.key in target.weight_only:
+    if op.key in target.weight_only or (rule is not None and target.weights_alone):
         return "weights"
     if op.role is Role.CLIP:
-        return "fused"
+        return "float" if target.weights_alone else "fused"
     if rule is None:
         return "weights" if op.weight_only_reason and op.key not in target.no_kernel else "float"
     if op.role is Role.PASS:

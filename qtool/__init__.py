@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qtool.api.file_check import verify
     from qtool.api.gate import gate
     from qtool.api.generation import generate
-    from qtool.api.other_cpus import verify_on
+    from qtool.api.other_cpus import verify_on, verify_on_webgpu
     from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
     from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile, write_file
     from qtool.api.quantized_model import QuantizedModel
@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from qtool.api.stored_model import quantize_by_blocks
     from qtool.api.tuned_model import TunedModel
     from qtool.api.tuning import explain, tune
-    from qtool.backends.onnxruntime.emulation import CpuComparison, CpuResult, emulators
+    from qtool.backends.onnxruntime.emulation import (
+        CpuComparison,
+        CpuResult,
+        WebGpuComparison,
+        emulators,
+    )
     from qtool.calibration.calibration import Calibration
     from qtool.core.errors import (
         CalibrationError,
@@ -85,7 +90,7 @@ _HOMES = {
     "api.file_check": "verify",
     "api.gate": "gate",
     "api.generation": "generate",
-    "api.other_cpus": "verify_on",
+    "api.other_cpus": "verify_on verify_on_webgpu",
     "api.quantize_to_file": "QuantizeOptions quantize_to_file",
     "api.quantized_file": "EvaluationData FileOptions QuantizedFile write_file",
     "api.quantized_model": "QuantizedModel",
@@ -118,7 +123,7 @@ _HOMES = {
     "search.fastest_recipe": "FastestRecipe",
     "search.goals": "SearchOptions TuneGoals",
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
-    "backends.onnxruntime.emulation": "CpuComparison CpuResult emulators",
+    "backends.onnxruntime.emulation": "CpuComparison CpuResult WebGpuComparison emulators",
 }
 _HOMES_WITHOUT_TORCH = dict.fromkeys(("evaluate", "load_data"), "api.arrays")
 """Where these are for a process that has no torch."""
@@ -169,6 +174,7 @@ __all__ = [
     "TunedModel",
     "Verification",
     "VerificationError",
+    "WebGpuComparison",
     "bench",
     "calibrate",
     "capture_model",
@@ -198,6 +204,7 @@ __all__ = [
     "tune",
     "verify",
     "verify_on",
+    "verify_on_webgpu",
     "with_states",
     "within",
     "without_weights",

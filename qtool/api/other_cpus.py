@@ -1,4 +1,4 @@
-"""The Python API for other processors: `verify_on`."""
+"""The Python API for other processors and providers: `verify_on`, `verify_on_webgpu`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import numpy as np
 
 from qtool.backends.onnxruntime.emulation import (
     TIMEOUT,
+    WEBGPU,
     CpuComparison,
+    WebGpuComparison,
     check_available,
     names_all,
     parse_cpus,
     run_on_cpus,
+    run_on_webgpu,
 )
 from qtool.backends.onnxruntime.session import RUNTIME
 from qtool.backends.open_files import check_quantized, open_model
@@ -68,19 +71,62 @@ def verify_on(
         )
     missing = check_available(every, some=names_all(chosen))
     names = [cpu for cpu in every if cpu.name not in missing.cpus]
-    stream = random_inputs(path, samples, batch_size) if data is None else file_inputs(path, data)
-    inputs = list(_first(path, stream, samples))
+    inputs = _inputs(path, data, samples, batch_size)
     results = run_on_cpus(path, names, inputs, timeout)
     completed = tuple(result for _, result in zip(progress(names), results, strict=False))
     number = sum(next((a.shape[0] for a in batch if a.ndim), 1) for batch in inputs)
     return CpuComparison(
         path.name,
         number,
-        f"this machine ({this_machine().cpu}, {RUNTIME})",
+        _this_machine(),
         completed,
         missing.cpus,
         missing.reason,
     )
+
+
+@accepts_paths("file", models="file")
+def verify_on_webgpu(
+    file: str | Path,
+    data: Iterable[Any] | None = None,
+    *,
+    samples: int = 32,
+    batch_size: int = 8,
+    timeout: float = TIMEOUT,
+) -> WebGpuComparison:
+    """Run a file in ONNX Runtime's WebGPU provider, and compare with the CPU provider.
+
+    The adapter is SwiftShader, in software: what it cannot judge is in the result. The CPU provider
+    computes MatMulNBits in float (accuracy level 0).
+
+    Args:
+        file: an ONNX file of any tool, of any precision.
+        data: batches by input name or in the order of the inputs; by default random inputs.
+        samples: number of random samples, or of samples of the data to use.
+        batch_size: number of samples of a random batch.
+        timeout: seconds for one run of all samples.
+
+    Raises:
+        DataError: the data does not fit, or random inputs of a type cannot be generated.
+        EmulationError: the provider is not installed, with the command that installs it; or a run
+            fails, or takes longer than `timeout`.
+        FileError: not an ONNX file.
+    """
+    path = Path(file)
+    check_available((WEBGPU,))
+    inputs = _inputs(path, data, samples, batch_size)
+    return run_on_webgpu(path, inputs, _this_machine(), timeout)
+
+
+def _this_machine() -> str:
+    return f"this machine ({this_machine().cpu}, {RUNTIME})"
+
+
+def _inputs(
+    path: Path, data: Iterable[Any] | None, samples: int, batch_size: int
+) -> list[Sequence[Array]]:
+    stream = random_inputs(path, samples, batch_size) if data is None else file_inputs(path, data)
+    return list(_first(path, stream, samples))
 
 
 def _first(

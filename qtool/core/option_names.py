@@ -17,6 +17,7 @@ TARGETS = (
     "onnxruntime-x86-vnni",
     "onnxruntime-arm",
     "onnxruntime-web",
+    "onnxruntime-webgpu",
     "openvino",
     "tensorrt",
     "tflite",

@@ -94,7 +94,11 @@ def _choose(state: NodeDecisions) -> None:
 
 
 def _has_integers(state: NodeDecisions) -> bool:
-    return bool(state.integer or state.weight_only)
+    """Return whether a node has integers; on a target for weights alone, whether a layer has, since
+    lookup tables are stored as codes in every mode."""
+    if not state.target.weights_alone:
+        return bool(state.integer or state.weight_only)
+    return any((row := row_of(n)) is not None and row.supported_modes for n in state.weight_only)
 
 
 def _remedies(state: NodeDecisions, recipe: Recipe) -> list[Remedy]:
@@ -139,7 +143,7 @@ def _choose_integer(state: NodeDecisions) -> None:
             if source in state.codes_only and len(source.users) == 1:
                 state.codes_only.add(node)
         elif state.weight_only_reason(row):  # in every mode, also with 4 bits
-            _choose_weight_only(state, node, choice)
+            _choose_weight_only(state, node, row, choice)
         elif row.weight is None or choice.scheme.when is When.STATIC:
             _choose_static(state, node, row)
         elif (refusal := weight_only.refuse(node, row, choice, state.target)) is not None:
@@ -162,7 +166,7 @@ def _tie_tables(state: NodeDecisions) -> None:
         users = G.source(table, row.weight).users
         for layer in users:
             scheme = state.weight_only.get(layer)
-            if layer is table or scheme is None:
+            if scheme is None or operator_key(layer) == row.key:  # another lookup in the table
                 continue
             choice = state.choice(layer)
             scheme = weight_only.tied_table_scheme(table, scheme, choice, state.target)
@@ -180,11 +184,12 @@ def _tie_tables(state: NodeDecisions) -> None:
             )
 
 
-def _choose_weight_only(state: NodeDecisions, node: fx.Node, choice: Choice) -> None:
-    if (refusal := rules.stored_weights(node)) is not None:
+def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Choice) -> None:
+    scheme = weight_only.storage_scheme(row.key, choice.scheme, state.target)
+    refusal = rules.stored_weights(node) or weight_only.refuse_blocks(node, row, scheme)
+    if refusal is not None:
         state.reasons[node] = refusal
     else:
-        scheme = weight_only.storage_scheme(operator_key(node), choice.scheme, state.target)
         state.weight_only[node] = scheme
 
 

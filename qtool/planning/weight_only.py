@@ -45,11 +45,21 @@ def storage_scheme(key: str, requested: Scheme, target: Target) -> Scheme:
         dynamic = (replace(s, when=When.DYNAMIC).with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES)
         if (scheme := requested.first_match(dynamic)) is not None:
             return scheme
-    offered = [s.with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES]
+    own = target.schemes(key)
+    offered = [*own] if own else [s.with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES]
     return (
         Scheme(When.NEVER, weights=requested.weights, scales=requested.scales).first_match(offered)
         or offered[0]
     )
+
+
+def refuse_blocks(node: fx.Node, row: Op, scheme: Scheme) -> str | None:
+    """Return why the rows of a table are no whole blocks of a scheme, or None."""
+    assert row.weight is not None
+    width = int(G.shape(G.source(node, row.weight))[-1])
+    if isinstance(scheme.scales, int) and width % scheme.scales:
+        return f"its rows of {width} are not a multiple of blocks of {scheme.scales}"
+    return None
 
 
 def tied_table_scheme(

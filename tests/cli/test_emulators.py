@@ -24,7 +24,9 @@ def nothing(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
     message = nothing("emulators").stdout
     assert all(f"\n{name} " in message for name in CPUS)
-    assert message.endswith("install what is missing with `qtool emulators install --arm --web`\n")
+    assert message.endswith(
+        "install what is missing with `qtool emulators install --arm --web --webgpu`\n"
+    )
     assert nothing("emulators", "list").stdout == message
     printed = json.loads(nothing("emulators", "--json").stdout)
     assert set(printed["cpus"]) == set(CPUS)
@@ -37,7 +39,7 @@ def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
     [
         ((), {Family.X86}),
         (("--arm",), {Family.X86, Family.ARM}),
-        (("--arm", "--web"), set(Family)),
+        (("--arm", "--web", "--webgpu"), set(Family)),
     ],
 )
 def test_install_takes_what_is_asked_for(
@@ -62,7 +64,7 @@ def test_install_takes_what_is_asked_for(
 
 def test_refusals(nothing: Cli) -> None:
     message = nothing("emulators", "--arm", code=2).stderr
-    assert "--arm and --web are for `qtool emulators install`" in message
+    assert "--arm, --web and --webgpu are for `qtool emulators install`" in message
     assert "`sudo apt-get install --no-install-recommends qemu-user`" in nothing.refuses(
         "emulators", "install"
     )

@@ -40,21 +40,23 @@ def test_operators_are_called_as_in_torch() -> None:
     assert rows["matmul"][0] == "aten::baddbmm, aten::bmm, aten::matmul, aten::mm"
 
 
-def _body(x: torch.Tensor, conv: nn.Module, up: nn.Module) -> torch.Tensor:
+def _body(x: torch.Tensor, conv: nn.Module, up: nn.Module, head: nn.Module) -> torch.Tensor:
     y = F.relu(conv(F.max_pool2d(x, 2)))
-    return up(y + y)
+    return head(up(y + y))
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_a_plan_does_what_the_table_says(target) -> None:
     """At best: a call may have to stay in float for a reason of its own."""
-    model = Function(_body, nn.Conv2d(48, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2)).eval()
-    plan = capture_model(model, torch.randn(2, 48, 8, 8)).plan(target.name)
+    layers = (nn.Conv2d(48, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
+    captured = capture_model(Function(_body, *layers).eval(), torch.randn(2, 48, 8, 8))
+    mode = "weight-only" if target.weights_alone else "static"
+    plan = captured.plan(target.name, recipe={"mode": mode})
     by_key = {op.key: op for op in OPS.values()}
     found = {
         d.op: d.execution.value
         for d in plan.nodes
-        if d.op in ("conv", "max_pool", "conv_transpose")
+        if d.op in ("conv", "max_pool", "conv_transpose", "linear")
     }
     assert found == {key: FORMS[treatment(by_key[key], target)] for key in found}
-    assert len(found) == 3
+    assert len(found) == 4

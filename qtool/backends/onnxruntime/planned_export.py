@@ -14,6 +14,7 @@ import onnx_ir as ir
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.export.weight_order import store_as_read
+from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
 from qtool.backends.onnx.storage import atomic_save, save, write_weights
@@ -88,6 +89,7 @@ class OnnxExport:
 
     def _write(self, store: Callable[[ir.Model], None] = lambda _: None) -> onnx.ModelProto:
         form, used = self._target.file, runtime(self._target.runtime)
+        known = (*ONNX_WORKAROUNDS, *(() if used is None else used.workarounds))
 
         def finish(model: ir.Model) -> None:
             if not form.transposed_weights:
@@ -101,7 +103,7 @@ class OnnxExport:
             form.ir_version,
             self._metadata,
             form.contrib,
-            () if used is None else used.workarounds,
+            tuple(w for w in known if w.key not in form.without_workarounds),
             finish,
         )
 

@@ -6,6 +6,7 @@ from qtool.core.remedies import Argument
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
+from qtool.planning.targets.onnxruntime_webgpu import ONNXRUNTIME_WEBGPU
 from qtool.planning.targets.openvino import OPENVINO
 from qtool.planning.targets.qnn import QNN
 from qtool.planning.targets.tensorrt import TENSORRT
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 _CPU = (ONNXRUNTIME, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, ONNXRUNTIME_WEB)
-_ALL = (*_CPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
+_ALL = (*_CPU, ONNXRUNTIME_WEBGPU, OPENVINO, TENSORRT, TFLITE, TFLITE_MICRO, QNN)
 TARGETS = {t.name: t for t in _ALL}
 DEFAULT = ONNXRUNTIME.name
 _FORMAT_TARGETS = {"c-array": TFLITE_MICRO.name}

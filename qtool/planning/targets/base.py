@@ -88,6 +88,8 @@ class FileForm:
         implicit_fusions: keys of operators that the runtime fuses whatever the plan says: into
             integers between DequantizeLinear and QuantizeLinear, into float in front of a clamp.
             The exporter blocks a fusion that the plan does not want with an identity behind them.
+        without_workarounds: keys of workarounds for ONNX Runtime's CPU provider whose form is worse
+            on this target.
         transposed_weights: linear layers read their weight transposed, as [out, in].
         fusions: names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
@@ -100,6 +102,7 @@ class FileForm:
     passthrough_on_codes: frozenset[str] = frozenset()
     implicit_fusions: frozenset[str] = frozenset()
     fusions: tuple[str, ...] = ()
+    without_workarounds: frozenset[str] = frozenset()
     transposed_weights: bool = True
 
 
@@ -162,6 +165,11 @@ class Target:
     profile: str | None = None
     runtime: str | None = None
     timed_in: str = ""
+
+    @property
+    def weights_alone(self) -> bool:
+        """Whether no kernel computes on codes."""
+        return all(s.when is When.NEVER for rule in self.kernels.values() for s in rule.schemes)
 
     def schemes(self, key: str) -> tuple[Scheme, ...]:
         """Return the schemes of an operator's kernel, all types filled in; () without a kernel."""

@@ -44,7 +44,7 @@ def to_onnx(
     ir_version: int,
     metadata: Mapping[str, str],
     contrib: bool = True,
-    workarounds: Sequence[Workaround] = (),
+    workarounds: Sequence[Workaround] = ONNX_WORKAROUNDS,
     store: Callable[[ir.Model], None] = lambda _: None,
 ) -> onnx.ModelProto:
     """Return the ONNX model of a graph (QDQ or float).
@@ -59,7 +59,7 @@ def to_onnx(
         ir_version: IR version of the file.
         metadata: keys and values for the file.
         contrib: allow operators of ONNX Runtime's own domain.
-        workarounds: workarounds for the target's runtime.
+        workarounds: those that the file needs.
         store: takes weights out of the model before it is serialized as one message.
 
     Raises:
@@ -77,7 +77,7 @@ def to_onnx(
     inline_parts(model)
     _simplify(model)
     _rename(model, module, graph)
-    apply_workarounds(model, (*ONNX_WORKAROUNDS, *workarounds))
+    apply_workarounds(model, workarounds)
     model.ir_version = ir_version
     model.producer_name = "qtool"
     for key, text in metadata.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,8 @@ from qtool.backends.onnxruntime.emulation.cache_folder import (
     sysroot,
     web_folder,
     web_version,
+    webgpu_folder,
+    webgpu_version,
 )
 from qtool.backends.onnxruntime.emulation.cpus import CPUS, Cpu, Family
 from qtool.backends.onnxruntime.emulation.processes import run_command
@@ -25,8 +28,10 @@ from qtool.core.summary import Summary
 
 QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
+_WEBGPU = "onnxruntime-webgpu and SwiftShader"
 _SECONDS = 60.0
-_OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web"}  # of `qtool emulators install`
+_OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web", Family.WEBGPU: " --webgpu"}
+"""Options of `qtool emulators install`."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +183,21 @@ def _web_parts() -> list[Emulator]:
     ]
 
 
+def _webgpu_parts() -> list[Emulator]:
+    version, where = webgpu_version(), str(webgpu_folder())
+    machine = f"{sys.platform} {machine_type()}"
+    if machine != "linux x86_64":
+        problem = f"runs on Linux on x86-64 alone, and this machine is {machine}"
+        return [Emulator(_WEBGPU, Family.WEBGPU, "", where, problem, installable=False)]
+    problem = "" if version else "are not installed"
+    return [Emulator(_WEBGPU, Family.WEBGPU, version, where, problem)]
+
+
 _PARTS: Mapping[Family, Callable[[], list[Emulator]]] = {
     Family.X86: _x86_parts,
     Family.ARM: _arm_parts,
     Family.WEB: _web_parts,
+    Family.WEBGPU: _webgpu_parts,
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSROOT = "sysroot.json"
+WEBGPU_FACTS = "webgpu.json"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ def web_folder() -> Path:
     return cache_folder() / "web"
 
 
+def webgpu_folder() -> Path:
+    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`)."""
+    return cache_folder() / "webgpu"
+
+
 def sysroot(version: str) -> Sysroot | None:
     """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
     folder = arm_folder(version)
@@ -57,8 +63,16 @@ def sysroot(version: str) -> Sysroot | None:
 
 def web_version() -> str:
     """Return the version of onnxruntime-web; empty if it is not installed."""
-    package = web_folder() / "node_modules" / "onnxruntime-web" / "package.json"
+    return _version(web_folder() / "node_modules" / "onnxruntime-web" / "package.json")
+
+
+def webgpu_version() -> str:
+    """Return the version of onnxruntime-webgpu; empty if it is not installed."""
+    return _version(webgpu_folder() / WEBGPU_FACTS)
+
+
+def _version(facts: Path) -> str:
     try:
-        return str(json.loads(package.read_text(encoding="utf-8"))["version"])
+        return str(json.loads(facts.read_text(encoding="utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -116,7 +116,7 @@ def prepare(file: Path, batches: Iterable[Sequence[Array]], folder: Path, timeou
         FileError: not an ONNX file. VerificationError: this machine's runtime does not load it.
     """
     inputs = new_folder(folder / "inputs")
-    samples = _write_inputs(inputs, batches)
+    samples = write_inputs(inputs, batches)
     model = load(file)
     codes, lifted = code_tensors(model), int8_taken_for_uint8(file)
     forms = {True: Form.of(folder / "models", model, codes, lifted)}
@@ -142,8 +142,12 @@ def new_folder(folder: Path) -> Path:
     return folder
 
 
-def _write_inputs(folder: Path, batches: Iterable[Sequence[Array]]) -> tuple[int, ...]:
-    """Write the batches, and return the number of samples of each."""
+def write_inputs(folder: Path, batches: Iterable[Sequence[Array]]) -> tuple[int, ...]:
+    """Write the batches, and return the number of samples of each.
+
+    Raises:
+        DataError: there is no batch, or one holds text.
+    """
     samples = []
     for index, batch in enumerate(batches):
         for i, array in enumerate(batch):

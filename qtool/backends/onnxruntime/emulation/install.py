@@ -14,15 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from qtool.backends.onnxruntime.emulation.available import QEMU_ARM, QEMU_X86, emulators
+from qtool.backends.onnxruntime.emulation.available import QEMU_ARM, QEMU_X86, Emulator, emulators
 from qtool.backends.onnxruntime.emulation.cache_folder import (
     SYSROOT,
+    WEBGPU_FACTS,
     arm_folder,
     sysroot,
     web_folder,
     web_version,
+    webgpu_folder,
+    webgpu_version,
 )
 from qtool.backends.onnxruntime.emulation.cpus import Family
+from qtool.backends.onnxruntime.emulation.jobs import DRIVER_FILE, SWIFTSHADER
 from qtool.backends.onnxruntime.emulation.processes import run_command
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.atomic import sibling_folder
@@ -34,6 +38,8 @@ _SECONDS = 1800.0
 _PATIENCE = 60.0  # seconds for the system's package manager to end cleanly
 _LIBRARIES = ("libstdc++6", "libgomp1")  # needed by the wheels, besides Python
 _GLIBC = ("2_28", "2_27", "2_26", "2_17")  # manylinux tags that count as compatible
+_BROWSERS = ("/usr/lib/chromium", "/usr/lib/chromium-browser", "/opt/google/chrome")
+_LOADER, _WITHOUT_SUBGROUPS = "libvulkan.so.1", "libwithout_subgroups.so"
 _PLATFORMS = (*(f"manylinux_{v}_aarch64" for v in _GLIBC), "manylinux2014_aarch64")
 
 
@@ -42,7 +48,8 @@ def install_emulators(families: Iterable[Family]) -> tuple[str, ...]:
 
     Args:
         families: x86 needs qemu-user of the system; ARM also a sysroot and wheels in the cache
-            folder; WEB onnxruntime-web in the cache folder.
+            folder; WEB onnxruntime-web in the cache folder; WEBGPU onnxruntime-webgpu, and
+            SwiftShader out of Chromium or Chrome.
 
     Returns:
         A sentence for each part.
@@ -106,10 +113,65 @@ def _web() -> str:
     return f"onnxruntime-web {web_version()} was put into {web_folder()}"
 
 
+def _webgpu() -> str:
+    if version := webgpu_version():
+        return f"onnxruntime-webgpu {version} and SwiftShader are in {webgpu_folder()}"
+    if why := next((p.problem for p in emulators().parts if _is_impossible(p)), ""):
+        raise EmulationError(f"onnxruntime-webgpu {why}")
+    compiler = _need("cc", "install a C compiler (`sudo apt-get install gcc libc6-dev`)")
+    with _published(webgpu_folder()) as folder, track_task("installing onnxruntime-webgpu"):
+        (folder / "lib").mkdir()
+        _copy_driver(folder)
+        source = Path(__file__).with_name("without_subgroups.c")
+        library = folder / "lib" / _WITHOUT_SUBGROUPS
+        words = (compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl")
+        run_command(words, f"{compiler} {source.name}", _SECONDS)
+        driver = {"library_path": f"./{_WITHOUT_SUBGROUPS}", "api_version": "1.1.0"}
+        facts = {"file_format_version": "1.0.0", "ICD": driver}
+        (folder / "lib" / DRIVER_FILE).write_text(json.dumps(facts), encoding="utf-8")
+        version = _install_provider(folder / "site")
+        (folder / WEBGPU_FACTS).write_text(json.dumps({"version": version}), encoding="utf-8")
+    return f"onnxruntime-webgpu {version} and SwiftShader were put into {webgpu_folder()}"
+
+
+def _is_impossible(emulator: Emulator) -> bool:
+    return emulator.family is Family.WEBGPU and not emulator.installable
+
+
+def _copy_driver(folder: Path) -> None:
+    """Copy SwiftShader and the Vulkan loader of an installed browser, or of Debian's package."""
+    places = [Path(place) for place in _BROWSERS]
+    if not any((place / SWIFTSHADER).exists() for place in places):
+        _need("apt-get", f"install Chromium or Chrome, which contain {SWIFTSHADER}")
+        state = folder / "apt"
+        state.mkdir()
+        fetch = ("sh", "-c", 'cd "$0" && apt-get -qq download chromium && dpkg -x ./*.deb .')
+        run_command((*fetch, str(state)), "apt-get download chromium", _SECONDS)
+        places = [state / "usr/lib/chromium"]
+    place = next((p for p in places if (p / SWIFTSHADER).exists()), None)
+    if place is None:
+        raise EmulationError(
+            f"the package chromium contains no {SWIFTSHADER}; install Chrome, then try again"
+        )
+    for name in (SWIFTSHADER, _LOADER):
+        shutil.copyfile(place / name, folder / "lib" / name)
+    shutil.rmtree(folder / "apt", ignore_errors=True)
+
+
+def _install_provider(site: Path) -> str:
+    """Install onnxruntime-webgpu, and return its version. numpy is that of this environment."""
+    words = ("-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--target", str(site))
+    title = "pip install onnxruntime-webgpu"
+    run_command((sys.executable, *words, "onnxruntime-webgpu"), title, _SECONDS)
+    version = re.compile(r"onnxruntime_webgpu-(.+)\.dist-info")
+    return next((m[1] for f in site.iterdir() if (m := version.fullmatch(f.name))), "unknown")
+
+
 _STEPS: tuple[tuple[set[Family], Callable[[], str]], ...] = (
     ({Family.X86, Family.ARM}, _qemu),
     ({Family.ARM}, _sysroot),
     ({Family.WEB}, _web),
+    ({Family.WEBGPU}, _webgpu),
 )
 """The families that need a step, and the step, in order."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from qtool.backends.onnxruntime.emulation import available
 from qtool.backends.onnxruntime.emulation.available import Missing, check_available, emulators
-from qtool.backends.onnxruntime.emulation.cpus import CPUS
+from qtool.backends.onnxruntime.emulation.cpus import CPUS, WEBGPU
 from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.errors import EmulationError
 
@@ -35,6 +35,9 @@ def installed(cache: Path) -> None:
     web = cache / "emulators/web/node_modules/onnxruntime-web"
     web.mkdir(parents=True)
     (web / "package.json").write_text('{"version": "1.30.0"}')
+    webgpu = cache / "emulators/webgpu"
+    webgpu.mkdir()
+    (webgpu / "webgpu.json").write_text('{"version": "1.27.0"}')
 
 
 def test_all_is_here(here: dict[str, str], tmp_path: Path) -> None:
@@ -56,7 +59,20 @@ def test_one_message_names_one_command(here: dict[str, str]) -> None:
     assert "haswell, nehalem (qemu-x86_64 is not installed)" in message
     assert "wasm (node is not installed, onnxruntime-web is not installed)" in message
     assert message.endswith("install what is missing with `qtool emulators install --arm --web`")
-    assert "`qtool emulators install --arm --web`" in str(emulators())
+    assert "`qtool emulators install --arm --web --webgpu`" in str(emulators())
+
+
+def test_the_webgpu_provider(
+    here: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EmulationError, match=r"are not installed\); .*install --webgpu`$"):
+        check_available([WEBGPU])
+    monkeypatch.setattr(available, "machine_type", lambda: "aarch64")
+    with pytest.raises(EmulationError, match=r"this machine is linux aarch64\)$"):
+        check_available([WEBGPU])
+    monkeypatch.setattr(available, "machine_type", lambda: "x86_64")
+    installed(tmp_path)
+    assert check_available([WEBGPU]) == Missing()
 
 
 def test_some_of_all_are_enough(here: dict[str, str], tmp_path: Path) -> None:

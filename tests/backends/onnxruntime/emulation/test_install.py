@@ -14,6 +14,7 @@ from qtool.backends.onnxruntime.emulation.cache_folder import (
     sysroot,
     web_folder,
     web_version,
+    webgpu_folder,
 )
 from qtool.backends.onnxruntime.emulation.cpus import Family
 from qtool.backends.onnxruntime.emulation.install import install_emulators
@@ -46,7 +47,7 @@ class Clients:
             "--download-only": self._packages,
             "dpkg -x": lambda w: Path(w[3]).mkdir(exist_ok=True),
             "apt-cache": lambda w: "python3-minimal\n  PreDepends: python3.11-minimal\n",
-            "pip install": lambda w: Path(w[w.index("--target") + 1]).mkdir(),
+            "pip install": self._wheels,
             "npm install": self._web,
         }
 
@@ -54,6 +55,11 @@ class Clients:
         cache = next(w for w in words if w.startswith("Dir::Cache=")).partition("=")[2]
         for name in ("python3.11-minimal", "libc6"):
             (Path(cache) / "archives" / f"{name}.deb").touch()
+
+    def _wheels(self, words: list[str]) -> None:
+        site = Path(words[words.index("--target") + 1])
+        site.mkdir()
+        (site / "onnxruntime_webgpu-1.27.0.dist-info").mkdir()
 
     def _web(self, words: list[str]) -> None:
         folder = Path(words[words.index("--prefix") + 1]) / "node_modules/onnxruntime-web"
@@ -130,6 +136,41 @@ def test_the_web(clients: Clients) -> None:
     assert web_version() == "1.30.0"
     assert clients.typed[0].startswith("/bin/npm install ")
     assert "--ignore-scripts" in clients.typed[0]
+
+
+def test_the_webgpu_provider(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = tmp_path / "browser"
+    browser.mkdir()
+    for name in ("libvk_swiftshader.so", "libvulkan.so.1"):
+        (browser / name).write_text(name)
+    monkeypatch.setattr(install, "_BROWSERS", (str(browser),))
+    folder = webgpu_folder()
+    (done,) = install_emulators([Family.WEBGPU])
+    assert done == f"onnxruntime-webgpu 1.27.0 and SwiftShader were put into {folder}"
+    assert [p.name for p in sorted((folder / "lib").iterdir())] == [
+        *("driver.json", "libvk_swiftshader.so", "libvulkan.so.1"),
+    ]
+    compiler, pip = clients.typed
+    assert compiler.startswith("/bin/cc -shared")
+    assert "--no-deps" in pip
+    (done,) = install_emulators([Family.WEBGPU])
+    assert "SwiftShader are in" in done
+    assert len(clients.typed) == 2
+
+
+def test_without_a_browser_that_has_swiftshader(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "_BROWSERS", ())
+    with pytest.raises(EmulationError, match=r"contains no libvk_swiftshader\.so"):
+        install_emulators([Family.WEBGPU])
+    assert clients.typed[0].startswith("sh -c")
+    assert list((tmp_path / "emulators").iterdir()) == []
+    missing(monkeypatch, "cc")
+    with pytest.raises(EmulationError, match="cc is not installed: install a C compiler"):
+        install_emulators([Family.WEBGPU])
 
 
 @pytest.mark.parametrize("step", ["update", "--download-only", "dpkg -x", "pip install", "npm"])

@@ -1,0 +1,138 @@
+"""Outputs of a file on the WebGPU provider, compared with the CPU provider of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from qtool.backends.onnx.storage import load, save
+from qtool.backends.onnxruntime.disable_input_rounding import disable_input_rounding
+from qtool.backends.onnxruntime.emulation.code_probes import CodeTensor, label, with_outputs
+from qtool.backends.onnxruntime.emulation.compare_cpus import new_folder, write_inputs
+from qtool.backends.onnxruntime.emulation.cpus import WEBGPU
+from qtool.backends.onnxruntime.emulation.equality_counts import Tally, tallies
+from qtool.backends.onnxruntime.emulation.jobs import Job, external_files, read_array, run_jobs
+from qtool.backends.onnxruntime.emulation.placement import placement
+from qtool.backends.onnxruntime.emulation.webgpu_result import (
+    FLOAT_DB,
+    ROUNDED_DB,
+    NodeDifference,
+    ProviderOutput,
+    WebGpuComparison,
+)
+from qtool.core.atomic import scratch_folder
+from qtool.core.types import Array
+
+ADAPTER = "SwiftShader (a software adapter, without subgroups and float16)"
+_PROVIDERS = ("WebGpuExecutionProvider", "CPUExecutionProvider")
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear")
+_LEVEL_0 = {"session.qdq_matmulnbits_accuracy_level": "0"}
+
+
+def run_on_webgpu(
+    file: Path, batches: Iterable[Sequence[Array]], reference: str, timeout: float
+) -> WebGpuComparison:
+    """Run a file on the WebGPU provider and on the CPU provider, and compare.
+
+    Args:
+        file: an ONNX file of any tool.
+        batches: arrays in the order of the file's inputs.
+        reference: this machine and its runtime, in words.
+        timeout: seconds for one run of all batches.
+
+    Raises:
+        DataError: there is no batch, or one holds text.
+        EmulationError: the provider is not installed; or a run fails, or takes longer.
+        FileError: not an ONNX file.
+    """
+    with scratch_folder() as folder:
+        inputs = new_folder(folder / "inputs")
+        samples = write_inputs(inputs, batches)
+        model = load(file)
+        job = Job(file.absolute(), inputs, folder, len(samples), external_files(file))
+        profile = folder / "profile"
+        here, there, runtime = _run_both(job, model, folder / "plain", timeout, profile)
+        counts = tallies(here, there, job.batches, range(len(model.graph.output)))
+        rounds = any(n.op_type in _ROUNDING for n in model.graph.node)
+        limit = ROUNDED_DB if rounds else FLOAT_DB
+        outputs = tuple(
+            _output(value.name, i, counts[i], here, there, job.batches)
+            for i, value in enumerate(model.graph.output)
+        )
+        compared = WebGpuComparison(
+            *(file.name, sum(samples), runtime, ADAPTER, reference, limit, outputs),
+            *(placement(profile, job.batches), None),
+        )
+        if compared.agrees:
+            return compared
+        return replace(compared, first=_first(job, model, folder, timeout, limit))
+
+
+def _run_both(
+    job: Job, model: onnx.ModelProto, folder: Path, timeout: float, profile: Path | None = None
+) -> tuple[Path, Path, str]:
+    """Return the folders of outputs of the CPU and of the WebGPU provider, and the runtime."""
+    here, there = new_folder(folder / "here"), new_folder(folder / "there")
+    level_0 = onnx.ModelProto()
+    level_0.CopyFrom(model)
+    disable_input_rounding(level_0.graph)
+    path = folder / "level-0.onnx"
+    save(level_0, path)
+    cpu = Job(path, job.inputs, here, job.batches, external_files(path), config=_LEVEL_0)
+    run_jobs(None, [cpu], folder / "cpu-job", timeout)
+    gpu = replace(job, outputs=there, providers=_PROVIDERS, profile=profile)
+    return here, there, run_jobs(WEBGPU, [gpu], folder / "webgpu-job", timeout)
+
+
+def _output(
+    name: str, index: int, tally: Tally, here: Path, there: Path, batches: int
+) -> ProviderOutput:
+    rows = same = 0
+    for batch in range(batches):
+        one, other = (read_array(folder, batch, index) for folder in (here, there))
+        if one.shape == other.shape and one.ndim in (2, 3) and one.shape[-1] > 1 and one.size:
+            places = one.argmax(-1) == other.argmax(-1)
+            rows, same = rows + places.size, same + int(np.sum(places))
+    return ProviderOutput(name, tally.sqnr_db, rows, same)
+
+
+def _first(
+    job: Job, model: onnx.ModelProto, folder: Path, timeout: float, limit: float
+) -> NodeDifference | None:
+    """Return the first node below the limit, on the first batch: every node's result is returned.
+
+    The results are those of a changed file: nodes whose results are returned are not fused.
+    """
+    nodes = _computing(model)
+    tensors = [CodeTensor(o, label(n), n.op_type, "") for n in nodes for o in n.output if o]
+    probe = with_outputs(model, tensors)
+    path = folder / "probe.onnx"
+    save(probe, path)
+    job = replace(job, model=path, batches=1, external=external_files(path))
+    here, there, _ = _run_both(job, probe, folder / "probe", timeout)
+    names = [o.name for o in probe.graph.output]
+    counts = tallies(here, there, 1, range(len(names)))
+    ratios = {name: counts[i].sqnr_db for i, name in enumerate(names)}
+    for tensor, node in ((o, n) for n in nodes for o in n.output if o):
+        ratio = ratios[tensor]
+        if ratio is not None and ratio < limit:
+            inputs = [db for i in node.input if (db := ratios.get(i)) is not None]
+            worst = min(inputs, default=None)
+            return NodeDifference(label(node), node.op_type, tensor, ratio, worst)
+    return None
+
+
+def _computing(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes whose results depend on an input, in the order of the graph."""
+    stored = {t.name for t in model.graph.initializer}
+    varying = {i.name for i in model.graph.input} - stored
+    nodes = []
+    for node in model.graph.node:
+        if varying.intersection(node.input):
+            varying.update(node.output)
+            nodes.append(node)
+    return nodes
