@@ -71,7 +71,7 @@ def refuse_reading(but: Collection[str] = ()) -> None:
     """Refuse options of reading, where there is nothing to read.
 
     Args:
-        but: arguments of `load_data` that are used nevertheless.
+        but: arguments of `load_data`, or their options, that are used nevertheless.
 
     Raises:
         click.BadParameter: one was given.
@@ -79,7 +79,7 @@ def refuse_reading(but: Collection[str] = ()) -> None:
     chosen = _chosen().keys() - {*but}
     options = [option for name, (_, option) in _OPTIONS.items() if name in chosen]
     others = {"samples": "samples", "states": "state"}
-    options += [option for name, option in others.items() if context_value(name)]
+    options += [o for name, o in others.items() if name not in but and context_value(name)]
     if options:
         raise click.BadParameter(
             "says how --data is read, and there is none", param_hint=f"--{options[0]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,10 +181,17 @@ def load_data(
     return batches
 
 
-def load_optional_data(source: str | None, batch_size: int) -> Iterable[Any] | None:
-    """Load the batches of --data; None without the option, which refuses options of reading."""
+def load_optional_data(
+    source: str | None, batch_size: int, but: Collection[str] = ()
+) -> Iterable[Any] | None:
+    """Load the batches of --data; None without the option, which refuses options of reading.
+
+    Args:
+        source, batch_size: as for `load_data`.
+        but: options that are used without data, too.
+    """
     if source is None:
-        refuse_reading()
+        refuse_reading(but)
         return None
     return load_data(source, batch_size)
 

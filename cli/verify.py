@@ -58,7 +58,7 @@ def command(
     """
     on_webgpu = cpu is not None and cpu.strip().lower() == WEBGPU
     samples = sources.chosen_samples() or (WEBGPU_SAMPLES if on_webgpu else SAMPLES)
-    batches = sources.load_optional_data(data, batch_size)
+    batches = sources.load_optional_data(data, batch_size, but=("samples",))
     if on_webgpu:
         result = _on_webgpu(int8_file, batches, samples, batch_size, timeout)
         same = result.agrees

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.onnx.export import onnx_file
 from qtool.backends.onnx.reading import OnnxModel
+from qtool.backends.onnxruntime import planned_export
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.backends.onnxruntime.verification.bit_exactness import compare_codes
@@ -65,7 +65,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("islands") / "encoder.onnx"
     quantized = qtool.quantize(captured, [batch(8, 12)])
     with pytest.MonkeyPatch.context() as patch:  # additions that the runtime fuses with norms
-        patch.setattr(onnx_file, "ONNX_WORKAROUNDS", ())
+        patch.setattr(planned_export, "ONNX_WORKAROUNDS", ())
         quantized.export(path)
     return path
 

@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[str, str | None, str]] = {
         '{"version": "2.0.0", "encodings": [{"name": "x", "output_dtype": "float16"}]}',
         "none of its scales is one of 8- or 16-bit integers",
     ),
-    "no ONNX": ("a.onnx", "text", "not a readable ONNX file"),
+    "no ONNX": ("a.onnx", "text", r"is a text \('text'\), not the \.onnx file"),
 }
 
 
