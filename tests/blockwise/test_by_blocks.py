@@ -288,7 +288,7 @@ def test_data_that_is_not_the_files_is_named(file: Path, tmp_path: Path) -> None
     held = (data := file.with_name("weights.data")).read_bytes()
     for left, said in (
         (held[:-4], "weights.data is cut off after .*: '.*' is not whole"),
-        (None, "lacks"),
+        (None, "weights.data, .*, is not there"),
     ):
         data.unlink()
         if left is not None:
