@@ -312,8 +312,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "JSON lines of other columns": (
         f"{N} --data columns.jsonl {OUT}",
         (
-            "columns.jsonl, line 1 has no text, image or sound in a column ... its columns are body; "
-            "choose the text with --column body"
+            "columns.jsonl, line 1 has no text, image or sound in a column ... its columns are "
+            "body; choose the text with --column body"
         ),
     ),
     "a processor that is not there": (
