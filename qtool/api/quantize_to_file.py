@@ -47,7 +47,6 @@ from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.data.unused_options import UnusedOptionError
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
@@ -276,10 +275,7 @@ def quantize_to_file(
         batches: Any = data
         if stored is not None:
             empty = module.module if isinstance(module, StoredModel) else module
-            try:
-                batches = load_data(stored, model=empty, folder=folder)
-            except UnusedOptionError:  # the folder of the model is no choice for this data
-                batches = load_data(stored, model=empty)
+            batches = load_data(stored, model=empty, model_folder=folder)
         return PartInputs(module, batches, evaluation)
 
     parts = parts_of(loaded, target, task)
