@@ -262,10 +262,9 @@ def file_of_blocks(converted: ConvertedBlocks, source: Path, options: FileOption
         if source.is_dir() or converted.measured is None:
             untimed = untimed or _UNTIMED_BLOCKS
         elif not untimed and not current().rank:
-            inputs = converted.example.arrays()
-            names = converted.target, converted.mode
+            how = converted.examples, converted.target, converted.mode, options.timing
             with track_task("timing"):
-                speed = measure_file_speedup(source, converted.path, inputs, *names, options.timing)
+                speed = measure_file_speedup(source, converted.path, *how)
     return QuantizedFile(
         converted.path,
         None,

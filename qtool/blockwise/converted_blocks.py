@@ -14,8 +14,8 @@ from qtool.core.data import Batch
 from qtool.core.summary import group_names
 from qtool.core.types import Change
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification
+from qtool.verification.estimate import CALIBRATION, ESTIMATE, Estimate, OutputEstimate
 from qtool.verification.fidelity import decibels_text
-from qtool.verification.output_errors import CALIBRATION, ESTIMATE, Estimate, OutputEstimate
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ConvertedBlocks:
         holdout: the SQNR is that of held-out samples; otherwise there are too few to hold some out.
         float_bytes: size of the weights of the float model.
         measured: errors of the outputs of the file; None where it was too large to run.
-        example: a sample as the file takes it.
+        examples: a sample, and a batch, as the file takes them.
         model_notes: sentences on the whole model, for the user; blocks have their own.
     """
 
@@ -45,7 +45,7 @@ class ConvertedBlocks:
     holdout: bool
     float_bytes: int
     measured: Estimate | None
-    example: Batch
+    examples: tuple[Batch, Batch]
     model_notes: tuple[str, ...] = ()
 
     @property

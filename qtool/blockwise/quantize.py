@@ -59,7 +59,7 @@ from qtool.planning import targets
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import INPUT, Recipe
-from qtool.verification.output_errors import Estimate
+from qtool.verification.estimate import Estimate
 
 SPLIT = 4
 """Layers larger than this part of a block are split: about ten copies of one are in memory."""
@@ -141,7 +141,7 @@ def convert_blocks(
         not all(batch.measured for batch in stored),
         source.float_bytes,
         estimate,
-        whole.cut(example, 1),
+        (whole.cut(example, 1), example),
         notes,
     )
 

@@ -7,6 +7,7 @@ float is noticed before production.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -17,6 +18,7 @@ from qtool.backends.table import by_suffix, open_file
 from qtool.conversion.quantized import Quantized
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
+from qtool.core.data import Batch
 from qtool.core.errors import PlanError, VerificationError
 from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
@@ -169,14 +171,11 @@ def measure_speedup(
         return None
     suffix = by_suffix(path.suffix).suffix
     place = chosen.timed_in if suffix == MODEL_SUFFIXES[0] and chosen.timed_in else NATIVE
-    inputs = quantized.reference.cut(quantized.sample, 1).arrays()
+    batches = quantized.reference.cut(quantized.sample, 1), quantized.sample
     with scratch_folder() as folder:
         baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
         files = [baseline.timed, path]
-        try:
-            timings, phase = _time(files, inputs, seconds, place)
-        except VerificationError:  # one input may hold the number of rows of another
-            timings, phase = _time(files, quantized.sample.arrays(), seconds, place)
+        timings, phase = _time_first(files, batches, seconds, place)
         title = runtime_title(place, suffix)
         size = sum(f.stat().st_size for f in open_file(baseline.timed).parts)
         speedup = Speedup(timings, (), mode, title, baseline=baseline.name, float_bytes=size)
@@ -190,7 +189,7 @@ def measure_speedup(
 def measure_file_speedup(
     float_file: Path,
     file: Path,
-    inputs: Sequence[Array],
+    batches: Sequence[Batch],
     target_name: str,
     mode: str,
     seconds: float,
@@ -199,7 +198,7 @@ def measure_file_speedup(
 
     Args:
         float_file, file: the files.
-        inputs: one sample, in the order of their inputs.
+        batches: inputs, of which the first that they take is timed.
         target_name: name of the target, without an `untimed_reason`.
         mode: mode of the recipe.
         seconds: as for `measure_speedup`.
@@ -208,10 +207,21 @@ def measure_file_speedup(
         VerificationError: the runtime refuses one of the files.
     """
     place = target(target_name).timed_in or NATIVE
-    timings, _ = _time([float_file, file], inputs, seconds, place)
+    timings, _ = _time_first([float_file, file], batches, seconds, place)
     size = sum(f.stat().st_size for f in open_file(float_file).parts)
     title = runtime_title(place, MODEL_SUFFIXES[0])
     return Speedup(timings, (), mode, title, baseline=float_file.name, float_bytes=size)
+
+
+def _time_first(
+    files: Sequence[Path], batches: Sequence[Batch], seconds: float, place: str
+) -> tuple[tuple[Timing, ...], Phase]:
+    """Time the first batch that files take: where one input holds the number of rows of another,
+    they take no part of a batch."""
+    for batch in batches[:-1]:
+        with suppress(VerificationError):
+            return _time(files, batch.arrays(), seconds, place)
+    return _time(files, batches[-1].arrays(), seconds, place)
 
 
 def _time(
