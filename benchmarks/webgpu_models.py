@@ -1,4 +1,4 @@
-"""Files of the target onnxruntime-webgpu on the WebGPU provider, beside the CPU provider.
+"""Files of the target onnxruntime-webgpu on the WebGPU provider, next to the CPU provider.
 
     python benchmarks/webgpu_models.py FOLDER [--only decoder,vit]
 

@@ -184,12 +184,7 @@ def load_data(
 def load_optional_data(
     source: str | None, batch_size: int, but: Collection[str] = ()
 ) -> Iterable[Any] | None:
-    """Load the batches of --data; None without the option, which refuses options of reading.
-
-    Args:
-        source, batch_size: as for `load_data`.
-        but: options that are used without data, too.
-    """
+    """Load the batches of --data; None without it, which refuses options of reading but `but`."""
     if source is None:
         refuse_reading(but)
         return None

@@ -33,7 +33,7 @@ from qtool.core.graph.cut import Block
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
-from qtool.verification.output_errors import ESTIMATE, estimate_outputs
+from qtool.verification.estimate import ESTIMATE, estimate_outputs
 
 SAMPLES = 4
 """Samples that each block is verified with."""

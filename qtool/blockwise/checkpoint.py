@@ -26,7 +26,7 @@ from qtool.core.errors import MALFORMED, CalibrationError, FileError
 from qtool.core.records import from_json
 from qtool.distributed import Ranks
 from qtool.verification import Coverage, Exactness, Parity
-from qtool.verification.output_errors import OutputEstimate
+from qtool.verification.estimate import OutputEstimate
 
 _START, _VALUES, _TAKEN, _FLOATS = "start.json", "values-", "taken-", "floats-"
 _LOCK, _RANGES = "lock", "calibration.json"

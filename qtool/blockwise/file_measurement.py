@@ -19,7 +19,7 @@ from qtool.core.graph.cut import weight_bytes
 from qtool.core.records import from_json, to_json
 from qtool.distributed import Ranks
 from qtool.simulation.fake_quantized import FakeQuantized
-from qtool.verification.output_errors import CALIBRATION, ESTIMATE, Estimate
+from qtool.verification.estimate import CALIBRATION, ESTIMATE, Estimate
 
 
 def measure_file(

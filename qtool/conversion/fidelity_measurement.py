@@ -23,6 +23,15 @@ from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.simulation.graph_padding import padding_of
 from qtool.simulation.near_zero_divisions import near_zero_divisions
 from qtool.verification import Fidelity, compare_outputs
+from qtool.verification.estimate import (
+    BEYOND,
+    CALIBRATION,
+    ESTIMATE,
+    Estimate,
+    InBatches,
+    Reach,
+    estimate_outputs,
+)
 from qtool.verification.fidelity import without_caches
 from qtool.verification.output_agreement import (
     OutputAgreement,
@@ -30,16 +39,7 @@ from qtool.verification.output_agreement import (
     equal_shares,
     output_agreements,
 )
-from qtool.verification.output_errors import (
-    BEYOND,
-    CALIBRATION,
-    ESTIMATE,
-    Estimate,
-    InBatches,
-    OutputErrors,
-    Reach,
-    estimate_outputs,
-)
+from qtool.verification.output_errors import OutputErrors
 
 COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme
@@ -90,7 +90,7 @@ class EstimateSamples:
     """Samples that the accuracy on new data is measured on.
 
     Attributes:
-        kind: `output_errors.ESTIMATE` or `CALIBRATION`.
+        kind: `estimate.ESTIMATE` or `CALIBRATION`.
         batches: bound to the inputs of the graph.
         origins: where each sample is in the data.
         beyond, reach: see `Estimate`.

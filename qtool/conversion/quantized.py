@@ -45,7 +45,7 @@ from qtool.planning.fake_quantize import insert_points, quant_points
 from qtool.planning.targets import check_format, target
 from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification import Coverage, Fidelity, Verification, planned_coverage
-from qtool.verification.output_errors import CALIBRATION
+from qtool.verification.estimate import CALIBRATION
 
 if TYPE_CHECKING:
     import onnx

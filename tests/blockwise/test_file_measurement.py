@@ -15,7 +15,7 @@ from qtool.core.data.calibration_samples import content_hash
 from qtool.core.data.sample_roles import Role, roles_of
 from qtool.core.records import from_json, to_json
 from qtool.frontends.captured_model import capture_model
-from qtool.verification.output_errors import ESTIMATE, Estimate
+from qtool.verification.estimate import ESTIMATE, Estimate
 
 SAMPLES, CLASSES = 160, 4
 

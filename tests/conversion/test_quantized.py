@@ -19,7 +19,7 @@ from qtool.conversion import quantized as quantized_module
 from qtool.core.errors import FileError, VerificationError
 from qtool.frontends.captured_model import capture_model
 from qtool.frontends.onnx import load_onnx
-from qtool.verification.output_errors import ESTIMATE
+from qtool.verification.estimate import ESTIMATE
 from tests.backends.onnx.export.networks import NETWORKS, exported, network, quantized, run, samples
 from tests.conversion.corrupt import corrupt
 

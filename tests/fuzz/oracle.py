@@ -28,8 +28,8 @@ from qtool.core.errors import QtoolError
 from qtool.core.graph import shape
 from qtool.planning.plan import Execution
 from qtool.verification import Verification
+from qtool.verification.estimate import NEARER
 from qtool.verification.fidelity import Fidelity
-from qtool.verification.output_errors import NEARER
 from tests.fuzz.tolerance import DRAWS, Perturbed, float_noise, within
 
 __all__ = ["BAD", "KINDS", "Verdict", "check_file", "judged", "kind_of", "rounded_alike"]

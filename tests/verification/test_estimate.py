@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qtool.verification.output_errors import (
+from qtool.verification.estimate import (
     CALIBRATION,
     ESTIMATE,
     InBatches,
-    OutputErrors,
     Reach,
     estimate_outputs,
     median_interval,
 )
+from qtool.verification.output_errors import OutputErrors
 
 RNG = np.random.default_rng(0)
 

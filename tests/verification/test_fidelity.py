@@ -14,12 +14,12 @@ import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.graph import clone
 from qtool.simulation.costly_layers import costliest_layers
+from qtool.verification.estimate import ESTIMATE, Estimate, OutputEstimate
 from qtool.verification.fidelity import (
     Fidelity,
     OutputSqnr,
     compare_outputs,
 )
-from qtool.verification.output_errors import ESTIMATE, Estimate, OutputEstimate
 
 
 class Undone(nn.Module):

@@ -213,7 +213,7 @@ def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
     """Return the 95 % interval of the median from order statistics (distribution-free).
 
     Ranks follow from the normal approximation of the binomial distribution, since there may be
-    thousands of rounds; `verification.output_errors` has the exact one, for tens of samples.
+    thousands of rounds; `verification.estimate` has the exact one, for tens of samples.
     """
     ordered = np.sort(values)
     count = len(ordered)
