@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -136,3 +137,10 @@ def test_command_is_declared(wheel):
 
 def test_python_m_qtool_shows_help(site, tmp_path):
     assert "Usage:" in run("-m", "qtool", "--help", cwd=tmp_path, PYTHONPATH=site)
+
+
+def test_the_lanes_run_tests_that_exist() -> None:
+    lane = (ROOT / ".ci" / "lane").read_text("utf-8")
+    named = re.findall(r"tests/[\w/]+\.py", lane)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []

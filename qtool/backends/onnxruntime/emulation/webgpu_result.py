@@ -14,7 +14,7 @@ FLOAT_DB, ROUNDED_DB = 80.0, 40.0
 """Least SQNR of an output in float, and in a file that rounds activations: the last bit of a float
 moves a code by one."""
 _NAMED = 3  # nodes and outputs that are named
-_UNTOLD = (
+_NOT_JUDGED = (
     "not judged here: kernels with subgroups, which real adapters have; float16, which this one "
     "does not have; speed"
 )
@@ -80,7 +80,7 @@ class WebGpuComparison(Summarized):
             result makes the difference vanish.
     """
 
-    JSON_PROPERTIES: ClassVar = ("agrees",)
+    JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("agrees",)
 
     file: str
     samples: int
@@ -128,7 +128,7 @@ class WebGpuComparison(Summarized):
             vanished = "none, when the file returns every node's result"
             rows.append(("first", str(self.first) if self.first else vanished))
         text = f"{verb} on WebGPU (limit {self.limit_db:.0f} dB)"
-        return Summary(title or self.file, text, tuple(rows), (_UNTOLD,))
+        return Summary(title or self.file, text, tuple(rows), (_NOT_JUDGED,))
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.summary()}"
