@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo, maker_version
-from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
@@ -178,19 +177,28 @@ class _FileConstants:
 
 def input_ranges(path: str | Path) -> dict[str, tuple[float, float]]:
     """Return the least and the largest value of inputs that are quantized or select rows."""
-    file = OnnxModel.of(path)
-    graph, ranges = QdqTensors(file), {}
+    file, ranges = OnnxModel.of(path), dict[str, tuple[float, float]]()
     for value in file.inputs:
         for node in file.readers(value):
-            if node.op_type == "QuantizeLinear":
-                params = graph.affine(node)
-                scale, zero = float(params.scale), int(params.zero_point)
-                margin = 0.05 * scale * params.qtype.levels
-                low, high = (scale * (q - zero) for q in (params.qtype.qmin, params.qtype.qmax))
-                ranges[name_of(value)] = (low - margin, high + margin)
+            if node.op_type == "QuantizeLinear" and (known := _range_of(node)) is not None:
+                ranges[name_of(value)] = known
         if rows := _table_rows(file, value):
             ranges[name_of(value)] = (0, min(rows) - 1)
     return ranges
+
+
+def _range_of(node: ir.Node) -> tuple[float, float] | None:
+    """Return what a QuantizeLinear represents, and a twentieth beyond it on each side; None where
+    its parameters are computed, one for each channel, or of a type that is no integer."""
+    scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
+    if scale is None or scale.size != 1:
+        return None
+    zero = np.zeros((), np.uint8) if zero is None else zero
+    if zero.dtype.kind not in "iu":
+        return None
+    limits, step, offset = np.iinfo(zero.dtype), float(scale.reshape(())), int(zero.reshape(()))
+    margin = 0.05 * step * (limits.max - limits.min + 1)
+    return step * (limits.min - offset) - margin, step * (limits.max - offset) + margin
 
 
 _SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
