@@ -21,7 +21,7 @@ from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.planning import targets
-from qtool.planning.recipe import Recipe
+from qtool.planning.recipe import INTEGER_LAYERS, Recipe
 from qtool.search.candidate_files import CandidateFiles
 from qtool.search.choices import observers_of, search_space
 from qtool.search.fastest_recipe import FastestRecipe, find_fastest
@@ -66,7 +66,11 @@ def fastest_recipe(
     with unlogged():
         captured, first, _ = capture_data(model, data, dynamic)
         # the steps change values, not times
-        plan = captured.plan(target, observer, replace(whole, accuracy="fast", recover=()))
+        plan = captured.plan(
+            target,
+            observer,
+            replace(whole, accuracy="fast", recover=(), slow_layers=INTEGER_LAYERS),
+        )
         calibration = calibrate_choices(captured, [first], plan)
     graph, _ = captured.for_target(target)
     space = search_space(graph, plan, observers_of(plan), ())
@@ -82,4 +86,5 @@ def fastest_recipe(
         pair = baseline.timed, baseline.profiled
         files = CandidateFiles(folder, pair[0], inputs, seconds, converted, pair[1], suffix)
         fastest = find_fastest(space, files)
-    return replace(fastest, recipe=replace(whole, rules=fastest.recipe.rules))
+    chosen = replace(whole, rules=fastest.recipe.rules, slow_layers=INTEGER_LAYERS)
+    return replace(fastest, recipe=chosen)

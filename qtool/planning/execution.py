@@ -33,8 +33,7 @@ def operator_name(node: fx.Node) -> str:
 
 def plan_decisions(state: NodeDecisions, points: tuple[Point, ...]) -> tuple[Decision, ...]:
     """Return the plan's decision for each call of the graph."""
-    first = next((n for n in state.graph.nodes if n.op == "placeholder"), None)
-    batch = G.hint(G.shape(first)[0]) if first is not None and G.shape(first) else 1
+    batch = G.captured_batch(state.graph)
     names = {p.name for p in points}
     inputs: dict[str, list[str]] = {}
     for point in points:
@@ -85,7 +84,7 @@ def _weight_only_execution(state: NodeDecisions, node: fx.Node) -> tuple[Executi
         reason = "its inputs are quantized in each time step"
     elif node in state.tied_tables:
         reason = f"rows are read from the codes of {G.name_of(state.tied_tables[node])}"
-    elif row is not None and (cause := state.weight_only_reason(row)):
+    elif row is not None and (cause := state.reasons.get(node) or state.weight_only_reason(row)):
         reason = f"{cause}: {weight_only.describe_weights(scheme)}, the rest in float"
     return execution, reason
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from qtool.core import graph as G
 from qtool.core import value_names
-from qtool.core.ops import recurrent, row_of
+from qtool.core.ops import recurrent
 from qtool.core.types import Observed
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.targets import target
@@ -106,9 +106,9 @@ def _rounding_layers(
     }
     layers: dict[fx.Node, int] = {}
     for node in G.calls(module.graph):
-        name, row = G.name_of(node), row_of(node)
+        name = G.name_of(node)
         weights_only = executions.get(name) is Execution.WEIGHTS and name in specs
-        if row is not None and row.supported_modes and weights_only:
+        if node.target is torch.ops.aten.linear.default and weights_only:
             block = target(plan.target).input_block(node, specs[name])
             if block is not None:
                 layers[node] = block

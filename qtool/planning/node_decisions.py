@@ -26,6 +26,7 @@ class NodeDecisions:
         observer: observer of tensors that no rule of the recipe names one for.
         choices: node name -> what the recipe decides.
         known_observers: tensor -> the observer of an existing calibration.
+        slow: convolutions that stay in float, on stored codes, for speed -> the reason.
         integer: nodes that compute in integers -> their scheme.
         passthrough: nodes that can pass codes through.
         codes_only: nodes whose result exists in codes only.
@@ -43,6 +44,7 @@ class NodeDecisions:
     observer: ObserverSpec
     choices: dict[str, Choice]
     known_observers: Mapping[str, ObserverSpec]
+    slow: Mapping[fx.Node, str] = field(default_factory=dict)
     integer: dict[fx.Node, Scheme] = field(default_factory=dict)
     passthrough: set[fx.Node] = field(default_factory=set)
     codes_only: set[fx.Node] = field(default_factory=set)

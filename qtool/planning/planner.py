@@ -32,8 +32,9 @@ from qtool.planning.execution import BY_RECIPE, gives_floats, operator_name, pla
 from qtool.planning.node_decisions import NodeDecisions, operator_key
 from qtool.planning.placement import place_points
 from qtool.planning.plan import RESULT, QuantPlan
-from qtool.planning.recipe import INPUT, MODES, Choice, Recipe
+from qtool.planning.recipe import FLOAT_LAYERS, INPUT, MODES, Choice, Recipe
 from qtool.planning.sharing import share_parameters
+from qtool.planning.speed.slow_layers import slow_layers
 from qtool.planning.targets import TARGETS, Target, rules
 
 
@@ -63,10 +64,13 @@ def make_plan(
         PlanError: no operator can run in integers, or a rule of the recipe selects nothing.
     """
     recipe = recipe or Recipe()
-    state = NodeDecisions(
-        graph, target, observer, recipe.choices(_operators(graph), layers), known_observers or {}
-    )
+    choices = recipe.choices(_operators(graph), layers)
+    state = NodeDecisions(graph, target, observer, choices, known_observers or {})
     _choose(state)
+    by_time = recipe.slow_layers == FLOAT_LAYERS and layers is None
+    if by_time and (slow := slow_layers(state)):
+        state = NodeDecisions(graph, target, observer, choices, state.known_observers, slow)
+        _choose(state)
     if not _has_integers(state) and layers is None and not allow_float:
         raise PlanError(
             f"nothing in this model can run in integers on {target.name}: {_float_reasons(state)}",
@@ -142,7 +146,7 @@ def _choose_integer(state: NodeDecisions) -> None:
             source = G.source(node)
             if source in state.codes_only and len(source.users) == 1:
                 state.codes_only.add(node)
-        elif state.weight_only_reason(row):  # in every mode, also with 4 bits
+        elif state.weight_only_reason(row) or _is_stored(state, row, choice):  # also with 4 bits
             _choose_weight_only(state, node, row, choice)
         elif row.weight is None or choice.scheme.when is When.STATIC:
             _choose_static(state, node, row)
@@ -184,17 +188,25 @@ def _tie_tables(state: NodeDecisions) -> None:
             )
 
 
+def _is_stored(state: NodeDecisions, row: Op, choice: Choice) -> bool:
+    return choice.scheme.when is When.NEVER and weight_only.is_stored(row, state.target)
+
+
 def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Choice) -> None:
     scheme = weight_only.storage_scheme(row.key, choice.scheme, state.target)
     refusal = rules.stored_weights(node) or weight_only.refuse_blocks(node, row, scheme)
     if refusal is not None:
-        state.reasons[node] = refusal
+        state.reasons.setdefault(node, refusal)
     else:
         state.weight_only[node] = scheme
 
 
 def _choose_static(state: NodeDecisions, node: fx.Node, row: Op) -> None:
     choice = state.choice(node)
+    if (reason := state.slow.get(node)) is not None:
+        state.reasons[node] = reason
+        _choose_weight_only(state, node, row, choice)
+        return
     requested = choice.scheme if row.weight is not None else choice.scheme.activations_only
     usable = Scheme() if row.role is Role.PASS else requested
     scheme, refusal = usable.first_match(state.target.schemes(row.key)), _refusal(state, node, row)
@@ -205,7 +217,9 @@ def _choose_static(state: NodeDecisions, node: fx.Node, row: Op) -> None:
         if node.args[0] in state.codes_only:
             state.codes_only.add(node)
     elif refusal is not None or scheme is None:
-        state.reasons[node] = refusal or ""
+        if scheme is not None and weight_only.is_stored(row, state.target):
+            _choose_weight_only(state, node, row, choice)
+        state.reasons.setdefault(node, refusal or "")
     else:
         rule = state.target.kernels[row.key]
         if rule.float_between_qdq:

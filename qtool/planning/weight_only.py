@@ -1,8 +1,9 @@
 """Layers with integer weights and a float result: dynamic and weight-only quantization.
 
-Recurrent layers are weight-only: int8 codes in the file, dequantized by the runtime. Convolutions
-support neither: ONNX Runtime's dynamic convolution is no faster than float32, and its 4-bit kernel
-is for matrix products.
+Recurrent layers are weight-only: int8 codes in the file, dequantized by the runtime. So are
+convolutions where no integer kernel takes them and the runtime dequantizes once
+(`FileForm.dequantizes_once`): the file is smaller, and as fast as in float. They are never dynamic:
+ONNX Runtime's dynamic convolution is no faster than float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from qtool.core.types import Dynamic, Observed, ObserverSpec
 from qtool.planning.plan import Edge, Execution, Kind, Point
 from qtool.planning.recipe import Choice
 from qtool.planning.targets import WEIGHT_ONLY_SCHEMES, Target
+
+
+def is_stored(row: Op, target: Target) -> bool:
+    """Return whether the weights of an operator can be codes for a kernel in float, at no cost."""
+    return row.key == "conv" and target.file.dequantizes_once
 
 
 def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None:
@@ -45,8 +51,8 @@ def storage_scheme(key: str, requested: Scheme, target: Target) -> Scheme:
         dynamic = (replace(s, when=When.DYNAMIC).with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES)
         if (scheme := requested.first_match(dynamic)) is not None:
             return scheme
-    own = target.schemes(key)
-    offered = [*own] if own else [s.with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES]
+    own = [s for s in target.schemes(key) if s.when is When.NEVER]
+    offered = own or [s.with_defaults(*types) for s in WEIGHT_ONLY_SCHEMES]
     return (
         Scheme(When.NEVER, weights=requested.weights, scales=requested.scales).first_match(offered)
         or offered[0]

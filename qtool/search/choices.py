@@ -23,7 +23,7 @@ from qtool.core.types import Observed, ObserverSpec
 from qtool.planning import targets
 from qtool.planning.plan import Decision, Execution, QuantPlan
 from qtool.planning.planner import make_plan
-from qtool.planning.recipe import MODES, Recipe, Rule
+from qtool.planning.recipe import INTEGER_LAYERS, MODES, Recipe, Rule
 
 CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -172,7 +172,8 @@ def search_space(
     if not layers:
         raise PlanError("nothing to search: every quantized layer is fixed by a recipe rule")
     always = any(_is_layer(d) and d.node not in layers for d in plan.nodes)
-    space = SearchSpace((), plan.recipe, graph, plan.target, plan.observer, observers, always)
+    recipe = replace(plan.recipe, slow_layers=INTEGER_LAYERS)  # a choice says what it is
+    space = SearchSpace((), recipe, graph, plan.target, plan.observer, observers, always)
     nodes = {G.name_of(n): n for n in graph.graph.nodes}
     selected = []
     for members in _layer_groups(layers, nodes, groups):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from qtool.core.path_arguments import accepts_paths
 from qtool.core.summary import group_names
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
+from qtool.planning.targets import target
 from qtool.search.candidate_files import CandidateFiles
-from qtool.search.choices import FLOAT, Config, SearchSpace
+from qtool.search.choices import FLOAT, Config, SearchSpace, exact_selector
 from qtool.search.cost_model import CostModel, find_items
 from qtool.search.layer_costs import measure_costs
 
@@ -97,7 +98,23 @@ def find_fastest(space: SearchSpace, files: CandidateFiles) -> FastestRecipe:
     choices = zip(space.groups, space.choice_names(config), strict=True)
     in_float = tuple(name for g, choice in choices if choice == FLOAT for name in g.layers)
     count = sum(len(g.layers) for g in space.groups)
-    return FastestRecipe(space.recipe_of(config), in_float, count, ratios[0], ratios[best])
+    recipe = _with_stored_weights(space, config)
+    return FastestRecipe(recipe, in_float, count, ratios[0], ratios[best])
+
+
+def _with_stored_weights(space: SearchSpace, config: Config) -> Recipe:
+    """Return the recipe of a configuration whose convolutions in float read stored codes, which
+    takes no more time."""
+    recipe = space.recipe_of(config)
+    if not target(space.target).file.dequantizes_once:
+        return recipe
+    layers = (n for group in space.groups if group.op == "conv" for n in group.layers)
+    stored = {exact_selector(name) for name in layers}
+    rules = [
+        replace(r, scheme="int8-weights") if r.scheme == FLOAT and r.select in stored else r
+        for r in recipe.rules
+    ]
+    return replace(recipe, rules=tuple(rules))
 
 
 def _time_model(space: SearchSpace, files: CandidateFiles) -> CostModel:

@@ -227,10 +227,16 @@ def _joined_and_read(x: torch.Tensor, a: nn.Module, b: nn.Module, c: nn.Module) 
             id="codes pass through",
         ),
         pytest.param(
+            lambda: nn.Sequential(nn.PixelShuffle(1), conv()),
+            IMAGE,
+            ["0: pass pass -> as input", "1: conv integer -> own"],
+            id="codes pass from the input",
+        ),
+        pytest.param(
             lambda: nn.Sequential(nn.MaxPool2d(2), conv()),
             IMAGE,
-            ["0: max_pool pass -> as input", "1: conv integer -> own"],
-            id="codes pass from the input",
+            ["0: max_pool float -> own", "1: conv integer -> own"],
+            id="a pool of floats",
         ),
         pytest.param(
             lambda: nn.Sequential(nn.Sigmoid(), conv()),

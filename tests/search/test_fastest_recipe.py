@@ -120,7 +120,7 @@ def test_the_file_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     fastest = choice()
     fastest.save(tmp_path / "r.json")
     rules = json.loads((tmp_path / "r.json").read_text())["rules"]
-    assert rules == [{"select": "second", "as": "float"}]
+    assert rules == [{"select": "second", "as": "int8-weights"}]
     with pytest.raises(FileError, match=r"r\.txt is no name of a recipe; name it in \.toml or"):
         qtool.QuantizeOptions(measure=tmp_path / "r.txt")
     with pytest.raises(FileError, match=r"r\.json is an input; name another file"):

@@ -16,7 +16,7 @@ from tests.search.nets import ladder
 @pytest.fixture(scope="module")
 def model() -> CostModel:
     net, seen, _ = ladder()
-    plan = qtool.capture_model(net, seen[0]).plan()
+    plan = qtool.capture_model(net, seen[0]).plan("openvino")
     captured = qtool.capture_model(net, seen[0])
     graph, _ = captured.for_target(plan.target)
     items = find_items(search_space(graph, plan, observers_of(plan), ("static", "int8-weights")))

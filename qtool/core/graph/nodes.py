@@ -70,6 +70,14 @@ def hint(size: Any) -> int:
     return int(size)
 
 
+def captured_batch(graph: fx.Graph) -> int:
+    """Return the number of samples that a graph was captured with: the first size of its first
+    input; 1 without one."""
+    first = next((n for n in graph.nodes if n.op == "placeholder"), None)
+    sizes = () if first is None else shape(first)
+    return hint(sizes[0]) if sizes else 1
+
+
 def same_sizes(a: Sequence[Any], b: Sequence[Any]) -> bool:
     """Return whether two shapes are equal for all sizes of their dynamic dimensions."""
     return [str(size) for size in a] == [str(size) for size in b]

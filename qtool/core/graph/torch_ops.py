@@ -1,8 +1,9 @@
 """Torch operators of qtool, each with the semantics of one ONNX operator.
 
 conv and global_average_pool are composite: torch decomposes them for autograd and devices.
-quantize, dequantize, pad_codes, idle, reshape and the linear layers on integer weights occur only
-in graphs to export; they are opaque, so that tracing is fast and adds no guards on dynamic sizes.
+quantize, dequantize, dequantize_once, pad_codes, idle, reshape and the linear layers on integer
+weights occur only in graphs to export; they are opaque, so that tracing is fast and adds no guards
+on dynamic sizes.
 """
 
 from __future__ import annotations
@@ -72,6 +73,13 @@ def dequantize(codes: Tensor, scale: Tensor, zero_point: Tensor, axis: int | Non
     scale = per_channel(scale, axis, codes.dim())
     zero_point = per_channel(zero_point, axis, codes.dim())
     return (codes.to(torch.int32) - zero_point.to(torch.int32)).to(torch.float32) * scale
+
+
+@operator(fake=lambda codes, scale: torch.empty_like(codes, dtype=scale.dtype))
+def dequantize_once(codes: Tensor, scale: Tensor) -> Tensor:
+    """Cast and Mul: f32(codes) * scale, of a scale that broadcasts. Of stored codes a runtime
+    computes it when it loads the file, whereas a DequantizeLinear stays in the graph."""
+    return codes.to(torch.float32) * scale
 
 
 @operator()

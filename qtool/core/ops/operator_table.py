@@ -122,6 +122,7 @@ ROWS = (
         weight=1,
         bias=2,
         spatial=True,
+        supported_modes=frozenset({When.NEVER}),
         macs=mac_counts.layer,
     ),
     Op(

@@ -3,9 +3,23 @@
 from qtool.planning.recipe.recipe import (
     ACCURACIES,
     DEFAULT_ACCURACY,
+    FLOAT_LAYERS,
+    INTEGER_LAYERS,
     MODES,
+    SLOW_LAYERS,
     Recipe,
 )
 from qtool.planning.recipe.rule import INPUT, Choice, Rule
 
-__all__ = ["ACCURACIES", "DEFAULT_ACCURACY", "INPUT", "MODES", "Choice", "Recipe", "Rule"]
+__all__ = [
+    "ACCURACIES",
+    "DEFAULT_ACCURACY",
+    "FLOAT_LAYERS",
+    "INPUT",
+    "INTEGER_LAYERS",
+    "MODES",
+    "SLOW_LAYERS",
+    "Choice",
+    "Recipe",
+    "Rule",
+]

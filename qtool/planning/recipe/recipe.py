@@ -3,6 +3,7 @@
     mode = "static"              # for everything that no rule selects; one of MODES
     accuracy = "balanced"        # how much the conversion does for it; one of ACCURACIES
     recover = ["gptq"]           # or: exactly these steps
+    slow_layers = "integer"      # also convolutions that are faster in float; "float" by default
 
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
@@ -47,8 +48,19 @@ MODES: Mapping[str, str] = MappingProxyType(
 ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "best": 2})
 """Accuracy -> its level: the conversion runs the steps up to that level."""
 
+FLOAT_LAYERS, INTEGER_LAYERS = "float", "integer"
+SLOW_LAYERS: Mapping[str, str] = MappingProxyType(
+    {
+        FLOAT_LAYERS: "convolutions compute in float, on stored codes",
+        INTEGER_LAYERS: "they compute in integers, as if they were fast",
+    }
+)
+"""What happens to convolutions that are slower in integers by the target's table of costs."""
+
 DEFAULT_ACCURACY = "balanced"
 """The accuracy where neither the recipe nor the caller sets one."""
+
+_RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "rules")
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Recipe:
         mode: one of MODES.
         accuracy: one of ACCURACIES.
         recover: names of the conversion steps to run; None for those of `accuracy`.
+        slow_layers: one of SLOW_LAYERS.
     """
 
     JSON_FORM: ClassVar[str] = "a recipe, as in a .json recipe file"
@@ -68,9 +81,14 @@ class Recipe:
     mode: str = "static"
     accuracy: str = DEFAULT_ACCURACY
     recover: tuple[str, ...] | None = None
+    slow_layers: str = FLOAT_LAYERS
 
     def __post_init__(self) -> None:
-        named: Any = (("mode", self.mode, MODES), ("accuracy", self.accuracy, ACCURACIES))
+        named: Any = (
+            ("mode", self.mode, MODES),
+            ("accuracy", self.accuracy, ACCURACIES),
+            ("slow_layers", self.slow_layers, SLOW_LAYERS),
+        )
         for what, value, known in named:
             if not isinstance(value, str) or value not in known:
                 raise PlanError(
@@ -110,13 +128,14 @@ class Recipe:
             source = source.to_json()
         if not isinstance(source, Mapping):
             source = {"rules": () if source is None else source}
-        _check_keys(source, ("mode", "accuracy", "recover", "rules"), "the recipe")
+        _check_keys(source, _RECIPE_KEYS, "the recipe")
         steps = source.get("recover")
         return cls(
             _rules(source.get("rules", ())),
             _resolve("mode", source.get("mode"), mode, "static"),
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
             _resolve("recover", _step_names(steps), _step_names(recover), None),
+            source.get("slow_layers", FLOAT_LAYERS),
         )
 
     @classmethod
@@ -148,6 +167,8 @@ class Recipe:
         header: dict[str, Any] = {"mode": self.mode, "accuracy": self.accuracy}
         if self.recover is not None:
             header["recover"] = list(self.recover)
+        if self.slow_layers != FLOAT_LAYERS:
+            header["slow_layers"] = self.slow_layers
         return header
 
     def choices(

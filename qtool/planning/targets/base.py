@@ -9,6 +9,7 @@ from torch import fx
 
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import INT4, INT8_NARROW, INT32, Fixed, Observed, QType
+from qtool.planning.speed.costs import CostTable
 
 INTEGER_SCHEMES = (Scheme(), Scheme(weights=INT4))
 """Schemes of every kernel with int8 weights: 4-bit codes are stored as bytes, too."""
@@ -90,6 +91,9 @@ class FileForm:
             The exporter blocks a fusion that the plan does not want with an identity behind them.
         without_workarounds: keys of workarounds for ONNX Runtime's CPU provider whose form is worse
             on this target.
+        dequantizes_once: the runtime computes Cast and Mul of stored codes when it loads a file, so
+            that a layer on integer weights alone without a kernel of its own is as fast as in
+            float. (A DequantizeLinear stays in its graph and runs each time.)
         transposed_weights: linear layers read their weight transposed, as [out, in].
         fusions: names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
@@ -103,6 +107,7 @@ class FileForm:
     implicit_fusions: frozenset[str] = frozenset()
     fusions: tuple[str, ...] = ()
     without_workarounds: frozenset[str] = frozenset()
+    dequantizes_once: bool = False
     transposed_weights: bool = True
 
 
@@ -141,6 +146,8 @@ class Target:
         profile: the numerics profile whose codes the target computes; None where there is none.
         runtime: the name of the runtime (see backends/table.py) that verification runs on
             this machine; None where it runs elsewhere and the file is run as written.
+        costs: the times of operators by which a plan leaves convolutions in float; None: it leaves
+            none for speed.
         timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
             that of the file's format.
     """
@@ -164,6 +171,7 @@ class Target:
     machines: frozenset[str] = frozenset()
     profile: str | None = None
     runtime: str | None = None
+    costs: CostTable | None = None
     timed_in: str = ""
 
     @property

@@ -16,6 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
+from qtool.planning.speed.onnxruntime import X64_VNNI
 from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -83,7 +84,8 @@ ONNXRUNTIME = Target(
         "prelu": KernelRule(rules.float32, opportunistic=True, float_between_qdq=True),
         "global_average_pool": KernelRule(rules.float32, opportunistic=True),
         "average_pool": KernelRule(rules.average_pool, opportunistic=True),
-        "max_pool": KernelRule(rules.float32),
+        # (on codes of a float tensor, it runs in the layout of floats, ten times slower)
+        "max_pool": KernelRule(rules.float32, opportunistic=True),
         "pad": KernelRule(rules.zero_fill),
         "rescale": KernelRule(rules.float32),
         **dict.fromkeys(rules.EXTREMES, KernelRule(rules.float32)),
@@ -113,6 +115,7 @@ ONNXRUNTIME = Target(
     file=FileForm(
         formats=("qdq", "qoperator"),
         contrib=True,
+        dequantizes_once=True,
         fusions=("rotary", "rotary_attention", "packed_projections", "skip_rms_norm"),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
         implicit_fusions=frozenset(
@@ -126,6 +129,7 @@ ONNXRUNTIME = Target(
     agreement=tuple(f"onnxruntime-{cpu}" for cpu in ("x64", "avx2", "sse41", "neon", "wasm")),
     profile="onnxruntime-x64",
     runtime="onnxruntime",
+    costs=X64_VNNI,
 )
 
 ONNXRUNTIME_ARM = replace(
@@ -136,6 +140,7 @@ ONNXRUNTIME_ARM = replace(
     saturation_limit=None,
     agreement=(),
     machines=frozenset({"onnxruntime-neon"}),
+    costs=None,
     profile="onnxruntime-neon",
 )
 """64-bit ARM: int8 activations. Kernels (mlas/lib/platform.cpp) take int8 x int8 on every path:

@@ -47,5 +47,6 @@ ONNXRUNTIME_WEB = replace(
     },
     rewrites=tuple(name for name in ONNXRUNTIME.rewrites if name != "average_pool_as_conv"),
     file=replace(ONNXRUNTIME.file, transposed_weights=False),
+    costs=None,
     timed_in="node",
 )

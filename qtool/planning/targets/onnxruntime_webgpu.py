@@ -51,4 +51,5 @@ ONNXRUNTIME_WEBGPU = replace(
     ),
     saturation_limit=None,
     agreement=(),
+    costs=None,
 )

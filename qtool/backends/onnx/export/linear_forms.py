@@ -43,7 +43,7 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
             if node.target is recurrent.lstm:
                 if chosen[G.name_of(node)] is Execution.DYNAMIC:
                     _lower_lstm(module, node)
-            elif row.supported_modes:
+            elif node.target is torch.ops.aten.linear.default:
                 _lower(module, node, stored, target.file.contrib)
             elif row.from_blocks is not None:
                 _lower_table(module, node, stored)

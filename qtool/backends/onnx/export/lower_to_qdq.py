@@ -77,17 +77,50 @@ def lower_to_qdq(quantized: fx.GraphModule, plan: QuantPlan, target: Target) -> 
         row = row_of(node) if G.name_of(node) in stored else None
         if row is not None and row.from_codes is not None:
             _from_codes(node, row)
-        elif row is not None and row.bias is not None:
-            _split_bias(module, node, row.bias)
+        elif row is not None and not (
+            target.file.dequantizes_once and _dequantize_once(module, node, row)
+        ):
+            _split_bias(module, node, row)
     block_unplanned_fusion(module, plan, target)
     G.finish(module)
     return fuse(module, target)
 
 
-def _split_bias(module: fx.GraphModule, node: fx.Node, at: int) -> None:
+def _dequantized_weights(node: fx.Node, row: Op) -> list[fx.Node]:
+    """Return the dequantized weights of a layer whose kernel takes floats."""
+    at = [i for i in (row.weight, *row.extra_weights) if i is not None and i < len(node.args)]
+    weights = [node.args[i] for i in at]
+    return [w for w in weights if isinstance(w, fx.Node) and w.target is torch_ops.dequantize]
+
+
+def _dequantize_once(module: fx.GraphModule, node: fx.Node, row: Op) -> bool:
+    """Write the weights of a layer as a product that the runtime computes when it loads the file.
+
+    Returns:
+        False where codes have a zero point; nothing is changed then.
+    """
+    weights = _dequantized_weights(node, row)
+    if any(G.tensor(module, G.source(w, 2)).any() for w in weights):
+        return False
+    for weight in weights:
+        codes, scale, _, axis = weight.args
+        assert isinstance(codes, fx.Node)
+        assert isinstance(scale, fx.Node)
+        assert axis is None or isinstance(axis, int)
+        shaped = torch_ops.per_channel(G.tensor(module, scale), axis, G.rank(codes))
+        column = G.add_tensor(module, weight, shaped, G.name_of(scale))
+        args = (codes, column)
+        G.replace(
+            weight, G.add_call(weight, torch_ops.dequantize_once, args, G.name_of(weight), weight)
+        )
+    return bool(weights)
+
+
+def _split_bias(module: fx.GraphModule, node: fx.Node, row: Op) -> None:
     """Add the bias behind the operator: between DQ and Q the runtime would round it, too."""
-    bias = G.argument(node, at, "bias")
-    if not isinstance(bias, fx.Node):
+    at = row.bias
+    bias = None if at is None else G.argument(node, at, "bias")
+    if at is None or not isinstance(bias, fx.Node):
         return
     name = G.name_of(node)
     shape = [-1] + [1] * (G.rank(node) - 2)

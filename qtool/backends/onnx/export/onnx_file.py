@@ -115,7 +115,7 @@ def _add_functions(model: ir.Model) -> None:
 
 
 def _simplify(model: ir.Model) -> None:
-    """Fold shape arithmetic (no weights: a DequantizeLinear stays) and drop unused nodes."""
+    """Fold shape arithmetic (no weights: what dequantizes them stays) and drop unused nodes."""
     for node in model.graph:
         for value in node.outputs:  # a name of the exporter may equal that of a weight
             if value.name in model.graph.initializers:
@@ -131,7 +131,11 @@ def _simplify(model: ir.Model) -> None:
 
 
 def _is_shape_arithmetic(node: ir.Node) -> bool | None:
-    return False if node.op_type in ("DequantizeLinear", "QuantizeLinear") else None
+    if node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+        return False
+    source = node.inputs[0] if node.op_type == "Cast" else None
+    narrow = source is not None and source.dtype in (ir.DataType.INT8, ir.DataType.UINT8)
+    return False if narrow else None  # codes of a weight
 
 
 def _rename(model: ir.Model, module: fx.GraphModule, graph: G.FloatGraph) -> None:

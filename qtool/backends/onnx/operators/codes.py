@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
+
 from qtool.backends.onnx.operators.schemas import Writer, op
 from qtool.core.graph import torch_ops
 
@@ -18,6 +20,10 @@ def _dequantize(codes: Any, scale: Any, zero_point: Any, axis: int | None = None
     return op.DequantizeLinear(codes, scale, zero_point, axis=axis)
 
 
+def _dequantize_once(codes: Any, scale: Any) -> Any:
+    return op.Mul(op.Cast(codes, to=onnx.TensorProto.FLOAT), scale)
+
+
 def _idle(x: Any) -> Any:
     return op.Max(x)
 
@@ -25,5 +31,6 @@ def _idle(x: Any) -> Any:
 WRITERS: dict[Any, Writer] = {
     torch_ops.quantize: _quantize,
     torch_ops.dequantize: _dequantize,
+    torch_ops.dequantize_once: _dequantize_once,
     torch_ops.idle: _idle,
 }

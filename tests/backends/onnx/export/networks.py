@@ -300,7 +300,7 @@ NETWORKS: dict[str, Network] = {
     "conv_transpose": Network(
         _transposed,
         IMAGE,
-        {"QLinearConv": 2, "ConvTranspose": 1, "Add": 1},  # its bias, behind it
+        {"QLinearConv": 2, "ConvTranspose": 1, "Max": 1},  # between its result and codes
         64 * 9 * 4 * 6 + 64 * 4 * 6 * 6 + 256 * 6 * 2,
         ("conv", "up", "last"),
         integer=64 * 9 * 4 * 6 + 256 * 6 * 2,

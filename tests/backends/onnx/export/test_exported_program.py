@@ -26,7 +26,7 @@ def test_attributes_are_lifted_by_kind_and_nodes_carry_their_names() -> None:
     found = quantized("conv_transpose")
     program = to_program(found.qdq, found.graph)
     signature = program.graph_signature
-    assert set(signature.parameters) == {"up_bias"}
+    assert set(signature.parameters) == {"up.bias"}
     kinds = {name: program.state_dict[name].dtype for name in signature.buffers}
     assert {torch.int8, torch.int32, torch.uint8} < set(kinds.values())
     assert list(signature.user_inputs) == ["x"]

@@ -1,0 +1,137 @@
+"""The convolutions that a plan leaves in float because integers make their chain slower.
+
+A node is in float or in integers, which takes its time; a tensor between the two is quantized or
+dequantized, which takes time, too. The choice with the least sum is a minimum cut of a network in
+which nodes on the side of the source are in integers (Ishikawa and Geiger's construction for two
+labels; a tensor that several nodes read has an edge of its own, so that it is converted once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import networkx as nx
+from torch import fx
+
+from qtool.core import graph as G
+from qtool.core.ops import Role, row_of
+from qtool.planning.node_decisions import NodeDecisions
+from qtool.planning.speed.costs import CostTable
+
+LEAST_GAIN = 1.1
+"""Predicted gain over all layers in integers from which layers stay in float. Sums of the table are
+off by a tenth in the median; other CPUs differ more."""
+
+WIN = 1.15
+"""Factor by which integers have to be faster than float, so that they win on other CPUs, too."""
+
+LEAST_TIME = 20_000
+"""Nanoseconds of the network in integers below which nothing is changed: calls are most of it."""
+
+_IMAGES = 4  # dimensions of a batch of images
+_Label = bool
+"""True: in integers."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Nanoseconds of nodes in float and in integers, and of conversions between the two.
+
+    Attributes:
+        nodes: node -> time in float and in integers; a node without an entry runs in float.
+        edges: node -> time to convert its result.
+        fixed: nodes that run in integers in any case.
+    """
+
+    nodes: Mapping[fx.Node, tuple[float, float]]
+    edges: Mapping[fx.Node, float]
+    fixed: frozenset[fx.Node] = frozenset()
+
+    def total(self, labels: Mapping[fx.Node, _Label]) -> float:
+        """Return the time of a choice for every node."""
+        nodes = sum(self.nodes[n][label] for n, label in labels.items() if n in self.nodes)
+        return nodes + sum(time for n, time in self.edges.items() if _converts(n, labels))
+
+    def cheapest(self) -> dict[fx.Node, _Label]:
+        """Return the choice with the least time, in which integers win by `WIN`."""
+        network = nx.DiGraph()
+        for node, (in_float, in_integers) in self.nodes.items():
+            network.add_edge("integer", node, capacity=round(in_float))
+            network.add_edge(node, "float", capacity=round(WIN * in_integers))
+            if node in self.fixed:
+                network.add_edge("integer", node)  # without a capacity it is not cut
+        for node, time in self.edges.items():
+            if node not in self.nodes:
+                network.add_edge(node, "float")
+            for user in node.users:
+                network.add_edge((node, "in codes"), user)
+                network.add_edge(user, (node, "in floats"))
+                if user not in self.nodes:
+                    network.add_edge(user, "float")
+            network.add_edge(node, (node, "in codes"), capacity=round(time))
+            network.add_edge((node, "in floats"), node, capacity=round(time))
+        _, (integers, _) = nx.minimum_cut(network, "integer", "float")
+        return {node: node in integers for node in (*self.nodes, *self.edges)}
+
+
+def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
+    """Return the convolutions of an all-integer choice that are slower for it -> the reason.
+
+    Empty where the target has no table of costs, integers win by `WIN` as they are, the gain is
+    below `LEAST_GAIN`, or the network is too small to tell.
+
+    Args:
+        state: the decisions with every layer in integers that can be.
+    """
+    table = state.target.costs
+    free = frozenset(n for n in state.integer if _is_convolution(n) and state.choice(n).is_default)
+    if table is None or not free:
+        return {}
+    times = _times(state, table, free)
+    floats = {node: node in times.fixed for node in (*times.nodes, *times.edges)}
+    integers = floats | dict.fromkeys(times.nodes, True)
+    before, without = times.total(integers), times.total(floats)
+    if before < LEAST_TIME or without >= WIN * before:
+        return {}
+    labels = times.cheapest()
+    best = times.total(labels)
+    if without < WIN * best:
+        labels, best = floats, without
+    if before < LEAST_GAIN * best:
+        return {}
+    reason = f"faster in float (the network {before / best:.2f}x; {table.measured})"
+    return {node: reason for node in free if not labels[node]}
+
+
+def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> Times:
+    """Return the times of what can run in integers; of layers, those in `free` alone are chosen."""
+    batch, calls = G.captured_batch(state.graph), list(G.calls(state.graph))
+    movable = [n for n in calls if n in state.integer or n in state.passthrough or _is_clamp(n)]
+    made = [n for n in (*G.placeholders(state.graph), *calls) if n.users and G.is_float(n)]
+    return Times(
+        nodes={n: table.node(n, batch) for n in movable},
+        edges={n: table.edge(n, batch) for n in made},
+        fixed=frozenset(n for n in movable if _is_layer(n) and n not in free),
+    )
+
+
+def _converts(node: fx.Node, labels: Mapping[fx.Node, _Label]) -> bool:
+    own = labels.get(node, False)
+    return any(labels.get(user, False) is not own for user in node.users)
+
+
+def _is_layer(node: fx.Node) -> bool:
+    row = row_of(node)
+    return row is not None and row.weight is not None
+
+
+def _is_convolution(node: fx.Node) -> bool:
+    """Return whether a node is a convolution of the kind measured; those of volumes are not."""
+    row = row_of(node)
+    return row is not None and row.key == "conv" and G.rank(node) <= _IMAGES
+
+
+def _is_clamp(node: fx.Node) -> bool:
+    row = row_of(node)
+    return row is not None and row.role is Role.CLIP
