@@ -20,12 +20,10 @@ class TunedModel(TuneResult):
 
     Attributes:
         convert: makes the quantized model of a recipe.
-        write_float: writes the float model to a file.
         suffix: end of the names of the files of the search.
     """
 
     convert: Callable[[Recipe], QuantizedModel]
-    write_float: Callable[[Path], Path]
     suffix: str
 
     def quantized(self, key: str | None = None) -> QuantizedModel:
@@ -33,9 +31,6 @@ class TunedModel(TuneResult):
 
         Args:
             key: key of the evaluation; None: the best one.
-
-        Raises:
-            PlanError: it is the float model, which `export` writes.
         """
         return self.convert(self.recipes[key or self.best.key])
 
@@ -43,17 +38,14 @@ class TunedModel(TuneResult):
         """Verify and write the best model, or the model of an evaluation.
 
         Args:
-            path: path of the file; for the float model, a float file.
+            path: path of the file.
             key: key of the evaluation; None: the best one.
 
         Raises:
             FileError: the file cannot be written.
             VerificationError: the file does not compute what was planned.
         """
-        if (key or self.best.key) == self.unquantized:
-            self.write_float(Path(path))
-        else:
-            self.quantized(key).export(path, timing=0)
+        self.quantized(key).export(path, timing=0)
 
     def recipe_text(self, suffix: str = ".toml", key: str | None = None) -> str:
         """Return the text of a recipe file, which `quantize` reads.
@@ -116,20 +108,17 @@ class TunedModel(TuneResult):
         numbers = {e.key: e.number for e in self.evaluated}
         for key in self.front:
             name = folder / f"{numbers[key]:02d}"
-            kind = ".float" if key == self.unquantized else ".int8"
-            self.export(name.with_suffix(f"{kind}{self.suffix}"), key)
+            self.export(name.with_suffix(f".int8{self.suffix}"), key)
             write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
 def tuned_model(
     result: TuneResult,
     convert: Callable[[Recipe], QuantizedModel],
-    write_float: Callable[[Path], Path],
     suffix: str = MODEL_SUFFIXES[0],
 ) -> TunedModel:
-    """Return the result of a search, with the functions that make its models."""
+    """Return the result of a search, with the function that makes its models."""
     tuned = TunedModel(**vars(result))
     object.__setattr__(tuned, "convert", convert)  # of a frozen class: no fields of the result
-    object.__setattr__(tuned, "write_float", write_float)
     object.__setattr__(tuned, "suffix", suffix)
     return tuned

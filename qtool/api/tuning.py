@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
-from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, MODES, Recipe
+from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe
 from qtool.planning.targets import check_format
 from qtool.search.archive import Archive, data_digest
 from qtool.search.candidate_files import CandidateFiles
@@ -119,6 +120,7 @@ def tune(
         PlanError: nothing can be chosen, or the time on this target cannot be measured here.
         KeyboardInterrupt: interrupted before the first evaluation.
     """
+    started = time.monotonic()
     current().continue_on_rank_zero()
     numbers = None if labels is None else np.asarray(labels)
     goals, options = goals or TuneGoals(), options or SearchOptions()
@@ -168,8 +170,8 @@ def tune(
 
     suffix = suffixes_of(kind)[0]
     space = _Space(captured, first, data, target, suffix, recipes, converted, judge_of)
-    result = _search(space, goals, options, store)
-    return tuned_model(result, converted, lambda path: captured.export_float(path, target), suffix)
+    result = _search(space, goals, options, store, started)
+    return tuned_model(result, converted, suffix)
 
 
 @accepts_paths("file", "repaired_file", models="file")
@@ -242,7 +244,9 @@ class _Space:
     judge: Callable[[Path], Judge]
 
 
-def _search(space: _Space, goals: TuneGoals, options: SearchOptions, store: Archive) -> TuneResult:
+def _search(
+    space: _Space, goals: TuneGoals, options: SearchOptions, store: Archive, started: float
+) -> TuneResult:
     """Search, with files in a scratch folder; of a decoder time the prompt of the best one, too."""
     captured, target = space.captured, space.target
     one = captured.graph.cut(captured.graph.bind(space.first), 1)
@@ -260,9 +264,11 @@ def _search(space: _Space, goals: TuneGoals, options: SearchOptions, store: Arch
             space.suffix,
         )
         samples = _sensitivity_samples(captured, space.data, target)
-        search = Search(tried, target, space.recipes, samples, judge, goals, options, store)
+        search = Search(
+            tried, target, space.recipes, samples, judge, goals, options, store, started
+        )
         result = replace(search.run(), phase=each[-1].name)
-        if len(each) > 1 and not result.in_float:
+        if len(each) > 1:
             files = (baseline.timed, tried.write(result.recipe))
             others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
             result = replace(result, timings=tuple(others))
@@ -294,7 +300,7 @@ def _recipes(
     The mode of a recipe is a choice of every layer: where the default is no choice, it is the mode
     of the first one that has a mode.
     """
-    base = Recipe.of(recipe)
+    base = recipe = replace(Recipe.of(recipe), slow_layers=INTEGER_LAYERS)  # choices decide
     modes = [name for name, scheme in MODES.items() if scheme in choices]
     mode = modes[0] if modes and base.mode == next(iter(MODES)) else None
     if recover is not None:

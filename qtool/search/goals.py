@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
@@ -14,6 +14,8 @@ from qtool.search.judge import Score
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval
+MOSTLY = 0.5  # of the MACs
+SMALLER = 0.9  # of the float file's size, from which a file that is not faster is of use
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 RANGES = {
     "max_drop": Range(),  # negative: the metric has to gain
@@ -105,12 +107,27 @@ class TuneGoals:
         distances = [sum(self.misses(t).values()) for t in trials]
         return [t for t, d in zip(trials, distances, strict=True) if d <= min(distances)]
 
-    def best(self, trials: Sequence[Trial]) -> Trial:
-        """Return the cheapest trial of those nearest to the goals.
+    def gains(self, trial: Trial, float_size: int) -> bool:
+        """Return whether a file is of use: not slower than the float file, or smaller by a tenth,
+        or at least half of it in integers, which other CPUs compute faster.
 
-        Among trials of equal cost: the largest integer share, then the smallest error.
+        Args:
+            trial: the file.
+            float_size: bytes of the float file.
         """
-        nearest = self.nearest(trials)
+        smaller = trial.size < SMALLER * float_size
+        return trial.speedup_high >= 1 or smaller or trial.share >= MOSTLY
+
+    def best(self, trials: Sequence[Trial], float_size: int = 0) -> Trial:
+        """Return the cheapest trial that meets the goals. Without one, the cheapest of those that
+        meet them as measured, if not by the bound of an interval; else the nearest to the goals.
+
+        Files that gain nothing over the float file are left out, unless there are no others. Among
+        trials of equal cost: the largest integer share, then the smallest error.
+        """
+        trials = [t for t in trials if self.gains(t, float_size)] or trials
+        met = [t for t in trials if self.is_met(t)]
+        nearest = met or [t for t in trials if self._is_met_as_measured(t)] or self.nearest(trials)
         cheapest = min(nearest, key=self.cost)
         ties = [t for t in nearest if self._ties_with(t, cheapest)]
         return min(ties, key=lambda t: (-t.share, t.score.noise))
@@ -121,7 +138,11 @@ class TuneGoals:
         overlaps = not self.smallest and trial.speedup_high >= cheapest.speedup
         return over <= TIE or (overlaps and over <= MAX_TIE)
 
-    def describe_misses(self, trial: Trial) -> list[str]:
+    def _is_met_as_measured(self, trial: Trial) -> bool:
+        score = replace(trial.score, high=trial.score.drop)
+        return self.is_met(replace(trial, score=score))
+
+    def describe_misses(self, trial: Trial, float_size: int = 0) -> list[str]:
         """Return a sentence for each goal that a file misses: what it reaches, and the goal."""
         missed = self.misses(trial)
         sentences = [self._drop_sentence(trial.score)] if "max_drop" in missed else []
@@ -131,6 +152,9 @@ class TuneGoals:
             sentences.append(f"speed-up is {trial.speedup:.2f}x, goal is {self.min_speedup:g}x")
         if "max_size" in missed:
             sentences.append(f"size is {trial.size} bytes, goal is {self.max_size} bytes")
+        if not self.gains(trial, float_size):
+            text = f"it is slower than float ({trial.speedup:.2f}x) and not much smaller"
+            sentences.append(text)
         return sentences
 
     def _drop_sentence(self, score: Score) -> str:
@@ -143,16 +167,29 @@ class TuneGoals:
         goal = f"goal is a loss of at most {unit * limit:.3g}{mark}"
         if drop > limit:
             return f"{score.metric} {change}, {goal}"
-        samples = quantity(score.samples, "sample")
+        samples, enough = quantity(score.samples, "sample"), _enough_samples(score, limit)
+        proof = f"; some {enough:,} like these would prove it" if enough else ""
         return (
             f"{score.metric} {change}, but {samples} cannot rule out a loss of "
-            f"{unit * worst:.3g}{mark}; {goal}"
+            f"{unit * worst:.3g}{mark}; {goal}{proof}"
         )
 
     @property
     def max_noise(self) -> float | None:
         """Noise-to-signal ratio that min_sqnr allows."""
         return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)
+
+
+def _enough_samples(score: Score, limit: float) -> int:
+    """Return the number of samples from which a drop below the limit is proved if it stays as it
+    is, to two digits; 0 where none is enough. The width of an interval falls with their root."""
+    assert score.drop is not None
+    assert score.worst_case_drop is not None
+    if score.drop >= limit:
+        return 0
+    count = score.samples * ((score.worst_case_drop - score.drop) / (limit - score.drop)) ** 2
+    step = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return int(math.ceil(count / step) * step)
 
 
 _RANGES = {

@@ -4,7 +4,8 @@ Accuracy levels come first: each is evaluated with the default precision of ever
 most accurate one is searched further. If a goal bounds the loss, the Pareto front is searched for
 the cheapest file that meets it, by bisection of the noise between files that met it and files that
 did not. If none does, or the whole front is wanted, evaluations go where they promise most. After
-each one the cost model is corrected. The last candidate is the float model. At the end, the files
+each one the cost model is corrected. The float model is the yardstick
+and no candidate. At the end, the files
 that might be the fastest are timed together. A search can be interrupted at any time.
 """
 
@@ -23,7 +24,7 @@ from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.planning.recipe import Recipe
 from qtool.search.archive import Archive, Trial, recipe_key
 from qtool.search.candidate_files import CandidateFiles, file_bytes, time_finalists
-from qtool.search.choices import FLOAT, Config, SearchSpace, observers_of, search_space
+from qtool.search.choices import Config, SearchSpace, observers_of, search_space
 from qtool.search.cost_model import CostModel, correlation, fit_scales
 from qtool.search.expected_improvement import most_promising
 from qtool.search.goals import SearchOptions, TuneGoals
@@ -35,7 +36,6 @@ from qtool.search.tune_result import TuneResult, front_keys, group_choices
 
 MAX_REQUANTIZED = 2  # evaluations of files with fewer layers in float
 NOISE_FLOOR = 1e-30  # so that the logarithm of no noise is a number
-FLOAT_RATIO = Ratio(1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 class Search:
@@ -51,6 +51,7 @@ class Search:
         goals: TuneGoals,
         options: SearchOptions,
         archive: Archive,
+        started: float | None = None,
     ) -> None:
         """
         Args:
@@ -60,18 +61,19 @@ class Search:
             samples: data for the errors of single tensors.
             judge: scores files on the evaluation data.
             goals, options, archive: see `tune`.
+            started: when the budget began, in seconds of `time.monotonic`; by default now.
         """
         self.files, self.target, self.recipes = files, target, recipes
         self.samples, self.judge = samples, judge
         self.goals, self.options, self.archive = goals, options, archive
-        self.started = time.monotonic()
+        self.started = time.monotonic() if started is None else started
         self.trials: dict[str, Trial] = {}
         self.tried_recipes: dict[str, Recipe] = {}
         self.finalists: tuple[Trial, ...] = ()
         self.refused: set[Config] = set()
         self.new_trials = self.requantized = 0
         self.notes: list[str] = []
-        self.stopped = self.unquantized = ""
+        self.stopped = ""
 
     def run(self) -> TuneResult:
         """Search and return the result.
@@ -100,7 +102,6 @@ class Search:
             if self._time_left():
                 raw = measure_model(space, self.files, self.samples, models, self.archive.store)
                 self._search(space, raw)
-                self._try_float(space)
             trials = tuple(self.trials.values())
             self.finalists = time_finalists(self.goals, trials, self.archive.store, self._retime)
             self.trials |= {t.key: t for t in self.finalists}
@@ -140,17 +141,6 @@ class Search:
         if self.options.front:
             return most_promising(model, observations, self.goals, self.refused)
         return None
-
-    def _try_float(self, space: SearchSpace) -> None:
-        """Evaluate the float model if only the loss is bounded and no file meets the goals.
-
-        It needs no search and does not count as one of `SearchOptions.evaluations`.
-        """
-        goals = self.goals
-        bounded = goals.min_speedup is not None or goals.max_size is not None
-        met = any(map(goals.is_met, self.trials.values()))
-        if not (bounded or met) and self._time_left():
-            self._evaluate(space, space.config(FLOAT))
 
     def _time_left(self) -> bool:
         """Return True if the budget allows another evaluation of the longest duration so far."""
@@ -203,19 +193,13 @@ class Search:
         recipe = space.recipe_of(config)
         key = recipe_key(recipe)
         self.tried_recipes[key] = recipe
-        if space.is_float(config):
-            self.unquantized = key
         trial = self.archive.trials.get(key)
         if trial is None:
             start = time.monotonic()
-            if key == self.unquantized:
-                file, share, ratio = self.files.float_file, 0.0, FLOAT_RATIO
-                score = self.judge.score(file)
-            else:
-                model = model or self.files.convert(recipe)
-                file, share = self.files.write(recipe, model), _integer_share(model)
-                score = self.judge.score(file)
-                (ratio,) = self.files.speedups([file])
+            model = model or self.files.convert(recipe)
+            file, share = self.files.write(recipe, model), _integer_share(model)
+            score = self.judge.score(file)
+            (ratio,) = self.files.speedups([file])
             trial = Trial(
                 key,
                 len(self.trials) + 1,
@@ -238,20 +222,13 @@ class Search:
 
     def _retime(self, trials: Sequence[Trial]) -> tuple[Ratio, ...]:
         """Time evaluated files together."""
-        return self.files.speedups(
-            [
-                self.files.float_file
-                if t.key == self.unquantized
-                else self.files.write(self.tried_recipes[t.key])
-                for t in trials
-            ]
-        )
+        return self.files.speedups([self.files.write(self.tried_recipes[t.key]) for t in trials])
 
     # --- result -------------------------------------------------------------------------------
 
     def _result(self, space: SearchSpace, raw: CostModel | None) -> TuneResult:
-        trials = tuple(self.trials.values())
-        best = self.goals.best(self.finalists or trials)
+        trials, float_size = tuple(self.trials.values()), file_bytes(self.files.float_file)
+        best = self.goals.best(self.finalists or trials, float_size)
         observations = [] if raw is None else self._observations(space, raw)
         model = raw
         if raw is not None and best.accuracy == space.recipe.accuracy:
@@ -260,14 +237,13 @@ class Search:
             target=self.target,
             goals=self.goals,
             best=best,
-            reached=self.goals.is_met(best),
-            missed=tuple(self.goals.describe_misses(best)),
+            reached=self.goals.is_met(best) and self.goals.gains(best, float_size),
+            missed=tuple(self.goals.describe_misses(best, float_size)),
             evaluated=trials,
             front=front_keys(trials, self.goals.smallest),
             groups=group_choices(space, best, model),
             recipes={t.key: self.tried_recipes[t.key] for t in trials},
-            unquantized=self.unquantized,
-            float_size=file_bytes(self.files.float_file),
+            float_size=float_size,
             float_time=0.0 if raw is None else raw.float_time,
             agreement=(None, None) if raw is None else _correlations(raw, observations),
             stopped=self.stopped,

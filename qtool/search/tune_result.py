@@ -53,7 +53,6 @@ class TuneResult(Result):
         front: keys of the files on the Pareto front of cost (time or size) and error.
         groups: precision of each group of layers in the best file.
         recipes: recipe of every file, by key.
-        unquantized: key of the float model, or "" if it was not evaluated.
         float_size, float_time: bytes and microseconds of the float model.
         agreement: correlation of predictions of the cost model with measurements, of the error in
             dB and of the time; None if unknown.
@@ -74,7 +73,6 @@ class TuneResult(Result):
     front: tuple[str, ...]
     groups: tuple[GroupChoice, ...]
     recipes: Mapping[str, Recipe]
-    unquantized: str
     float_size: int
     float_time: float
     agreement: tuple[float | None, float | None]
@@ -89,11 +87,6 @@ class TuneResult(Result):
     def recipe(self) -> Recipe:
         """Recipe of the best file, as `quantize` takes it."""
         return self.recipes[self.best.key]
-
-    @property
-    def in_float(self) -> bool:
-        """True if the best file is the float model: nothing is quantized."""
-        return self.best.key == self.unquantized
 
     def summary(self, title: str = "tuned") -> Summary:
         """Return the best file in a few lines."""
@@ -114,8 +107,6 @@ class TuneResult(Result):
             *(("missed", sentence) for sentence in self.missed),
         ]
         head = "all goals met" if self.reached else "goals missed; the best file"
-        if self.in_float:
-            head += "; the result is the float model: no quantized file met the goals"
         stopped = (f"stopped: {self.stopped}",) if self.stopped else ()
         return Summary(title, head, tuple(row for row in rows if row[1]), (*self.notes, *stopped))
 

@@ -127,3 +127,43 @@ def test_of_equally_fast_files_the_one_with_most_integer_macs_is_best() -> None:
     assert goals.best([first, close, overlapping]) is overlapping
     exact = trial("exact", share=0.5, sqnr_db=60.0)
     assert goals.best([first, exact]) is exact
+
+
+def test_of_files_that_miss_a_bound_alone_the_fastest_is_the_best() -> None:
+    """The bound of an interval is no loss: a fast file that may meet the goal beats a slow one that
+    is nearer to proving it."""
+    fast = trial("fast", drop=0.002, high=0.0059, speedup=2.12)
+    slow = trial("slow", drop=0.001, high=0.0035, speedup=1.2)
+    worse = trial("worse", drop=0.004, high=0.005, speedup=3.0)
+    goals = qtool.TuneGoals(max_drop=0.003)
+    assert goals.best([slow, worse, fast], 2000).key == "fast"
+    proved = trial("proved", drop=0.001, high=0.003, speedup=1.1)
+    assert goals.best([slow, worse, fast, proved], 2000).key == "proved"
+
+
+def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> None:
+    goals = qtool.TuneGoals(min_sqnr=30.0)
+    useless = trial("useless", sqnr_db=60.0, speedup=0.96, speedup_high=0.98, size=950, share=0.1)
+    useful = trial("useful", sqnr_db=20.0, speedup=2.0, size=950)
+    assert goals.best([useless, useful], 1000).key == "useful"
+    assert goals.best([useless], 1000).key == "useless"
+    assert not goals.gains(useless, 1000)
+    assert goals.describe_misses(useless, 1000) == [
+        "it is slower than float (0.96x) and not much smaller"
+    ]
+    assert goals.gains(replace(useless, size=890), 1000)
+    assert goals.gains(replace(useless, share=0.5), 1000)
+    assert goals.gains(replace(useless, speedup_high=1.0), 1000)
+
+
+@pytest.mark.parametrize(
+    ("drop", "high", "proof"),
+    [
+        (0.002, 0.0059, "; some 1,600 like these would prove it"),  # 100 x (3.9 / 1)^2 = 1,521
+        (0.0, 0.006, "; some 400 like these would prove it"),
+        (0.003, 0.0059, ""),
+    ],
+)
+def test_how_many_samples_would_prove_a_goal(drop: float, high: float, proof: str) -> None:
+    (text,) = qtool.TuneGoals(max_drop=0.003).describe_misses(trial(drop=drop, high=high))
+    assert text.endswith(f"goal is a loss of at most 0.3 points{proof}")

@@ -131,22 +131,18 @@ def test_candidates_leave_more_in_float_until_the_goal_is_met(toy: Any) -> None:
     goal = whole.score.sqnr_db + 1.0
     result = toy(TuneGoals(min_sqnr=goal), evaluations=12).run()
     assert result.reached
-    assert not result.in_float
     assert 0 < result.best.choices.count("float") < len(result.best.choices)
     assert [t.number for t in result.evaluated] == list(range(1, len(result.evaluated) + 1))
     assert result.best.key in result.front
     assert len({t.key for t in result.evaluated}) == len(result.evaluated)
 
 
-def test_the_number_of_evaluations_is_a_limit_and_float_comes_on_top(toy: Any) -> None:
+def test_the_number_of_evaluations_is_a_limit_and_float_is_no_result(toy: Any) -> None:
     result = toy(TuneGoals(min_sqnr=1000.0), evaluations=2).run()
-    assert result.reached  # the float model has no error
-    assert result.in_float
-    assert len(result.evaluated) == 3
-    assert result.evaluated[-1].key == result.unquantized
-    bounded = toy(TuneGoals(min_sqnr=1000.0, max_size=1), evaluations=2).run()
-    assert not bounded.reached
-    assert len(bounded.evaluated) == 2
+    assert not result.reached
+    assert len(result.evaluated) == 2
+    assert set(result.best.choices) != {"float"}
+    assert "goal is 1000 dB" in result.missed[0]
 
 
 def test_without_budget_left_only_the_first_level_is_evaluated(toy: Any) -> None:
