@@ -8,14 +8,13 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo, maker_version
+from qtool.backends.onnx.graph import Value
 from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
-    attributes_of,
     graph_of,
     input_at,
     name_of,
@@ -95,7 +94,7 @@ class ReadableOnnx:
         return read_parameters(self.path)
 
     def constants(self) -> Iterator[Array]:
-        graph = OnnxModel.of(self.path).model.graph
+        graph = OnnxModel.of(self.path).graph
         values = (*graph.initializers.values(), *(v for n in graph for v in n.outputs))
         return (a for a in map(array_of, values) if a is not None and a.dtype != object)
 
@@ -131,7 +130,7 @@ class _FileConstants:
 
     def __init__(self, file: OnnxModel) -> None:
         self.rows: dict[str, tuple[str, slice]] = {}
-        self.stored = file.model.graph.initializers
+        self.stored = file.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
     def parameters(self, point: str, root: str) -> tuple[Array, Array]:
@@ -199,7 +198,7 @@ _SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze",
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 
 
-def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
+def _table_rows(file: OnnxModel, value: Value) -> list[int]:
     """Return the number of rows of each constant table from which a tensor selects rows."""
     rows: list[int] = []
     for node in file.readers(value):
@@ -207,10 +206,10 @@ def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
             rows += _table_rows(file, node.outputs[0])
         elif node.op_type in _LOOKUPS and input_at(node, 1) is value:
             table = input_at(node, 0)
-            maker = None if table is None else table.producer()
+            maker = None if table is None else table.producer
             if maker is not None and maker.op_type == "DequantizeLinear":
                 table = input_at(maker, 0)
-            array, attributes = array_of(table), attributes_of(node)
+            array, attributes = array_of(table), node.attributes
             if array is not None and array.ndim:
                 rows.append(array.shape[attributes.get("axis", attributes.get("gather_axis", 0))])
     return rows
