@@ -22,6 +22,7 @@ from qtool.backends.onnx.reading import (
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.backends.onnxruntime.audit import audit
+from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import OnnxSession
@@ -29,6 +30,7 @@ from qtool.backends.onnxruntime_web.session import NODE
 from qtool.backends.readable_file import Conversion, NodeKernel, ReadableFormat, TensorParameters
 from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
+from qtool.core.option_names import TARGET_MACHINES
 from qtool.core.types import Array
 from qtool.verification import Coverage, SelfCheck
 
@@ -78,6 +80,11 @@ class ReadableOnnx:
     def target(self) -> str | None:
         info = FileInfo.of(self.outline)
         return None if info is None else info.target
+
+    @property
+    def runs_here(self) -> bool:
+        machines = TARGET_MACHINES.get(self.target or "", ())
+        return machines is not None and (not machines or machine_profile() in machines)
 
     @property
     def takes_one_sample(self) -> bool:
