@@ -61,7 +61,7 @@ def decide(folder: Path, metric: Any, noise: float) -> qtool.GateResult:
     return qtool.gate(file, real, batches, labels, metric=metric, max_drop=0.02, other_model=True)
 
 
-@pytest.mark.parametrize("metric", [*CASES, share], ids=str)
+@pytest.mark.parametrize("metric", [*CASES, share], ids=lambda m: getattr(m, "__name__", m))
 def test_outcomes(metric: Any, tmp_path: Path) -> None:
     near, far = (decide(tmp_path, metric, noise) for noise in (1e-5, 3.0))
     assert str(near.outcome) == "accepted", near
