@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -233,7 +234,7 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
     return Measured("Spearman", False, True, len(labels), _statistic(spearman, *rows))
 
 
-def _regression(name: str, samples: Samples, labels: Any) -> Measured:
+def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
     """Return an error of predicted numbers, or R2."""
     known = samples.statistics
     targets = targets_of(known, labels)
@@ -284,9 +285,7 @@ METRICS: dict[str, GateMetric] = {
     "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first),
     "map": GateMetric(_map, "classes", _keep_first),
     **{
-        name.lower(): GateMetric(
-            lambda samples, labels, _, name=name: _regression(name, samples, labels), "numbers"
-        )
+        name.lower(): GateMetric(partial(_regression, name), "numbers")
         for name in ("MAE", "MSE", "R2")
     },
     "recall": GateMetric(_recall, "group numbers", _keep_vectors, None),

@@ -68,7 +68,7 @@ def regression_metrics(
         make_metric(name, each, "built in", higher_is_better=False, confidence=confidence)
         for name, each in rows.items()
     ]
-    shares = [explained_share(each, targets) for each in errors]
+    shares = np.array([explained_share(each, targets) for each in errors])
     if np.isfinite(shares).all():
         metrics.append(make_metric("R2", shares, "built in"))
     return metrics
