@@ -22,7 +22,7 @@ TEST_ENV := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLA
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test matrix floors newest base fuzz lint dist docs notebooks clean
+.PHONY: help setup quickstart test matrix floors newest base wheel fuzz lint dist docs notebooks clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -71,6 +71,9 @@ newest: ## The same with the newest versions that pip finds
 
 base: $(DEV_READY) ## Install the wheel without torch, on Python 3.10, 3.12 and 3.13 as far as they are here, and test it
 	@.ci/lane base
+
+wheel: $(DEV_READY) ## Install the wheel with torch on Python 3.13, as far as that is here, and run the quickstart
+	@.ci/lane wheel
 
 fuzz: $(DEV_READY) ## Random networks and ONNX graphs for MINUTES each; what must not be goes to reports/fuzz
 	@$(TEST_ENV) $(BIN)/python -m tests.fuzz.campaign networks --minutes $(MINUTES) \

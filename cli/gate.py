@@ -32,15 +32,15 @@ def _file(name: str, text: str) -> Any:
         "--metric",
         default="agreement",
         show_default=True,
-        help="agreement (of the answers, without labels), top-1, top-5, f1, map, recall@K, "
-        "spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels.",
+        help="agreement (of the answers, without labels), top-1, top-5, f1, map, mae, mse, "
+        "r2, recall@K, spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels.",
     ),
     click.option(
         "--lower-is-better", is_flag=True, help="The numbers of MODULE:FUNCTION are errors."
     ),
     click.option(
         "--max-drop",
-        type=Real(),
+        type=Real(min=0),
         help="Largest drop of the metric that is accepted; by default 0.01 (one point), of metrics "
         "above 1 one percent.",
     ),

@@ -125,7 +125,7 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult WebGpuComparison emulators",
 }
-_HOMES_WITHOUT_TORCH = dict.fromkeys(("evaluate", "load_data"), "api.arrays")
+_HOMES_WITHOUT_TORCH = dict.fromkeys(("compare", "evaluate", "load_data", "report"), "api.arrays")
 """Where these are for a process that has no torch."""
 _FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.without_torch import HIDDEN_PACKAGES
+
 ROOT = Path(__file__).parents[1]
 NEEDS_TORCH = "needs torch, which is not installed; run pip install 'qtool-onnx[torch]'"
 HIDDEN = (str(ROOT / "tests" / "without_torch.py"), "--cli")
 HAS_TORCH = find_spec("torch") is not None
 PROGRAM = (sys.executable, *(HIDDEN if HAS_TORCH else ("-m", "qtool")))
 ON_EVAL = "--data eval.npz --labels labels"
+FAST = "--seconds 0.05"
 GATE = f"--against float.onnx {ON_EVAL} --metric top-1 --max-drop 0.02"
 
 
@@ -70,6 +74,16 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
         (f"gate other.onnx {GATE}", 0, ("accepted", "99.56 % on 450 samples")),
         (f"gate damaged.onnx {GATE}", 1, ("regression", "modified")),
         (f"gate int8.onnx {GATE} --max-drop 0.004", 3, ("inconclusive", "samples would decide")),
+        (f"compare float.onnx int8.onnx other.onnx {ON_EVAL} {FAST}", 0, ("39.1", "100 %", "best")),
+        (f"compare float.onnx int8.tflite {ON_EVAL} {FAST} -o c", 0, ("LiteRT", "c/report.html")),
+        (f"compare float.onnx int8.onnx {ON_EVAL} --eval os:getcwd", 2, (NEEDS_TORCH,)),
+        (
+            f"report int8.onnx --model float.onnx {ON_EVAL} {FAST} -o r",
+            0,
+            ("39.1 dB", "r/report.html"),
+        ),
+        (f"report int8.onnx {ON_EVAL} -o r", 2, ("without the float file as --model", NEEDS_TORCH)),
+        (f"report int8.onnx --model a:b {ON_EVAL} -o r", 2, ("no .onnx or .tflite", NEEDS_TORCH)),
         ("quantize float.onnx --data eval.npz -o o.onnx", 2, ("qtool quantize", NEEDS_TORCH)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -79,6 +93,33 @@ def test_commands(folder: Path, arguments: str, code: int, lines: tuple[str, ...
     exit_code, output = command(folder, *arguments.split())
     assert exit_code == code, output
     assert all(line in output for line in lines), output
+
+
+def test_reports_hold_what_was_measured(folder: Path) -> None:
+    for name in ("report.html", "report.json", "report.md"):
+        (folder / "whole" / name).unlink(missing_ok=True)
+    arguments = f"report int8.onnx --model float.onnx {ON_EVAL} {FAST} -o whole --json"
+    code, output = command(folder, *arguments.split())
+    assert not code, output
+    report = json.loads((folder / "whole" / "report.json").read_text())
+    assert [m["name"] for m in report["models"]] == ["float", "int8"]
+    assert report["models"][1]["exactness"] is None
+    assert report["accuracy"]["samples"] == 450
+    assert "torch, which is not installed" in report["layers_note"]
+    page = (folder / "whole" / "report.html").read_text()
+    assert "Speed-up over the reference is" in page
+    assert 'aria-label="Speed-up over the reference"' not in page  # drawn by matplotlib
+
+
+def test_what_only_conversion_needs_is_not_required() -> None:
+    """The other tests of this file run where these cannot be imported."""
+    text = (ROOT / "pyproject.toml").read_text()  # Python 3.10 reads no TOML
+    (block,) = re.findall(r"^dependencies = \[$(.*?)^\]$", text, re.DOTALL | re.MULTILINE)
+    required = re.findall(r'^    "([\w-]+)', block, re.MULTILINE)
+    assert "onnx" in required
+    assert not {name.replace("_", "-") for name in HIDDEN_PACKAGES} & set(required)
+    if not HAS_TORCH:
+        assert not any(map(find_spec, HIDDEN_PACKAGES))
 
 
 def test_a_gate_writes_for_other_programs(folder: Path) -> None:

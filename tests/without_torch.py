@@ -1,4 +1,4 @@
-"""What qtool does with files where torch cannot be imported; prints it as JSON.
+"""What qtool does with files where torch and its like cannot be imported; prints it as JSON.
 
     python tests/without_torch.py FOLDER MODULE ...
     python tests/without_torch.py --cli COMMAND ...     the command line, instead
@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+HIDDEN_PACKAGES = ("torch", "onnx_ir", "onnxscript", "sympy", "matplotlib")
+"""What only conversion and figures need."""
+FIGURES = "qtool.evaluation.report.page.figures"  # drawn where matplotlib is installed
 FILES = ("int8.onnx", "int8.tflite")
 
 
@@ -90,11 +93,12 @@ def import_all(name: str) -> None:
     """Import a module, and those of a package."""
     module = import_module(name)
     for each in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
-        import_module(each.name)
+        if each.name != FIGURES:
+            import_module(each.name)
 
 
 if __name__ == "__main__":
-    sys.modules["torch"] = None  # type: ignore[assignment]  # an import of it fails
+    sys.modules |= dict.fromkeys(HIDDEN_PACKAGES)  # type: ignore[arg-type]  # imports fail
     if sys.argv[1] == "--cli":
         from qtool.cli import main
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from qtool.backends.open_files import open_readable
+from qtool.backends.open_files import open_readable, quantization_warnings
 from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.progress import Bars, no_bars
 from qtool.core.torch_package import torch_error
 from qtool.core.types import Progress
 from qtool.evaluation.evaluation import Evaluation
 from qtool.evaluation.file_evaluation import evaluate_arrays
+from qtool.evaluation.file_report import (
+    COMPARED,
+    measure_files,
+    ordered_files,
+    subjects_of,
+    titled,
+)
+from qtool.evaluation.options import ReportOptions
+from qtool.evaluation.report.report import Report
+from qtool.evaluation.subject import Subject
+from qtool.planning.mode_titles import MODE_NAMES
 
 
 def load_data(
@@ -94,6 +107,105 @@ def evaluate(
         runtime=runtime,
         seconds=seconds,
     )
+
+
+@accepts_paths("files", "folder", "reference", models="files reference")
+def compare(
+    files: Sequence[str | Path],
+    data: Iterable[Any],
+    folder: str | Path | None = None,
+    options: ReportOptions | None = None,
+    *,
+    reference: str | Path | None = None,
+    bars: Bars = no_bars,
+) -> Report:
+    """Compare accuracy, speed and size of several model files of any tool.
+
+    Codes are not compared with the integer engine, which needs torch.
+
+    Args:
+        files: two or more with the same inputs and outputs.
+        data: batches of arrays, see `evaluate`, in the order of the labels in `options`.
+        folder, options, reference, bars: see `qtool.compare` with torch.
+
+    Raises:
+        DataError: a single file, files with different inputs, or unusable data or labels.
+        FileError: not a model file, or the folder cannot be written.
+        InstallError: the metric is a function of the user's.
+        VerificationError: a file does not run.
+    """
+    subjects = subjects_of(ordered_files(files, reference))
+    options = titled(options, None if folder is None else Path(folder), "compared")
+    return _report(subjects, data, folder, options, COMPARED, bars)
+
+
+@accepts_paths("file", "folder", "model", models="file model")
+def report(
+    file: str | Path,
+    data: Iterable[Any],
+    folder: str | Path,
+    options: ReportOptions | None = None,
+    *,
+    model: str | Path | None = None,
+    bars: Bars = no_bars,
+    **others: Any,
+) -> Report:
+    """Write a report on a quantized file to a folder, without an analysis of its layers.
+
+    It is not checked that the float file has the weights that the file was made from.
+
+    Args:
+        file: the quantized file.
+        data: batches of arrays, see `evaluate`, in the order of the labels in `options`.
+        folder: receives report.html, report.md and report.json.
+        options: labels, goals, timing.
+        model: the float file.
+        bars: see `qtool.report` with torch.
+        others: its other arguments; `other_model` has nothing to allow.
+
+    Raises:
+        DataError: unusable data or labels.
+        FileError: not a model file, or the folder cannot be written.
+        InstallError: no float file, one of the other arguments, or a function as the metric.
+        VerificationError: a file does not run.
+    """
+    _refuse(others, "report")
+    if model is None:
+        raise torch_error("a report without the float file as --model")
+    path, real = Path(file), Path(model)
+    opened = open_readable(path)
+    open_readable(real)
+    conversion = opened.conversion()
+    mode = MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
+    subjects = [
+        Subject("float", real, f"the file {real.name}", timed_name=real.name),
+        Subject(mode, path, f"the file {path.name}, made by {opened.maker}"),
+    ]
+    note = "layers are measured with the float model in torch, which is not installed"
+    warnings = quantization_warnings(opened)
+    return _report(subjects, data, folder, titled(options, Path(folder)), note, bars, warnings)
+
+
+def _report(
+    subjects: Sequence[Subject],
+    data: Iterable[Any],
+    folder: str | Path | None,
+    options: ReportOptions,
+    note: str,
+    bars: Bars,
+    warnings: Sequence[str] = (),
+) -> Report:
+    """Measure files, and write the report if there is a folder for it."""
+    if folder is None:
+        return measure_files(subjects, data, options, note=note, bars=bars)
+    from qtool.evaluation.report.page.write import History, ReportFolder  # loads templates
+
+    last = subjects[-1].file
+    history = None if options.history is None else History(options.history, last, str(last))
+    pages = ReportFolder.of(Path(folder), history)
+    made = measure_files(subjects, data, options, note=note, folder=pages.kept, bars=bars)
+    warnings = (*warnings, *made.accuracy.warnings)
+    return pages.write(replace(made, accuracy=replace(made.accuracy, warnings=warnings)))
 
 
 def _refuse(others: Mapping[str, Any], call: str) -> None:

@@ -52,9 +52,9 @@ def gate(
         data: batches, in the order of `labels`; where torch is not installed, of arrays.
         labels: what the metric needs, a row per sample; of "spearman" on vectors one per pair of
             consecutive samples.
-        metric: "agreement", "top-1", "top-5", "f1", "map", "recall@K", "spearman", "wer" or
-            "perplexity"; or a function of outputs and labels, as arrays, which returns a number or
-            one per sample.
+        metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
+            "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
+            returns a number or one per sample.
         max_drop: the largest drop that is accepted; by default 0.01, of metrics above 1 one percent
             of the float file's.
         min_speedup: the least float latency / quantized latency; None: none is measured.
@@ -71,8 +71,8 @@ def gate(
         OptionError: an unknown metric, one without its labels, or a number out of its range.
         VerificationError: the float file does not run.
     """
-    for name, value in {"max_drop": max_drop, "min_speedup": min_speedup}.items():
-        Range().check(name, value, optional=True)
+    Range(low=0).check("max_drop", max_drop, optional=True)
+    Range(low=0, low_open=True).check("min_speedup", min_speedup, optional=True)
     Range(0.5, 1, low_open=True, high_open=True).check("confidence", confidence)
     Range(low=0).check("seconds", seconds)
     THREADS.check("threads", threads)

@@ -16,16 +16,16 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.open_files import open_model, quantization_warnings
 from qtool.backends.table import open_file
 from qtool.calibration.calibration import Calibration
-from qtool.core.atomic import resolve, scratch_folder
+from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, peek
 from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.baseline import ONNX
 from qtool.evaluation.build_report import build_report
-from qtool.evaluation.compare import file_subjects, measure_files, quantized_model
+from qtool.evaluation.compare import compare_files, file_subjects, quantized_model
+from qtool.evaluation.file_report import ordered_files, titled
 from qtool.evaluation.fixed_inputs import check_fixed_inputs, fixed_inputs_of
 from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.options import ReportOptions
@@ -70,24 +70,13 @@ def compare(
         FileError: not a model file, or the folder cannot be written.
         VerificationError: a file does not run.
     """
-    paths = [Path(f) for f in files]
-    if (same := same_file(paths)) is not None:
-        raise DataError(f"{same[0]} and {same[1]} are one file; name each file once")
-    first = paths[0] if reference is None and paths else Path(reference or "")
-    ordered = [first, *(p for p in paths if same_file([first, p]) is None)]
-    if reference is None:
-        ordered = paths
-    if len(ordered) < 2:
-        count = "is one file" if ordered else "is no file"
-        raise DataError(f"there {count}; give two or more to compare")
-    for path in ordered:
-        open_file(path)
+    ordered = ordered_files(files, reference)
     if folder is None:
-        return measure_files(ordered, data, _titled(options, None, "compared"), bars=bars)
+        return compare_files(ordered, data, titled(options, None, "compared"), bars=bars)
     from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
 
-    pages, options = ReportFolder.of(Path(folder)), _titled(options, Path(folder), "compared")
-    return pages.write(measure_files(ordered, data, options, keep=pages.kept, bars=bars))
+    pages, options = ReportFolder.of(Path(folder)), titled(options, Path(folder), "compared")
+    return pages.write(compare_files(ordered, data, options, keep=pages.kept, bars=bars))
 
 
 @accepts_paths("folder", mixed="source model calibration", models="source")
@@ -136,7 +125,7 @@ def report(
         VerificationError: a file does not run, or was made from a model with other weights.
     """
     place, ranks = Path(folder), current()
-    options = _titled(options, place)
+    options = titled(options, place)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
@@ -244,10 +233,3 @@ def _float_file(file: Path, quantized: Path) -> Path | nn.Module:
                 return module
         raise
     return file
-
-
-def _titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
-    """Return the options with a title, by default the folder's name."""
-    chosen = options or ReportOptions()
-    name = title if folder is None else resolve(folder).name
-    return chosen if chosen.title else replace(chosen, title=name)

@@ -174,6 +174,10 @@ class ReadableFile(Protocol):
         """The target that qtool wrote it for; None for files of other tools."""
 
     @property
+    def runs_here(self) -> bool:
+        """Whether the kernels that it was made for are those of its runtime on this machine."""
+
+    @property
     def takes_one_sample(self) -> bool:
         """Whether its batch is fixed to 1, and its session runs a batch sample by sample."""
 

@@ -24,6 +24,15 @@ TARGETS = (
     "tflite-micro",
     "qnn",
 )
+TARGET_MACHINES: dict[str, tuple[str, ...] | None] = {
+    **dict.fromkeys(("openvino", "tensorrt", "tflite", "tflite-micro", "qnn")),
+    "onnxruntime-x86-vnni": (
+        *("onnxruntime-neon", "onnxruntime-sse41", "onnxruntime-wasm", "onnxruntime-x64"),
+    ),
+    "onnxruntime-arm": ("onnxruntime-neon",),
+}
+"""Target of files that ONNX Runtime does not run, None, or not on every machine -> the profiles of
+those on which it has the kernels."""
 FORMER_TARGETS = {
     "onnxruntime-x86": "onnxruntime-x86-vnni",
     "onnxruntime-x86-novnni": "onnxruntime",

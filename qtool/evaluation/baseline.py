@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qtool.backends.model_file import ModelFile
-from qtool.backends.open_files import open_model, runtime_title
+from qtool.backends.open_files import open_model
 from qtool.backends.table import write_float
 from qtool.core.errors import ExportError, VerificationError
-from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
+from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.paths import is_file
 from qtool.frontends.captured_model import Captured
 
@@ -93,13 +92,3 @@ class Baseline:
             )
             for i in inputs
         )
-
-
-def runtime_of(file: ModelFile) -> str:
-    """Return where a file was timed on this machine, "" for an ONNX file that is for this machine.
-
-    For others: "in LiteRT 2.1.0", "in LiteRT 2.1.0, on this CPU, not on tflite-micro".
-    """
-    title = runtime_title(NATIVE, file.suffix)
-    place = "" if file.runs_here else f"on this CPU, not on {file.target}"
-    return ", ".join(filter(None, [f"in {title}" if title else "", place]))

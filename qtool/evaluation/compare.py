@@ -16,6 +16,7 @@ from qtool.core.data import Batch
 from qtool.core.progress import Bars, no_bars
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.build_report import build_report, check_options
+from qtool.evaluation.file_report import COMPARED, subjects_of
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.restored_model import try_restore
@@ -73,7 +74,7 @@ def file_subjects(
     return [_reference(folder, file, reference), Subject(_name(file), file.path, words)]
 
 
-def measure_files(
+def compare_files(
     files: Sequence[Path],
     data: Iterable[Any],
     options: ReportOptions,
@@ -87,9 +88,8 @@ def measure_files(
         files: the others are compared with the first.
         keep: see `measure_quantized`.
     """
-    subjects = [Subject(n, f, _describe(f)) for n, f in zip(_names(files), files, strict=True)]
-    note = "layers are not measured when files are compared; use `qtool report` for one model"
-    return build_report(subjects, data, options, quantized=note, folder=keep, bars=bars)
+    subjects = subjects_of(files)
+    return build_report(subjects, data, options, quantized=COMPARED, folder=keep, bars=bars)
 
 
 def _float_subject(baseline: Baseline) -> Subject:
@@ -127,17 +127,3 @@ def quantized_model(
     if not isinstance(reference, Captured) or sample is None:
         return f"layers can only be measured with the float model; pass {argument('--model')}"
     return try_restore(file, reference, sample)
-
-
-def _describe(path: Path) -> str:
-    file = open_file(path)
-    return f"{'quantized' if file.is_quantized else 'float'}, made by {file.maker}"
-
-
-def _names(files: Sequence[Path]) -> list[str]:
-    """Return unique short names: file names, or paths if those repeat."""
-    suffixes = {f: open_file(f).suffix for f in files}
-    stems = [f.name.removesuffix(suffixes[f]) for f in files]
-    paths = [str(f).removesuffix(suffixes[f]) for f in files]
-    unique = (names for names in (stems, paths) if len(set(names)) == len(names))
-    return next(unique, [str(f) for f in files])

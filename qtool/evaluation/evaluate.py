@@ -18,9 +18,10 @@ from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.distributed import current
-from qtool.evaluation.baseline import Baseline, runtime_of
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.feeder import Feeder, measure_outputs
+from qtool.evaluation.file_report import runtime_of
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import summarize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 
 from torch import fx
 
@@ -14,9 +14,8 @@ from qtool.core.ops import data_inputs, row_of
 from qtool.core.quant_params import QuantParams
 from qtool.core.types import Requantized
 from qtool.evaluation.measure.layer_errors import HistogramFacts
-from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
+from qtool.evaluation.report.plan_facts import EdgeFact, PlanRow
 from qtool.planning.plan import Execution, Kind, QuantPlan
-from qtool.verification import Coverage
 
 
 def edge_facts(
@@ -91,13 +90,6 @@ def _lost_resolution(params: QuantParams | None, histogram: HistogramFacts | Non
         return None
     own = (max(histogram.most, 0.0) - min(histogram.least, 0.0)) / params.qtype.levels
     return math.log2(float(params.scale) / own) if own > 0 else None
-
-
-def float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
-    """Return the operators that the audit reports in float."""
-    return [
-        FloatOperator(model, r.name, r.op, r.kernel, r.macs, r.reason) for r in coverage.float_rows
-    ]
 
 
 def plan_rows(quantized: Quantized) -> tuple[PlanRow, ...]:

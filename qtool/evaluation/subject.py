@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from qtool.evaluation.baseline import Baseline
+
+class FloatFiles(Protocol):
+    """The float files of a model: see `Baseline`."""
+
+    @property
+    def timed(self) -> Path:
+        """The file that speed is relative to."""
+
+    @property
+    def profiled(self) -> Path:
+        """The file that times of nodes are relative to."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Subject:
     name: str
     file: Path
     origin: str
-    baseline: Baseline | None = None
+    baseline: FloatFiles | None = None
     timed_name: str = ""
     size_bytes: int = 0
 

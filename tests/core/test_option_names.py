@@ -16,6 +16,10 @@ from qtool.search.choices import CHOICES
 
 def test_the_tables_are_those_of_the_registries() -> None:
     assert tuple(t.name for t in targets._ALL) == option_names.TARGETS
+    for name in option_names.TARGETS:
+        machines = tuple(sorted(TARGETS[name].machines))
+        known = machines if TARGETS[name].runtime == option_names.NATIVE else None
+        assert option_names.TARGET_MACHINES.get(name, ()) == known
     formats = {f for name in option_names.TARGETS for f in TARGETS[name].file.formats}
     assert set(option_names.FORMATS) == formats
     assert set(option_names.FORMER_TARGETS.values()) <= set(TARGETS)

@@ -15,8 +15,9 @@ import qtool
 from qtool.backends.open_files import open_model
 from qtool.backends.table import open_file
 from qtool.evaluation import baseline as module
-from qtool.evaluation.baseline import Baseline, runtime_of
+from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import evaluate_files
+from qtool.evaluation.file_report import runtime_of
 from qtool.evaluation.latency import decoding
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.options import ReportOptions

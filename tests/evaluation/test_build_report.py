@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qtool.core.errors import DataError
-from qtool.evaluation import build_report as module
 from qtool.evaluation.build_report import build_report, check_options
+from qtool.evaluation.latency.decoding import Phase
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.subject import Subject
 from tests.evaluation.onnx_files import linear_file
@@ -51,8 +51,8 @@ def test_what_was_kept_is_not_measured_again(subjects, data, tmp_path, monkeypat
     def again(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(module.Phase, "time", again)
-    monkeypatch.setattr(module.Phase, "profile", again)
+    monkeypatch.setattr(Phase, "time", again)
+    monkeypatch.setattr(Phase, "profile", again)
     second = build_report(subjects, data, QUICK, quantized=NOTE, folder=tmp_path / "kept")
     assert second.latency == first.latency
     assert second.accuracy == first.accuracy

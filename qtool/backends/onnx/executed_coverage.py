@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
-from qtool.backends.onnx.reading import array_of, attributes_of, graph_of, is_constant, name_of
-from qtool.backends.onnx.storage import load_outline
+from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.reading import OnnxModel, array_of, is_constant, name_of
 from qtool.backends.runtime import ExecutedKernel, Runtime
 from qtool.planning.plan import Execution, QuantPlan
 from qtool.verification.coverage import AuditRow, Coverage, audited_operators, runs_on_codes
@@ -30,7 +28,7 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
     """
     assert runtime.executed_kernels is not None
     kernels = {name: kernel for kernel in runtime.executed_kernels(path) for name in kernel.nodes}
-    nodes = {str(n.name): n for n in graph_of(load_outline(path)) if n.outputs}
+    nodes = {n.name: n for n in OnnxModel.of(path).nodes if n.outputs}
     duplicates = _find_duplicates(nodes.values())
     rows, fused = [], set[str]()
     for d in audited_operators(plan):
@@ -55,19 +53,19 @@ def executed_coverage(path: str | Path, plan: QuantPlan, runtime: Runtime) -> Co
 
 
 def _kernel_of(
-    node: ir.Node | None, name: str, kernels: Mapping[str, ExecutedKernel]
+    node: Node | None, name: str, kernels: Mapping[str, ExecutedKernel]
 ) -> ExecutedKernel | None:
     """Return the kernel of a node, found by the node's name or by that of its output."""
     return kernels.get(name) or (kernels.get(name_of(node.outputs[0])) if node else None)
 
 
-def _affine_followers(node: ir.Node | None) -> Iterator[ir.Node]:
+def _affine_followers(node: Node | None) -> Iterator[Node]:
     """Iterate over affine nodes that are the only reader of the result before them.
 
     A runtime fuses them into the first kernel, which gets the name of the last.
     """
     while node is not None:
-        uses = list(node.outputs[0].uses())
+        uses = list(node.outputs[0].uses)
         node = uses[0].node if len(uses) == 1 else None
         affine = node is not None and node.op_type in _AFFINE and any(map(is_constant, node.inputs))
         if node is None or not (affine or node.op_type == "Neg"):
@@ -78,7 +76,7 @@ def _affine_followers(node: ir.Node | None) -> Iterator[ir.Node]:
 _SMALL = 1 << 16  # values: a larger weight is identified by its name
 
 
-def _find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
+def _find_duplicates(nodes: Iterable[Node]) -> Mapping[str, str]:
     """Return the name of each duplicate -> that of the first node like it; a runtime computes one.
 
     Args:
@@ -89,7 +87,7 @@ def _find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
     duplicates = {}
     for node in nodes:
         inputs = tuple(_source(value, source) for value in node.inputs)
-        key = (node.domain, node.op_type, str(sorted(attributes_of(node).items())), inputs)
+        key = (node.domain, node.op_type, str(sorted(node.attributes.items())), inputs)
         original = first.setdefault(key, str(node.name))
         if original != node.name:
             duplicates[str(node.name)] = original
@@ -97,7 +95,7 @@ def _find_duplicates(nodes: Iterable[ir.Node]) -> Mapping[str, str]:
     return duplicates
 
 
-def _source(value: ir.Value | None, source: Mapping[str, Any]) -> Any:
+def _source(value: Value | None, source: Mapping[str, Any]) -> Any:
     if value is None:
         return None
     name = name_of(value)

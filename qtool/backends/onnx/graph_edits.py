@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
+from qtool.backends.onnx.graph import Node
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.core import value_names
+from qtool.core.process_lock import silence_logging
+
+
+def editable(message: onnx.ModelProto) -> ir.Model:
+    """Return a model to edit, which may share memory with the message."""
+    with silence_logging(logging.ERROR, "onnx_ir", keep_stderr=True):
+        return ir.from_proto(message)
+
+
+class EditedModel:
+    """A model to edit, reached by the nodes of its reading, which stays as it is.
+
+    Attributes:
+        model: the model.
+    """
+
+    def __init__(self, file: OnnxModel) -> None:
+        self.model = editable(file.message())
+        self._nodes = dict(zip(file.nodes, self.model.graph, strict=True))
+
+    def node(self, node: Node) -> ir.Node:
+        """Return the node to edit."""
+        return self._nodes[node]
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Return numbers, text and lists of them; tensors and graphs as onnx_ir has them."""
+    return {
+        name: list(a.value) if isinstance(a.value, tuple) else a.value
+        for name, a in node.attributes.items()
+    }
 
 
 def add_int64(model: ir.Model, name: str, values: Any) -> ir.Value:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 
-from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at, is_constant
+from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at, is_constant
 from qtool.core.affine import Affine
 from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT32, UINT8, Array, QType
@@ -33,7 +33,7 @@ class QdqTensors:
     int8_as_uint8: bool = False
     int8_kernels: bool = False
 
-    def affine(self, node: ir.Node) -> Affine:
+    def affine(self, node: Node) -> Affine:
         """Return the parameters of a QuantizeLinear or DequantizeLinear node.
 
         Raises:
@@ -56,7 +56,7 @@ class QdqTensors:
             raise KernelError(f"{node.name}: codes of type {zero.dtype} have no integer kernel")
         axis = None
         if scale.size > 1:
-            axis = int(attributes_of(node).get("axis", 1))
+            axis = int(node.attributes.get("axis", 1))
         shape = (-1,) if axis is not None else ()
         shift, stored_type = 0, qtype
         if self.signed and qtype is UINT8:
@@ -66,37 +66,35 @@ class QdqTensors:
         zeros = zero.astype(np.int64).reshape(shape) + shift
         return Affine(stored_type, scale.astype(np.float32).reshape(shape), np.asarray(zeros), axis)
 
-    def is_held_as_uint8(self, node: ir.Node) -> bool:
+    def is_held_as_uint8(self, node: Node) -> bool:
         """Return whether the int8 codes of a Quantize- or DequantizeLinear are read as uint8."""
         return self.int8_as_uint8 and self.becomes_uint8(node)
 
-    def becomes_uint8(self, node: ir.Node) -> bool:
+    def becomes_uint8(self, node: Node) -> bool:
         """Return whether ONNX Runtime on x86 converts a pair of int8 Q and DQ to uint8.
 
         It does where there is one of each and one operator reads the result.
         """
         codes = node.outputs[0] if node.op_type == "QuantizeLinear" else input_at(node, 0)
-        producer = None if codes is None else codes.producer()
+        producer = None if codes is None else codes.producer
         if codes is None or producer is None or producer.op_type != "QuantizeLinear":
             return False
         source, zero = input_at(producer, 0), array_of(input_at(producer, 2))
         if source is None or is_constant(source) or zero is None or zero.dtype != np.int8:
             return False
-        if codes.is_graph_output() or len(codes.uses()) != 1 or len(self.quantizers(source)) > 1:
+        if codes.is_output or len(codes.uses) != 1 or len(self.quantizers(source)) > 1:
             return False
-        (use,) = codes.uses()
+        (use,) = codes.uses
         real = use.node.outputs[0]
-        return use.node.op_type == "DequantizeLinear" and (
-            len(real.uses()) + real.is_graph_output() == 1
-        )
+        return use.node.op_type == "DequantizeLinear" and (len(real.uses) + real.is_output == 1)
 
-    def quantizers(self, value: ir.Value) -> list[ir.Node]:
+    def quantizers(self, value: Value) -> list[Node]:
         """Return the QuantizeLinear nodes that read a tensor; nothing where other nodes read it.
 
         Several have to return equal codes: the runtime merges them.
         """
         readers = self.model.readers(value)
-        if value.is_graph_output() or any(r.op_type != "QuantizeLinear" for r in readers):
+        if value.is_output or any(r.op_type != "QuantizeLinear" for r in readers):
             return []
         params = [[array_of(input_at(r, i)) for i in (1, 2)] for r in readers]
         equal = all(_equal(a, b) for each in params for a, b in zip(each, params[0], strict=True))

@@ -20,7 +20,6 @@ from math import prod
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto, helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
@@ -38,10 +37,11 @@ from qtool.core.paths import is_special_file
 
 LIMIT = 2**31 - 1
 """Bytes of one protobuf message."""
-_PAGE = 4096
-_SMALL = 1024
+PAGE = 4096
+"""Bytes: each weight begins at a multiple of them."""
+SMALL = 1024
 """Bytes up to which a tensor stays in the model: sizes, scales, operands of shape arithmetic."""
-_DIGITS = 16
+DIGITS = 16
 """Hexadecimal digits of a data file's name."""
 _HALF_BYTES = (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
 
@@ -85,7 +85,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         sort_nodes(model.graph)
         for tensor in model.graph.initializer:
             external = tensor.data_location == TensorProto.EXTERNAL
-            if external and tensor_bytes(tensor) <= _SMALL:
+            if external and tensor_bytes(tensor) <= SMALL:
                 load_external_data_for_tensor(tensor, str(Path(path).parent))
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -177,48 +177,6 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     _remove_data(before - ({data} if places else set()))
 
 
-def write_weights(model: ir.Model, folder: Path, name: str) -> None:
-    """Write the weights of a model to the data file of a model of that name, one after the other;
-    in the model, they become references to it.
-
-    Args:
-        model: its tensors may be read when they are needed.
-        folder: folder of the data file.
-        name: file name of the model.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    stored, places, end = dict[str, ir.Value](), dict[str, tuple[int, int]](), 0
-    for value in model.graph.initializers.values():
-        tensor = value.const_value
-        assert tensor is not None
-        assert value.name is not None
-        if tensor.dtype is not ir.DataType.STRING and tensor.nbytes > _SMALL:
-            stored[value.name], places[value.name] = value, (end, tensor.nbytes)
-            end += -(-tensor.nbytes // _PAGE) * _PAGE
-    if not stored:
-        return
-    digest = hashlib.sha256(repr(places).encode())
-    with atomic_path(folder / f"{name}.data") as temporary:
-        with temporary.open("wb") as file:
-            for key, value in stored.items():
-                assert value.const_value is not None
-                content = value.const_value.tobytes()
-                digest.update(content)
-                file.seek(places[key][0])
-                file.write(content)
-        data = data_file(folder / name, digest.hexdigest()[:_DIGITS])
-    (folder / f"{name}.data").replace(data)
-    for key, value in stored.items():
-        tensor = value.const_value
-        assert tensor is not None
-        shape = ir.Shape(tensor.shape.numpy())
-        value.const_value = ir.ExternalTensor(
-            data.name, *places[key], tensor.dtype, shape=shape, name=key, base_dir=folder
-        )
-
-
 def is_moved(model: Path, path: Path) -> bool:
     """Return whether `move_into_place` was interrupted after it had moved a data file."""
     if not model.is_file():
@@ -276,7 +234,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Small tensors stay, since shapes may be computed from them. Nothing large is copied.
     """
-    small = [t for t in model.graph.initializer if tensor_bytes(t) <= _SMALL]
+    small = [t for t in model.graph.initializer if tensor_bytes(t) <= SMALL]
     bare = with_initializers(model, small)
     known = {t.name for t in small} | {i.name for i in model.graph.input}
     for tensor in model.graph.initializer:
@@ -289,7 +247,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
 def fits_one_message(model: onnx.ModelProto) -> bool:
     """Return whether one message can hold the model with its weights."""
     stored = model.graph.initializer
-    weights = sum(tensor_bytes(t) + len(t.name) + _SMALL for t in stored)
+    weights = sum(tensor_bytes(t) + len(t.name) + SMALL for t in stored)
     return int(with_initializers(model, ()).ByteSize()) + weights <= LIMIT
 
 
@@ -314,9 +272,9 @@ def _placed(model: onnx.ModelProto, end: int) -> tuple[Places, int]:
     places = {}
     for tensor in model.graph.initializer:
         length = tensor_bytes(tensor)
-        if length > _SMALL and tensor.HasField("raw_data"):
+        if length > SMALL and tensor.HasField("raw_data"):
             places[tensor.name] = (end, length)
-            end += -(-length // _PAGE) * _PAGE
+            end += -(-length // PAGE) * PAGE
     return places, end
 
 
@@ -380,10 +338,10 @@ def _digest(model: onnx.ModelProto, places: Places) -> str:
     for tensor in model.graph.initializer:
         if tensor.name in places:
             digest.update(tensor.raw_data)
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:DIGITS]
 
 
 def _data_of(path: Path) -> set[Path]:
     """Return the data files that `atomic_save` wrote for a path."""
-    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{_DIGITS}}}\.data")
+    name = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
     return {file for file in path.parent.iterdir() if name.fullmatch(file.name)}

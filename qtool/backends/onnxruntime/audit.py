@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
+import numpy as np
 
 from qtool.backends.onnx.file_info import FileInfo, NodeInfo
+from qtool.backends.onnx.graph import Graph, Node, Value
 from qtool.backends.onnx.mac_counts import DOMAINS, MAC_FORMULAS, WEIGHT_INPUT
 from qtool.backends.onnx.operator_rows import MOVES, ON_CODES
 from qtool.backends.onnx.reading import (
     OnnxModel,
-    attributes_of,
     graph_of,
     input_at,
     is_constant,
@@ -72,7 +72,7 @@ def audit(file: ExecutedFile | str | Path) -> Coverage:
 def _plan_rows(info: FileInfo, source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow]:
     """Yield a row for each operator of the plan in a file."""
     known = {n.node for n in info.nodes}
-    nodes: dict[str, list[ir.Node]] = {}
+    nodes: dict[str, list[Node]] = {}
     for node in source.nodes:
         own = str(node.name)
         name = value_names.operator_of(own, node.op_type)
@@ -85,7 +85,7 @@ def _plan_rows(info: FileInfo, source: OnnxModel, executed: _ExecutedGraph) -> I
             yield _planned_row(planned, execution, parts, source, executed)
 
 
-def _main_nodes(name: str, nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
+def _main_nodes(name: str, nodes: Sequence[Node]) -> Sequence[Node]:
     """Return the nodes of an operator that stand for it: those with MACs, else the last."""
     work = [n for n in nodes if n.op_type in MAC_FORMULAS or _is_custom(n)]
     return work or [n for n in nodes if n.name == name][:1] or nodes[-1:]
@@ -94,7 +94,7 @@ def _main_nodes(name: str, nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
 def _planned_row(
     planned: NodeInfo,
     execution: Execution,
-    nodes: Sequence[ir.Node],
+    nodes: Sequence[Node],
     source: OnnxModel,
     executed: _ExecutedGraph,
 ) -> AuditRow:
@@ -147,7 +147,7 @@ def _node_rows(source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow
 
 
 def _node_row(
-    node: ir.Node, count: int | None, source: OnnxModel, executed: _ExecutedGraph
+    node: Node, count: int | None, source: OnnxModel, executed: _ExecutedGraph
 ) -> AuditRow | None:
     """Return the row of a node; None if it is fused into a matrix product, which has a row."""
     name, known = str(node.name), count is not None
@@ -167,15 +167,15 @@ def _node_row(
     return AuditRow(name, node.op_type, kernel, integer, count or 0, reason, weights, known)
 
 
-def _is_custom(node: ir.Node) -> bool:
+def _is_custom(node: Node) -> bool:
     """Return whether an operator belongs neither to ONNX nor to the runtime."""
     return node.domain not in DOMAINS
 
 
-def _why_float(node: ir.Node, source: OnnxModel) -> str:
+def _why_float(node: Node, source: OnnxModel) -> str:
     """Return what is not quantized around a node, for a file without a plan."""
     for value in node.inputs[:2]:
-        maker = None if value is None else value.producer()
+        maker = None if value is None else value.producer
         if is_constant(value) and node.op_type in WEIGHT_INPUT:
             return f"its weight {name_of(value)} is stored as float"
         if not is_constant(value) and (maker is None or maker.op_type != "DequantizeLinear"):
@@ -186,9 +186,9 @@ def _why_float(node: ir.Node, source: OnnxModel) -> str:
     return f"{RUNTIME} has no integer kernel for this form"
 
 
-def _slow_level(node: ir.Node) -> str:
+def _slow_level(node: Node) -> str:
     """Return why a MatMulNBits is slow: most tools leave accuracy_level at its default."""
-    level = attributes_of(node).get("accuracy_level", 0)
+    level = node.attributes.get("accuracy_level", 0)
     if level == _FAST_LEVEL:
         return ""
     return (
@@ -200,11 +200,11 @@ def _slow_level(node: ir.Node) -> str:
 class _ExecutedGraph:
     """The optimised graph, with look-ups by the names of the file."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: Graph) -> None:
         self.nodes = {without_suffix(n.name): n for n in graph if n.name}
         self.by_output = {without_suffix(name_of(o)): n for n in graph for o in n.outputs}
 
-    def find(self, node: ir.Node, source: OnnxModel) -> ir.Node | None:
+    def find(self, node: Node, source: OnnxModel) -> Node | None:
         """Return the node that computes `node`: by name, else by its output or a follower's."""
         if node.name in self.nodes:
             return self.nodes[node.name]
@@ -219,24 +219,24 @@ class _ExecutedGraph:
         return None
 
 
-def _skip_layout(node: ir.Node) -> ir.Node:
+def _skip_layout(node: Node) -> Node:
     """Return the node whose result `node` only converts to another layout."""
     source = input_at(node, 0)
-    while node.op_type in _LAYOUT and source is not None and (maker := source.producer()):
+    while node.op_type in _LAYOUT and source is not None and (maker := source.producer):
         node, source = maker, input_at(maker, 0)
     return node
 
 
-def _is_integer(node: ir.Node) -> bool:
+def _is_integer(node: Node) -> bool:
     if node.op_type in INTEGER:
         return True
     return node.op_type in _CODES_OR_FLOATS and _in_codes(input_at(node, 0))
 
 
-def _in_codes(value: ir.Value | None) -> bool:
-    maker = None if value is None else value.producer()
+def _in_codes(value: Value | None) -> bool:
+    maker = None if value is None else value.producer
     if value is None or maker is None:
-        return value is not None and value.dtype in (ir.DataType.UINT8, ir.DataType.INT8)
+        return value is not None and value.dtype in (np.uint8, np.int8)
     if maker.op_type in _CODES_OR_FLOATS:
         return _in_codes(input_at(maker, 0))
     return maker.op_type == "QuantizeLinear" or maker.op_type.startswith("QLinear")

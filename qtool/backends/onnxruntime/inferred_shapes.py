@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import onnx
-import onnx_ir as ir
 
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.graph_macs import GraphMacs
 from qtool.backends.onnx.reading import name_of
 
@@ -27,12 +27,12 @@ class InferredShapes:
         sizes = self._counts.sizes(first)
         self.samples = sizes[0] if sizes else 1
 
-    def is_data(self, value: ir.Value) -> bool:
+    def is_data(self, value: Value) -> bool:
         """Return whether a value holds floats or codes, not sizes and indices."""
         kind = self._counts.types.get(name_of(value))
         return kind is None or not kind.tensor_type.elem_type or kind.tensor_type.elem_type in _DATA
 
-    def macs(self, node: ir.Node) -> int | None:
+    def macs(self, node: Node) -> int | None:
         """Return the MACs of a node for one sample; None if they are not known."""
         own = self._nodes.get(name_of(node.outputs[0])) if node.outputs else None
         count = None if own is None else self._counts.of(own)

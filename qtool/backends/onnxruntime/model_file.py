@@ -14,11 +14,9 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from qtool.backends.model_file import FileFormat
 from qtool.backends.onnx.export import write_float
+from qtool.backends.onnx.graph_edits import EditedModel, attributes_of
 from qtool.backends.onnx.reading import (
     OnnxModel,
-    array_of,
-    attributes_of,
-    input_at,
 )
 from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph
@@ -89,32 +87,33 @@ def remove_quantization(path: str | Path) -> onnx.ModelProto:
     """
     file = OnnxModel.of(path)
     graph, ends = QdqGraph(file), ("QuantizeLinear", "DequantizeLinear")
+    edited = EditedModel(file)
     rounded = [n for n in file.nodes if n.op_type in ends]
     if not any(n.op_type == ends[0] for n in rounded):
         raise VerificationError(f"{path} has no QuantizeLinear nodes", FLOAT_MODEL)
     for node in rounded:
         if len(node.inputs) < 2 or not node.outputs:
             raise VerificationError(f"the graph is invalid: {node.name} lacks inputs or outputs")
-        output, source = node.outputs[0], node.inputs[0]
+        output, source = edited.node(node).outputs[0], edited.node(node).inputs[0]
         if node.op_type == ends[1]:
-            _make_float(file, source, graph.params(node))
-        codes = graph.codes(output)
+            _make_float(edited.model, source, graph.params(node))
+        codes = graph.codes(node.outputs[0])
         if codes is not None and codes.constant is not None:
             real = codes.dequantize().numpy()
             source = ir.Value(name=f"{output.name}/float", const_value=ir.Tensor(real))
-            file.model.graph.register_initializer(source)
+            edited.model.graph.register_initializer(source)
         if source is None or source is output:
             raise VerificationError(f"the graph is invalid: '{output.name}' depends on itself")
         _replace_value(output, source)
-    RemoveUnusedNodesPass()(file.model)
-    return ir.to_proto(file.model)
+    RemoveUnusedNodesPass()(edited.model)
+    return ir.to_proto(edited.model)
 
 
-def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) -> None:
+def _make_float(model: ir.Model, codes: ir.Value | None, params: QuantParams) -> None:
     """Give operators on codes, which move them, constants in float.
 
     Args:
-        file: the model.
+        model: changed in place.
         codes: what a DequantizeLinear reads.
         params: its parameters.
 
@@ -125,15 +124,16 @@ def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) ->
     if codes is None or maker is None or maker.op_type in ("QuantizeLinear", "Constant"):
         return
     kind = np.dtype(params.qtype.numpy_dtype)
-    if maker.op_type == "Pad" and input_at(maker, 2) is None and _pads_with_codes(maker):
+    if maker.op_type == "Pad" and _lacks_fill(maker) and _pads_with_codes(maker):
         zero = ir.Value(name=f"{maker.name}/code", const_value=ir.Tensor(np.zeros((), kind)))
-        file.model.graph.register_initializer(zero)
+        model.graph.register_initializer(zero)
         maker.resize_inputs(max(len(maker.inputs), 3))
         maker.replace_input_with(2, zero)
     for index, value in enumerate(maker.inputs):
-        array = array_of(value)
-        if value is None or array is None:
-            _make_float(file, value, params)
+        tensor = None if value is None else ir.convenience.get_const_tensor(value)
+        array = None if tensor is None else tensor.numpy()
+        if array is None:
+            _make_float(model, value, params)
         elif array.dtype == kind:
             if params.axis is not None:
                 raise VerificationError(
@@ -142,11 +142,15 @@ def _make_float(file: OnnxModel, codes: ir.Value | None, params: QuantParams) ->
             real = params.dequantize(torch.from_numpy(np.array(array))).numpy()
             name = f"{maker.name}/{index}/float"
             constant = ir.Value(name=name, const_value=ir.Tensor(real))
-            file.model.graph.register_initializer(constant)
+            model.graph.register_initializer(constant)
             maker.replace_input_with(index, constant)
     for output in maker.outputs:
         if output.dtype is not None:
             output.dtype = ir.DataType.FLOAT
+
+
+def _lacks_fill(pad: ir.Node) -> bool:
+    return len(pad.inputs) < 3 or pad.inputs[2] is None
 
 
 def _pads_with_codes(node: ir.Node) -> bool:

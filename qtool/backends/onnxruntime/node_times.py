@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 
+from qtool.backends.onnx.graph import Graph
 from qtool.backends.onnx.reading import graph_of, input_at, name_of
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.onnxruntime.session import (
@@ -76,7 +76,7 @@ def _events(
     return [nodes[i : i + each] for i in starts], read_graph(folder / "optimised.onnx")
 
 
-def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
+def _names(source: Graph, optimised: Graph) -> dict[str, str]:
     """Return the operator of the file that each node of the optimized graph belongs to.
 
     The runtime keeps node names with a suffix; a new node is identified by its output tensor. A
@@ -97,7 +97,7 @@ def _names(source: ir.Graph, optimised: ir.Graph) -> dict[str, str]:
     return operators
 
 
-def _base(name: str, known: set[str], source: ir.Graph) -> str:
+def _base(name: str, known: set[str], source: Graph) -> str:
     short = names.base_of(name)
     known_too = short in known or any(i.name == short for i in source.inputs)
     return short if short is not None and known_too else name

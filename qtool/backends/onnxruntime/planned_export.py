@@ -14,10 +14,11 @@ import onnx_ir as ir
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
 from qtool.backends.onnx.export.weight_order import store_as_read
+from qtool.backends.onnx.export.weight_storage import write_weights
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
 from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnx.self_test_format import attach
-from qtool.backends.onnx.storage import atomic_save, save, write_weights
+from qtool.backends.onnx.storage import atomic_save, save
 from qtool.backends.onnxruntime.integer_engine import Program, lower
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.onnxruntime.self_test_creation import make_self_test
@@ -68,7 +69,7 @@ class OnnxExport:
             ExportError: an operator cannot be written.
         """
         if self._model is None:
-            self._model = self._write() if self._file is None else ir.to_proto(self._file.model)
+            self._model = self._write() if self._file is None else self._file.message()
         if name == "qdq":
             return self._model
         return to_qoperator(self._model, self._target.types.activation.signed)

@@ -8,13 +8,12 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 
 from qtool.backends.onnx.file_info import FileInfo, maker_version
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
-    attributes_of,
     graph_of,
     input_at,
     name_of,
@@ -22,6 +21,7 @@ from qtool.backends.onnx.reading import (
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnx.storage import load_outline, model_files
 from qtool.backends.onnxruntime.audit import audit
+from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import OnnxSession
@@ -29,6 +29,7 @@ from qtool.backends.onnxruntime_web.session import NODE
 from qtool.backends.readable_file import Conversion, NodeKernel, ReadableFormat, TensorParameters
 from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
+from qtool.core.option_names import TARGET_MACHINES
 from qtool.core.types import Array
 from qtool.verification import Coverage, SelfCheck
 
@@ -80,6 +81,11 @@ class ReadableOnnx:
         return None if info is None else info.target
 
     @property
+    def runs_here(self) -> bool:
+        machines = TARGET_MACHINES.get(self.target or "", ())
+        return machines is not None and (not machines or machine_profile() in machines)
+
+    @property
     def takes_one_sample(self) -> bool:
         return False
 
@@ -94,7 +100,7 @@ class ReadableOnnx:
         return read_parameters(self.path)
 
     def constants(self) -> Iterator[Array]:
-        graph = OnnxModel.of(self.path).model.graph
+        graph = OnnxModel.of(self.path).graph
         values = (*graph.initializers.values(), *(v for n in graph for v in n.outputs))
         return (a for a in map(array_of, values) if a is not None and a.dtype != object)
 
@@ -130,7 +136,7 @@ class _FileConstants:
 
     def __init__(self, file: OnnxModel) -> None:
         self.rows: dict[str, tuple[str, slice]] = {}
-        self.stored = file.model.graph.initializers
+        self.stored = file.graph.initializers
         self.readers = {n.name: n for n in file.nodes if n.op_type == "DequantizeLinear"}
 
     def parameters(self, point: str, root: str) -> tuple[Array, Array]:
@@ -187,7 +193,7 @@ def input_ranges(path: str | Path) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _range_of(node: ir.Node) -> tuple[float, float] | None:
+def _range_of(node: Node) -> tuple[float, float] | None:
     """Return what a QuantizeLinear represents, and a twentieth beyond it on each side; None where
     its parameters are computed, one for each channel, or of a type that is no integer."""
     scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
@@ -207,7 +213,7 @@ _SAME_VALUES = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze",
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 
 
-def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
+def _table_rows(file: OnnxModel, value: Value) -> list[int]:
     """Return the number of rows of each constant table from which a tensor selects rows."""
     rows: list[int] = []
     for node in file.readers(value):
@@ -215,10 +221,10 @@ def _table_rows(file: OnnxModel, value: ir.Value) -> list[int]:
             rows += _table_rows(file, node.outputs[0])
         elif node.op_type in _LOOKUPS and input_at(node, 1) is value:
             table = input_at(node, 0)
-            maker = None if table is None else table.producer()
+            maker = None if table is None else table.producer
             if maker is not None and maker.op_type == "DequantizeLinear":
                 table = input_at(maker, 0)
-            array, attributes = array_of(table), attributes_of(node)
+            array, attributes = array_of(table), node.attributes
             if array is not None and array.ndim:
                 rows.append(array.shape[attributes.get("axis", attributes.get("gather_axis", 0))])
     return rows

@@ -48,10 +48,6 @@ class TfliteModelFile(ReadableTflite):
     def __init__(self, path: Path) -> None:
         self.path, self.file = path, TfliteFile(path)
 
-    @property
-    def runs_here(self) -> bool:
-        return self.target != deployment.TARGET
-
     def verify(self, batches: Iterable[Sequence[Array]], progress: Progress) -> FileCheck:
         """Compare the integer engine with LiteRT's reference kernels, and with its delegate."""
         self_test = self.check_self_test()

@@ -57,6 +57,10 @@ class ReadableTflite:
         return name if isinstance(name, str) else None
 
     @property
+    def runs_here(self) -> bool:
+        return self.target != deployment.TARGET
+
+    @property
     def takes_one_sample(self) -> bool:
         return self.file.is_fixed
 

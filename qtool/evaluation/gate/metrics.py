@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from qtool.evaluation.gate.set_statistics import (
     word_errors,
 )
 from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.evaluation.measure.regression import explained_share, targets_of
 from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
 from qtool.evaluation.metrics import PERPLEXITY
 from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, output_agreement
@@ -232,6 +234,22 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
     return Measured("Spearman", False, True, len(labels), _statistic(spearman, *rows))
 
 
+def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
+    """Return an error of predicted numbers, or R2."""
+    known = samples.statistics
+    targets = targets_of(known, labels)
+    if targets is None:
+        raise DataError(f"{name} needs labels that are numbers to predict, not classes")
+    errors = known.values.astype(np.float64) - targets
+    if name == "R2":
+        terms = [np.stack([each, targets], 1) for each in errors]
+        share = _statistic(lambda a: explained_share(a[:, 0], a[:, 1]), *terms)
+        return Measured(name, False, True, known.samples, share)
+    of = np.abs if name == "MAE" else np.square
+    mean = _statistic(lambda a: float(a.mean()), *of(errors).mean(2))
+    return Measured(name, False, False, known.samples, mean)
+
+
 def _recall(samples: Samples, labels: Any, count: int) -> Measured:
     check_labels(labels, len(samples.outputs[0]))
     return _shares(
@@ -266,6 +284,10 @@ METRICS: dict[str, GateMetric] = {
     "top-5": GateMetric(_top, "class numbers", number=5),
     "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first),
     "map": GateMetric(_map, "classes", _keep_first),
+    **{
+        name.lower(): GateMetric(partial(_regression, name), "numbers")
+        for name in ("MAE", "MSE", "R2")
+    },
     "recall": GateMetric(_recall, "group numbers", _keep_vectors, None),
     "spearman": GateMetric(_spearman, "numbers", _keep_vectors),
     "wer": GateMetric(_wer, "words as numbers", _keep_first),

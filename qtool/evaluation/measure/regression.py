@@ -68,8 +68,21 @@ def regression_metrics(
         make_metric(name, each, "built in", higher_is_better=False, confidence=confidence)
         for name, each in rows.items()
     ]
-    total = np.square(targets - targets.mean(0)).sum(0)
-    if (varies := total > 0).any():
-        shares = np.square(errors).sum(1)[:, varies] / total[varies]
-        metrics.append(make_metric("R2", list(1 - shares.mean(1)), "built in"))
+    shares = np.array([explained_share(each, targets) for each in errors])
+    if np.isfinite(shares).all():
+        metrics.append(make_metric("R2", shares, "built in"))
     return metrics
+
+
+def explained_share(errors: Array, targets: Array) -> float:
+    """Return R2, the mean over values that change; NaN if none does.
+
+    Args:
+        errors: [samples, values] predicted less expected numbers.
+        targets: [samples, values] expected numbers.
+    """
+    total = np.square(targets - targets.mean(0)).sum(0)
+    varies = total > 0
+    if not varies.any():
+        return float("nan")
+    return float(1 - (np.square(errors).sum(0)[varies] / total[varies]).mean())

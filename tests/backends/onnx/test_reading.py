@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from qtool.backends.onnx import storage
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
-    attributes_of,
     graph_of,
     input_at,
     is_constant,
@@ -61,7 +60,7 @@ def model(**weights: np.ndarray) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def node(read: OnnxModel, name: str) -> ir.Node:
+def node(read: OnnxModel, name: str) -> Node:
     return next(n for n in read.nodes if n.name == name)
 
 
@@ -70,7 +69,7 @@ def test_makers_and_readers() -> None:
     assert [name_of(v) for v in read.inputs] == ["x", "flag"]
     assert [name_of(v) for v in read.outputs] == ["y", "z"]
     product = node(read, "product").outputs[0]
-    assert product.producer() is node(read, "product")
+    assert product.producer is node(read, "product")
     assert [n.name for n in read.readers(product)] == ["r", "clip"]
     assert read.only_reader(product) is None  # two of them
     assert read.only_reader(node(read, "clip").outputs[0]) is None  # an output
@@ -117,17 +116,17 @@ def test_each_constant_is_held_once_and_torch_takes_it() -> None:
 
 def test_text_stays_text() -> None:
     words = np.array(["one", "two"], object)
-    value = OnnxModel.of(model(words=words)).model.graph.initializers["words"]
+    value = OnnxModel.of(model(words=words)).graph.initializers["words"]
     assert array_of(value).tolist() == [b"one", b"two"]
 
 
 def test_attributes_are_values() -> None:
-    found = attributes_of(node(OnnxModel.of(model()), "pad"))
+    found = node(OnnxModel.of(model()), "pad").attributes
     assert found == {"mode": "edge"}
     conv = helper.make_node("Conv", ["x", "w"], ["c"], name="c", pads=[1, 1], group=1)
     file = model()
     file.graph.node.append(conv)
-    assert attributes_of(node(OnnxModel.of(file), "c")) == {"pads": [1, 1], "group": 1}
+    assert node(OnnxModel.of(file), "c").attributes == {"pads": [1, 1], "group": 1}
 
 
 def test_shapes_are_those_stated_and_those_inferred() -> None:
@@ -139,7 +138,7 @@ def test_shapes_are_those_stated_and_those_inferred() -> None:
 @pytest.fixture
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file whose weight lies in a second one; the pads do not."""
-    monkeypatch.setattr(storage, "_SMALL", 20)
+    monkeypatch.setattr(storage, "SMALL", 20)
     path = tmp_path / "m.onnx"
     storage.save(model(pads=np.array([1, 1])), path, external=True)
     assert (tmp_path / "m.onnx.data").stat().st_size == W.nbytes
@@ -208,7 +207,7 @@ def test_what_is_no_graph_is_refused(damage: str, tmp_path: Path) -> None:
 def test_a_graph_without_its_weights(apart: Path) -> None:
     graph = graph_of(onnx.load(apart, load_external_data=False))
     assert [n.op_type for n in graph][:2] == ["MatMul", "Relu"]
-    assert graph.initializers["w"].dtype == ir.DataType.FLOAT
+    assert graph.initializers["w"].dtype == np.float32
 
 
 def test_names_that_nobody_makes_are_not_spoken_of(capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ Runtime's docs/ContribOperators.md; inputs and attributes here are in the order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,10 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.graph_edits import EditedModel
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
-from qtool.backends.onnx.reading import OnnxModel, attributes_of
+from qtool.backends.onnx.reading import OnnxModel
 from qtool.backends.onnxruntime.integer_engine.fusion_patterns import (
     IntegerOperator,
     MoveOnCodes,
@@ -35,24 +37,25 @@ Values = list[ir.Value | None]
 @dataclass(frozen=True)
 class _Writer:
     graph: QdqGraph
+    edited: EditedModel
 
-    def codes(self, value: ir.Value | None) -> Values:
+    def codes(self, value: Value | None) -> Values:
         """Return codes, scale and zero point behind a dequantized tensor."""
-        maker = None if value is None else value.producer()
+        maker = None if value is None else value.producer
         assert maker is not None
         return self._with_zero(maker)
 
-    def parameters(self, node: ir.Node) -> Values:
+    def parameters(self, node: Node) -> Values:
         """Return scale and zero point of a Q or DQ."""
         return self._with_zero(node)[1:]
 
-    def _with_zero(self, node: ir.Node) -> Values:
-        inputs = list(node.inputs)
+    def _with_zero(self, node: Node) -> Values:
+        inputs = list(self.edited.node(node).inputs)
         if len(inputs) > 2 and inputs[2] is not None:
             return inputs
         assert inputs[1] is not None
         params, name = self.graph.params(node), f"{inputs[1].name}.zero"
-        stored = self.graph.model.model.graph.initializers
+        stored = self.edited.model.graph.initializers
         if name not in stored:
             zero = params.zero_point.numpy().astype(params.qtype.numpy_dtype)
             stored.add(ir.Value(name=name, const_value=ir.Tensor(zero, name=name)))
@@ -73,19 +76,20 @@ def to_qoperator(model: onnx.ModelProto, int8: bool = False) -> onnx.ModelProto:
             does on ARM.
     """
     file = OnnxModel.of(model)
-    writer = _Writer(QdqGraph(file, signed=int8))
-    for match in _matches(writer):  # all before the first is replaced: patterns count readers
-        _replace(file.model.graph, writer, match)
-    RemoveUnusedNodesPass()(file.model)  # most Q and DQ are unused now
-    if any(n.domain == CONTRIB for n in file.nodes):
-        file.model.opset_imports.setdefault(CONTRIB, 1)
-    file.model.metadata_props.update(_MARK)
-    return ir.to_proto(file.model)
+    edited = EditedModel(file)
+    writer = _Writer(QdqGraph(file, signed=int8), edited)
+    for match in _matches(writer):
+        _replace(edited.model.graph, writer, match)
+    RemoveUnusedNodesPass()(edited.model)  # most Q and DQ are unused now
+    if any(n.domain == CONTRIB for n in edited.model.graph):
+        edited.model.opset_imports.setdefault(CONTRIB, 1)
+    edited.model.metadata_props.update(_MARK)
+    return ir.to_proto(edited.model)
 
 
 def _matches(writer: _Writer) -> list[IntegerOperator | MoveOnCodes]:
     """Return what is written as one node, in the order of the graph."""
-    absorbed: set[ir.Node] = set()
+    absorbed: set[Node] = set()
     matches: list[IntegerOperator | MoveOnCodes] = []
     for node in writer.graph.model.nodes:
         if node in absorbed:
@@ -106,14 +110,12 @@ def _replace(graph: ir.Graph, writer: _Writer, match: IntegerOperator | MoveOnCo
     if isinstance(match, IntegerOperator):
         new, last = _WRITERS[node.op_type](writer, match), match.quantizer or node
     else:
-        new, last = (
-            _copy(node, [*writer.codes(node.inputs[0])[:1], *node.inputs[1:]]),
-            match.quantizer,
-        )
+        inputs = [*writer.codes(node.inputs[0])[:1], *writer.edited.node(node).inputs[1:]]
+        new, last = _copy(writer, node, inputs), match.quantizer
     new.name = node.name
-    old, output = last.outputs[0], new.outputs[0]
+    old, output = writer.edited.node(last).outputs[0], new.outputs[0]
     output.name, output.type, output.shape = old.name, old.type, old.shape
-    graph.insert_before(node, new)
+    graph.insert_before(writer.edited.node(node), new)
     old.replace_all_uses_with(output, replace_graph_outputs=True)
 
 
@@ -133,8 +135,9 @@ def _node(op: str, inputs: Values, domain: str = CONTRIB, **attributes: Any) -> 
     return ir.node(op, inputs, attributes, domain=domain)
 
 
-def _copy(node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
-    return ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()))
+def _copy(writer: _Writer, node: Node, inputs: Values) -> ir.Node:
+    attributes = list(writer.edited.node(node).attributes.values())
+    return ir.Node(node.domain, node.op_type, inputs, attributes)
 
 
 def _out(writer: _Writer, match: IntegerOperator) -> Values:
@@ -145,14 +148,14 @@ def _conv(writer: _Writer, match: IntegerOperator) -> ir.Node:
     x, weight, *bias = match.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight), *_out(writer, match)]
     inputs += [writer.codes(b)[0] for b in bias]
-    return _node("QLinearConv", inputs, "", **attributes_of(match.node))
+    return _node("QLinearConv", inputs, "", **match.node.attributes)
 
 
 def _gemm(writer: _Writer, match: IntegerOperator) -> ir.Node:
     x, weight, *bias = match.node.inputs
     inputs = [*writer.codes(x), *writer.codes(weight)]
     inputs += [writer.codes(b)[0] for b in bias] or [None]
-    transposed = int(attributes_of(match.node).get("transB", 0))
+    transposed = int(match.node.attributes.get("transB", 0))
     inputs += _out(writer, match)
     return _node("QGemm", inputs, alpha=1.0, transA=0, transB=transposed)
 
@@ -168,7 +171,7 @@ def _plain(op: str, *names: str, **fixed: Any) -> Callable[[_Writer, IntegerOper
     """Return the writer of an operator of codes alone, which has these attributes of the node."""
 
     def write(writer: _Writer, match: IntegerOperator) -> ir.Node:
-        known = attributes_of(match.node)
+        known = match.node.attributes
         attributes = {name: known[name] for name in names if name in known}
         inputs = [*_data(writer, match), *_out(writer, match)]
         return _node(op, inputs, **attributes, **fixed)
@@ -183,12 +186,12 @@ def _data(writer: _Writer, match: IntegerOperator) -> Values:
 
 def _concat(writer: _Writer, match: IntegerOperator) -> ir.Node:
     inputs = [*_out(writer, match), *_data(writer, match)]
-    return _node("QLinearConcat", inputs, axis=attributes_of(match.node)["axis"])
+    return _node("QLinearConcat", inputs, axis=match.node.attributes["axis"])
 
 
 def _max_pool(writer: _Writer, match: IntegerOperator) -> ir.Node:
     """Return a MaxPool, which takes codes itself."""
-    return _copy(match.node, writer.codes(match.node.inputs[0])[:1])
+    return _copy(writer, match.node, writer.codes(match.node.inputs[0])[:1])
 
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
+from qtool.backends.onnx.graph import Node
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at
 from qtool.backends.onnxruntime.integer_engine.node_forms import BoundKernel, NodeForm, RandomInput
 from qtool.backends.onnxruntime.kernels.recurrent import LstmDirection
 from qtool.backends.profiles import Profile
@@ -44,9 +44,9 @@ class _Kind:
     states: bool
 
 
-def dynamic_lstm(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def dynamic_lstm(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     """Return the kernel of a DynamicQuantizeLSTM, None for forms without one."""
-    attributes, present = attributes_of(node), [input_at(node, i) is not None for i in range(12)]
+    attributes, present = node.attributes, [input_at(node, i) is not None for i in range(12)]
     stored = {i: array_of(input_at(node, i)) for i in _STORED}
     if any(present[i] != (array is not None) for i, array in stored.items()):
         return None  # computed at run time

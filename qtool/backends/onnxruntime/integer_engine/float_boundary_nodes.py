@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import onnx_ir as ir
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at, name_of
+from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at, name_of
 from qtool.backends.onnxruntime.cpu import machine_profile
 from qtool.backends.onnxruntime.integer_engine.dynamic_lstm import dynamic_lstm
 from qtool.backends.onnxruntime.integer_engine.matmul_nbits import (
@@ -39,7 +39,7 @@ _ROWS, _OUTPUTS = 5, 21  # of a form: not multiples of what kernels process at o
 
 
 def bind_node(
-    node: ir.Node, file: OnnxModel, profile: Profile, as_written: bool = False
+    node: Node, file: OnnxModel, profile: Profile, as_written: bool = False
 ) -> BoundKernel | None:
     """Return the kernel of a node, None without one that returns the bits of the runtime here.
 
@@ -55,13 +55,13 @@ def bind_node(
     return bound if matches_runtime(bound.form, lambda n, its: _bind(n, its, profile)) else None
 
 
-def _bind(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def _bind(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     key, bind = _KERNELS.get((node.domain, node.op_type), ("", None))
     return None if bind is None or key not in profile.binders else bind(node, file, profile)
 
 
-def _matmul_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    attributes = attributes_of(node)
+def _matmul_nbits(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+    attributes = node.attributes
     packed, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 5))
     present = [input_at(node, i) is not None for i in (3, 5)]
     computed = [zeros is not None, bias is not None] != present
@@ -86,7 +86,7 @@ def _matmul_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKern
     return BoundKernel(kernel, node.inputs[:1], _blocks(bits, block, *present))
 
 
-def _product(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def _product(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     product = match_product(node, file)
     if product is None:
         return None
@@ -114,8 +114,8 @@ def _blocks(bits: int, block: int, zeros: bool, bias: bool) -> NodeForm:
     return NodeForm("MatMulNBits", specs[: last + 1], _MICROSOFT, tuple(attributes.items()))
 
 
-def _gather_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
-    attributes, packed, scale = attributes_of(node), _constant(node, 0), input_at(node, 2)
+def _gather_nbits(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+    attributes, packed, scale = node.attributes, _constant(node, 0), input_at(node, 2)
     if packed is None or packed.dtype != torch.uint8 or _type(file, scale) != TensorProto.FLOAT:
         return None
     bits, block = attributes.get("bits", 4), attributes.get("block_size", 128)
@@ -135,14 +135,14 @@ def _gather_nbits(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKern
     return BoundKernel(profile.bind("gather_nbits", packed, bits, block), node.inputs[1:], form)
 
 
-def _dynamic_quantize(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def _dynamic_quantize(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     form = NodeForm(
         "DynamicQuantizeLinear", (RandomInput((_ROWS, _OUTPUTS), runtime_input=True),), outputs=3
     )
     return BoundKernel(profile.bind("dynamic_quantize"), node.inputs[:1], form)
 
 
-def _dynamic_matmul(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def _dynamic_matmul(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     weight, scale, zeros, bias = (_constant(node, i) for i in (1, 2, 3, 4))
     present = [input_at(node, i) is not None for i in (3, 4)]
     computed = [zeros is not None, bias is not None] != present
@@ -167,7 +167,7 @@ def _dynamic_matmul(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKe
     return BoundKernel(kernel, node.inputs[:1], form)
 
 
-def _matmul_integer(node: ir.Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
+def _matmul_integer(node: Node, file: OnnxModel, profile: Profile) -> BoundKernel | None:
     weight, zeros = _constant(node, 1), _constant(node, 3)
     computed = zeros is None and input_at(node, 3) is not None
     if weight is None or weight.dim() != 2 or computed:
@@ -196,21 +196,21 @@ def _integers(qtype: QType, x_zero: bool, w_zero: bool) -> NodeForm:
     return NodeForm("MatMulInteger", specs[: last + 1])
 
 
-def _constant(node: ir.Node, index: int) -> torch.Tensor | None:
+def _constant(node: Node, index: int) -> torch.Tensor | None:
     array = array_of(input_at(node, index))
     return None if array is None else torch.from_numpy(array)
 
 
-def _type(file: OnnxModel, value: ir.Value | None) -> int:
+def _type(file: OnnxModel, value: Value | None) -> int:
     """Return the ONNX type of a value, 0 if unknown."""
     array = array_of(value)
     if array is not None:
-        return int(ir.DataType.from_numpy(array.dtype))
+        return int(helper.np_dtype_to_tensor_dtype(array.dtype))
     known = file.value_info.get(name_of(value))
     return 0 if known is None else known.type.tensor_type.elem_type
 
 
-_Bind = Callable[[ir.Node, OnnxModel, Profile], BoundKernel | None]
+_Bind = Callable[[Node, OnnxModel, Profile], BoundKernel | None]
 
 _KERNELS: Mapping[tuple[str, str], tuple[str, _Bind]] = {
     (_MICROSOFT, "MatMulNBits"): ("matmul_nbits", _matmul_nbits),

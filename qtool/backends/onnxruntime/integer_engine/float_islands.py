@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import onnx_ir as ir
-
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnxruntime.integer_engine.integer_program import Instruction
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 
 
 def join_islands(
-    instructions: tuple[Instruction, ...], nodes: Mapping[str, ir.Node], file: OnnxModel
+    instructions: tuple[Instruction, ...], nodes: Mapping[str, Node], file: OnnxModel
 ) -> tuple[Instruction, ...]:
     """Join the float instructions of each level to one.
 
@@ -57,7 +56,7 @@ def _levels(instructions: tuple[Instruction, ...], nodes: Collection[str]) -> di
 def _join(
     island: list[Instruction],
     instructions: tuple[Instruction, ...],
-    nodes: Mapping[str, ir.Node],
+    nodes: Mapping[str, Node],
     file: OnnxModel,
 ) -> Instruction:
     inside = {id(s) for s in island}

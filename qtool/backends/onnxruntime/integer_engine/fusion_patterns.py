@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import onnx_ir as ir
 import torch
 
 from qtool.backends.kernels.params import same_params
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import array_of, input_at
 from qtool.backends.onnxruntime.integer_engine.moves import move_of
 from qtool.backends.onnxruntime.integer_engine.operators import (
@@ -45,28 +45,28 @@ class IntegerOperator:
         duplicates: further QuantizeLinear nodes of equal codes; the runtime merges them.
     """
 
-    node: ir.Node
+    node: Node
     operator: Operator
     inputs: list[QuantizedTensor]
-    quantizer: ir.Node | None
+    quantizer: Node | None
     out: QuantParams | None
     bounds: Bounds
-    absorbed: tuple[ir.Node, ...]
-    duplicates: tuple[ir.Node, ...] = ()
+    absorbed: tuple[Node, ...]
+    duplicates: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class MoveOnCodes:
     """DequantizeLinear, an operator that moves elements, QuantizeLinear of equal parameters."""
 
-    node: ir.Node
+    node: Node
     codes: QuantizedTensor
     move: Callable[..., torch.Tensor]
-    quantizer: ir.Node
+    quantizer: Node
     params: QuantParams
 
 
-def match_operator(graph: QdqGraph, node: ir.Node) -> IntegerOperator | None:
+def match_operator(graph: QdqGraph, node: Node) -> IntegerOperator | None:
     """Return the integer operator around `node`, None if it runs in float."""
     operator = (SIGNED_OPERATORS if graph.signed else OPERATORS).get(node.op_type)
     if operator is None:
@@ -95,7 +95,7 @@ def match_operator(graph: QdqGraph, node: ir.Node) -> IntegerOperator | None:
     )
 
 
-def match_move(graph: QdqGraph, node: ir.Node) -> MoveOnCodes | None:
+def match_move(graph: QdqGraph, node: Node) -> MoveOnCodes | None:
     """Return the move of codes around `node`, or None."""
     codes = graph.codes(input_at(node, 0))
     quantizer = graph.model.only_reader(node.outputs[0]) if node.outputs else None
@@ -109,16 +109,14 @@ def match_move(graph: QdqGraph, node: ir.Node) -> MoveOnCodes | None:
     return MoveOnCodes(node, codes, move, quantizer, graph.params(quantizer))
 
 
-def _reads_integer_bias(graph: QdqGraph, node: ir.Node) -> bool | None:
+def _reads_integer_bias(graph: QdqGraph, node: Node) -> bool | None:
     """Return whether the bias is in codes: else a Gemm of float output stays float."""
     if len(node.inputs) < 3:
         return None
     return graph.codes(node.inputs[2]) is not None
 
 
-def _data_inputs(
-    graph: QdqGraph, node: ir.Node, operator: Operator
-) -> list[QuantizedTensor] | None:
+def _data_inputs(graph: QdqGraph, node: Node, operator: Operator) -> list[QuantizedTensor] | None:
     """Return every data input in codes, None if one is float."""
     inputs = []
     for value in node.inputs[: operator.inputs]:
@@ -135,19 +133,19 @@ def _data_inputs(
     return inputs
 
 
-def _constants_in_codes(graph: QdqGraph, node: ir.Node, operator: Operator) -> bool:
+def _constants_in_codes(graph: QdqGraph, node: Node, operator: Operator) -> bool:
     if not operator.weight:
         return True
     weight = graph.codes(input_at(node, 1))
     return weight is not None and weight.constant is not None
 
 
-def _computes_on(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -> bool:
+def _computes_on(graph: QdqGraph, codes: Value, params: QuantParams | None) -> bool:
     """Return whether the runtime computes on these codes.
 
     It does on uint8, and on int8 where it has kernels for that (ARM) or converts it to uint8.
     """
-    producer = codes.producer()
+    producer = codes.producer
     unsigned = params is None or not params.qtype.signed
     if graph.signed or graph.int8_kernels or unsigned:
         return True
@@ -156,12 +154,10 @@ def _computes_on(graph: QdqGraph, codes: ir.Value, params: QuantParams | None) -
     return graph.becomes_uint8(producer)
 
 
-def _quantized_by(
-    graph: QdqGraph, node: ir.Node
-) -> tuple[list[ir.Node], Bounds, tuple[ir.Node, ...]]:
+def _quantized_by(graph: QdqGraph, node: Node) -> tuple[list[Node], Bounds, tuple[Node, ...]]:
     """Return the QuantizeLinear nodes behind `node`, and the bounds and node of a clamp between."""
     reader, bounds = graph.model.only_reader(node.outputs[0]), (None, None)
-    clamps: tuple[ir.Node, ...] = ()
+    clamps: tuple[Node, ...] = ()
     if reader is not None and reader.op_type in _CLAMPS:
         bounds, clamps = _bounds(reader), (reader,)
     quantizers = graph.quantizers(clamps[0].outputs[0] if clamps else node.outputs[0])
@@ -170,7 +166,7 @@ def _quantized_by(
     return quantizers, bounds, clamps
 
 
-def _bounds(clamp: ir.Node) -> Any:
+def _bounds(clamp: Node) -> Any:
     if clamp.op_type == "Relu":
         return (0.0, None)
     limits = [array_of(input_at(clamp, i)) for i in (1, 2)]

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import onnx_ir as ir
 import torch
 
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.operators import kernel_of
 from qtool.backends.onnx.reading import (
     OnnxModel,
     Source,
     array_of,
-    attributes_of,
     input_at,
     is_constant,
     name_of,
@@ -66,8 +65,8 @@ class _Lowering:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     dequantized: dict[str, QuantizedTensor] = field(default_factory=dict)
     params: dict[str, QuantParams] = field(default_factory=dict)
-    absorbed: set[ir.Node] = field(default_factory=set)
-    in_runtime: dict[str, ir.Node] = field(default_factory=dict)
+    absorbed: set[Node] = field(default_factory=set)
+    in_runtime: dict[str, Node] = field(default_factory=dict)
 
 
 def lower(model: Source, profile: str | Profile | None = None, as_written: bool = False) -> Program:
@@ -115,7 +114,7 @@ def lower(model: Source, profile: str | Profile | None = None, as_written: bool 
     )
 
 
-def _lower_node(state: _Lowering, node: ir.Node) -> None:
+def _lower_node(state: _Lowering, node: Node) -> None:
     if node in state.absorbed or all(map(is_constant, node.outputs)):
         return
     if node.op_type.startswith(_ON_CODES):
@@ -142,14 +141,12 @@ def _lower_node(state: _Lowering, node: ir.Node) -> None:
         raise KernelError(f"{node.name}: {message}") from error
 
 
-def _float(state: _Lowering, node: ir.Node) -> None:
+def _float(state: _Lowering, node: Node) -> None:
     """Add a node that runs in the runtime, or in the kernel that came with a custom operator."""
-    outputs = [o for o in node.outputs if o.name and (o.uses() or o.is_graph_output())]
+    outputs = [o for o in node.outputs if o.name and (o.uses or o.is_output)]
     custom = kernel_of(node.domain, node.op_type)
     if custom is not None:
-        run = partial(
-            _run_custom, custom, [i is not None for i in node.inputs], attributes_of(node)
-        )
+        run = partial(_run_custom, custom, [i is not None for i in node.inputs], node.attributes)
         inputs = [i for i in node.inputs if i is not None]
         _add(state, node, "float", run, inputs, outputs=node.outputs)
     elif outputs:
@@ -175,7 +172,7 @@ def _run_custom(
     return kernel(*(next(remaining) if here else None for here in present), **texts)
 
 
-def _dequantize(state: _Lowering, node: ir.Node) -> None:
+def _dequantize(state: _Lowering, node: Node) -> None:
     codes = state.graph.codes(node.outputs[0])
     assert codes is not None
     if codes.constant is not None:
@@ -185,7 +182,7 @@ def _dequantize(state: _Lowering, node: ir.Node) -> None:
     _add(state, node, "dequantize", kernel, [codes.value])
 
 
-def _integer(state: _Lowering, node: ir.Node) -> bool:
+def _integer(state: _Lowering, node: Node) -> bool:
     match = match_operator(state.graph, node)
     if match is None or (match.quantizer is None and not state.profile.float_results):
         return False
@@ -206,7 +203,7 @@ def _integer(state: _Lowering, node: ir.Node) -> bool:
     return True
 
 
-def _bound_node(state: _Lowering, node: ir.Node) -> bool:
+def _bound_node(state: _Lowering, node: Node) -> bool:
     bound = bind_node(node, state.graph.model, state.profile, state.as_written)
     if bound is None:
         return False
@@ -218,7 +215,7 @@ def _identity(codes: torch.Tensor) -> torch.Tensor:
     return codes
 
 
-def _fused_move(state: _Lowering, node: ir.Node) -> bool:
+def _fused_move(state: _Lowering, node: Node) -> bool:
     match = match_move(state.graph, node)
     if match is None:
         return False
@@ -228,7 +225,7 @@ def _fused_move(state: _Lowering, node: ir.Node) -> bool:
     return True
 
 
-def _move(state: _Lowering, node: ir.Node) -> bool:
+def _move(state: _Lowering, node: Node) -> bool:
     """Add a move as written, of codes or of floats; a Pad of codes."""
     params = state.params.get(name_of(input_at(node, 0)))
     if node.op_type == "Pad" and params is not None:
@@ -246,9 +243,9 @@ def _move(state: _Lowering, node: ir.Node) -> bool:
 _LOWERINGS = (_integer, _bound_node, _fused_move, _move)
 
 
-def _pad_codes(state: _Lowering, node: ir.Node, params: QuantParams) -> Any:
+def _pad_codes(state: _Lowering, node: Node, params: QuantParams) -> Any:
     pads, fill = (array_of(input_at(node, i)) for i in (1, 2))
-    if pads is None or attributes_of(node).get("mode", "constant") != "constant":
+    if pads is None or node.attributes.get("mode", "constant") != "constant":
         raise KernelError(f"{node.name}: only constant padding of codes has a kernel")
     value = 0 if fill is None else int(fill)
     if state.graph.signed and node.op_type == "Pad":
@@ -258,13 +255,13 @@ def _pad_codes(state: _Lowering, node: ir.Node, params: QuantParams) -> Any:
 
 def _add(
     state: _Lowering,
-    node: ir.Node,
+    node: Node,
     kind: str,
     kernel: Any,
-    inputs: Sequence[ir.Value | None],
+    inputs: Sequence[Value | None],
     params: QuantParams | None = None,
     name: str | None = None,
-    outputs: Sequence[ir.Value] = (),
+    outputs: Sequence[Value] = (),
 ) -> None:
     for each in inputs:
         if (constant := array_of(each)) is not None:
@@ -277,7 +274,7 @@ def _add(
     )
 
 
-def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
+def _tensor_of(value: Value | None, constant: Array) -> torch.Tensor:
     """Return a constant as a tensor; torch has no text and no types of ml_dtypes."""
     try:
         return torch.from_numpy(constant)
@@ -289,7 +286,7 @@ def _tensor_of(value: ir.Value | None, constant: Array) -> torch.Tensor:
         ) from error
 
 
-def _output(state: _Lowering, value: ir.Value) -> str:
+def _output(state: _Lowering, value: Value) -> str:
     """Return the codes behind a dequantized output, or the output itself."""
     codes = state.graph.codes(value)
     return codes.name if codes is not None and codes.constant is None else name_of(value)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from torch.nn import functional as F
 
-from qtool.backends.onnx.reading import OnnxModel, array_of, attributes_of, input_at
+from qtool.backends.onnx.graph import Node, Value
+from qtool.backends.onnx.reading import OnnxModel, array_of, input_at
 from qtool.backends.onnxruntime.session import VERSION
 
 FUSES_PRODUCTS = VERSION >= (1, 25)
@@ -46,7 +46,7 @@ class Product:
     bias: torch.Tensor | None
 
 
-def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
+def match_product(node: Node, file: OnnxModel) -> Product | None:
     """Return what the runtime makes of a MatMul or Gemm, None if it stays a product of floats."""
     weight = _weight_dequantizer(node, file) if FUSES_PRODUCTS else None
     if weight is None or not _is_plain(node, file) or _absorbs_transpose(node, file):
@@ -79,45 +79,45 @@ def match_product(node: ir.Node, file: OnnxModel) -> Product | None:
     return Product(filled, scales.contiguous(), zeros.contiguous(), inputs, stores_zeros, bias)
 
 
-def _weight_dequantizer(node: ir.Node, file: OnnxModel) -> ir.Node | None:
+def _weight_dequantizer(node: Node, file: OnnxModel) -> Node | None:
     """Return the DequantizeLinear of the weight.
 
     None if the other operand has one as well, or the product is not its only reader.
     """
     weights = input_at(node, 1)
-    producer = None if weights is None else weights.producer()
+    producer = None if weights is None else weights.producer
     data = input_at(node, 0)
     if producer is None or weights is None or data is None:
         return None
-    before = data.producer()
+    before = data.producer
     is_only = before is None or before.op_type != "DequantizeLinear"
-    blocks = attributes_of(producer).get("block_size", 0)
+    blocks = producer.attributes.get("block_size", 0)
     fits = producer.op_type == "DequantizeLinear" and not blocks
     return producer if is_only and fits and file.only_reader(weights) is node else None
 
 
-def _is_shared(value: ir.Value | None, file: OnnxModel) -> bool:
+def _is_shared(value: Value | None, file: OnnxModel) -> bool:
     """Return whether another node reads a constant, or one that the runtime finds equal."""
-    if value is None or len(value.uses()) > 1:
+    if value is None or len(value.uses) > 1:
         return True
     array = array_of(value)
     if array is None or array.size > MAX_SHARED or str(array.dtype) != "float32":
         return False
-    others = (array_of(v) for v in file.model.graph.initializers.values() if v is not value)
+    others = (array_of(v) for v in file.graph.initializers.values() if v is not value)
     return any(
         o is not None and o.dtype == array.dtype and np.array_equal(o, array) for o in others
     )
 
 
-def _is_plain(node: ir.Node, file: OnnxModel) -> bool:
+def _is_plain(node: Node, file: OnnxModel) -> bool:
     """Return whether a product has default attributes and no QuantizeLinear reads it."""
-    attributes = {**_PLAIN, **attributes_of(node)}
+    attributes = {**_PLAIN, **node.attributes}
     readers = {reader.op_type for reader in file.readers(node.outputs[0])}
     default = all(attributes[name] == value for name, value in _PLAIN.items())
     return default and "QuantizeLinear" not in readers
 
 
-def _is_added(node: ir.Node, file: OnnxModel) -> bool:
+def _is_added(node: Node, file: OnnxModel) -> bool:
     """Return whether an Add behind a MatMul becomes its bias; such products stay with the runtime.
 
     `MatMulAddFusion` wants a tensor of one or two dimensions.
@@ -130,20 +130,20 @@ def _is_added(node: ir.Node, file: OnnxModel) -> bool:
     return other.shape is None or 1 <= len(other.shape) <= 2
 
 
-def _is_clamped(node: ir.Node) -> bool:
+def _is_clamped(node: Node) -> bool:
     """Return whether a Relu or Clip with one reader is all that reads a product.
 
     The runtime (`NodeGroupSelector::GetQDQSelection`) takes it for one that the QuantizeLinear
     behind it implies, and leaves the product alone.
     """
-    uses = list(node.outputs[0].uses())
+    uses = list(node.outputs[0].uses)
     if len(uses) != 1 or uses[0].node.op_type not in ("Relu", "Clip"):
         return False
     result = uses[0].node.outputs[0]
-    return len(result.uses()) == 1 and not result.is_graph_output()
+    return len(result.uses) == 1 and not result.is_output
 
 
-def _absorbs_transpose(node: ir.Node, file: OnnxModel) -> bool:
+def _absorbs_transpose(node: Node, file: OnnxModel) -> bool:
     """Return whether a Gemm is fused with a Transpose before it, or behind it if it has no bias.
 
     `GemmTransposeFusion` runs before the rule of this module: the product is one of floats then.
@@ -151,18 +151,18 @@ def _absorbs_transpose(node: ir.Node, file: OnnxModel) -> bool:
     if node.op_type != "Gemm":
         return False
     data, behind = _without_reshapes(input_at(node, 0)), file.only_reader(node.outputs[0])
-    before = None if data is None else data.producer()
-    if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses()) == 1:
+    before = None if data is None else data.producer
+    if before is not None and before.op_type == "Transpose" and len(before.outputs[0].uses) == 1:
         # the runtime removes a Reshape behind it only where it states its permutation
-        return data is input_at(node, 0) or "perm" in attributes_of(before)
+        return data is input_at(node, 0) or "perm" in before.attributes
     return behind is not None and behind.op_type == "Transpose" and input_at(node, 2) is None
 
 
-def _without_reshapes(value: ir.Value | None) -> ir.Value | None:
+def _without_reshapes(value: Value | None) -> Value | None:
     """Return a value before reshapes to its own sizes, which the runtime removes."""
-    while value is not None and (producer := value.producer()) is not None:
+    while value is not None and (producer := value.producer) is not None:
         source, sizes = input_at(producer, 0), value.shape
-        fixed = sizes is not None and sizes.is_static()
+        fixed = sizes is not None and all(isinstance(s, int) for s in sizes)
         same = source is not None and fixed and source.shape == sizes
         if producer.op_type not in ("Identity", "Reshape") or not same:
             break
@@ -170,11 +170,11 @@ def _without_reshapes(value: ir.Value | None) -> ir.Value | None:
     return value
 
 
-def _axis(weight: ir.Node) -> int:
-    return int(attributes_of(weight).get("axis", 1))
+def _axis(weight: Node) -> int:
+    return int(weight.attributes.get("axis", 1))
 
 
-def _tensor(node: ir.Node, index: int) -> torch.Tensor | None:
+def _tensor(node: Node, index: int) -> torch.Tensor | None:
     array = array_of(input_at(node, index))
     supported = array is not None and str(array.dtype) in ("int8", "uint8", "float32")
     return torch.from_numpy(array) if supported else None

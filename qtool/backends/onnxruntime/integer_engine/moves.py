@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from qtool.backends.onnx import moves
-from qtool.backends.onnx.reading import array_of, attributes_of
+from qtool.backends.onnx.graph import Node
+from qtool.backends.onnx.reading import array_of
 from qtool.core.errors import KernelError
 from qtool.core.types import Array
 
@@ -34,7 +34,7 @@ class _Call:
         return KernelError(f"{self.name}: {why}")
 
 
-def move_of(node: ir.Node) -> Move | None:
+def move_of(node: Node) -> Move | None:
     """Return what a node does to its first input; None for no move, or computed arguments."""
     function = MOVES.get(node.op_type)
     arrays = [array_of(v) for v in node.inputs[1:]]
@@ -42,7 +42,7 @@ def move_of(node: ir.Node) -> Move | None:
     if function is None or unknown or len(node.outputs) != 1:
         return None
     constants = {i: a for i, a in enumerate(arrays, 1) if a is not None}
-    call = _Call(str(node.name), attributes_of(node), constants)
+    call = _Call(str(node.name), node.attributes, constants)
     if node.op_type == "Resize" and not _is_exact(call):
         return None
     arguments: list[Any] = list(arrays)

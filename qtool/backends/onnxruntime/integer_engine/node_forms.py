@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import torch
 from onnx import ValueInfoProto, helper, numpy_helper
 
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnxruntime.integer_engine.runtime_node import runtime_graph
 from qtool.core.errors import KernelError
@@ -73,11 +73,11 @@ class BoundKernel:
     """
 
     kernel: Callable[..., Any]
-    inputs: Sequence[ir.Value | None]
+    inputs: Sequence[Value | None]
     form: NodeForm
 
 
-Bind = Callable[[ir.Node, OnnxModel], BoundKernel | None]
+Bind = Callable[[Node, OnnxModel], BoundKernel | None]
 
 
 def matches_runtime(form: NodeForm, bind: Bind) -> bool:

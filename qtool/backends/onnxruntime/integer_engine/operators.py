@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import onnx_ir as ir
 import torch
 
 from qtool.backends.kernels.params import same_params
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.operator_rows import ONNX_OPERATORS
-from qtool.backends.onnx.reading import array_of, attributes_of, input_at
+from qtool.backends.onnx.reading import array_of, input_at
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
@@ -32,15 +32,15 @@ class OperatorCall:
         out: parameters of its output, None where that is float.
     """
 
-    node: ir.Node
+    node: Node
     graph: QdqGraph
     profile: Profile
     inputs: Sequence[QuantizedTensor]
     out: QuantParams | None
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        return attributes_of(self.node)
+    def attributes(self) -> Mapping[str, Any]:
+        return self.node.attributes
 
     def bind(self, op: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         return self.profile.bind(op, *args, **kwargs)
@@ -226,7 +226,7 @@ def _ceil_pads(
 
 def _softmax(call: OperatorCall) -> Callable[..., Any]:
     """Bind Softmax; before opset 13 it is taken over all axes from the given one on."""
-    attributes, opset = call.attributes, call.graph.model.model.opset_imports.get("", 13)
+    attributes, opset = call.attributes, call.graph.model.opset
     if opset >= 13:
         return call.bind(
             "softmax", call.inputs[0].params, call.out, axis=attributes.get("axis", -1)

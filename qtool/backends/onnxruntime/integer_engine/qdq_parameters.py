@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 import torch
 
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.qdq_tensors import QdqTensors
-from qtool.backends.onnx.reading import array_of, attributes_of, input_at
+from qtool.backends.onnx.reading import array_of, input_at
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
 
@@ -25,10 +25,10 @@ class QuantizedTensor:
         node: the DequantizeLinear that reads them.
     """
 
-    value: ir.Value
+    value: Value
     params: QuantParams
     constant: torch.Tensor | None = None
-    node: ir.Node | None = None
+    node: Node | None = None
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class QuantizedTensor:
         """
         assert self.constant is not None
         assert self.node is not None
-        scale, attributes = array_of(input_at(self.node, 1)), attributes_of(self.node)
+        scale, attributes = array_of(input_at(self.node, 1)), self.node.attributes
         axis, block = int(attributes.get("axis", 1)), int(attributes.get("block_size", 0))
         if scale is None or (scale.size == 1 and not block):
             return self.params.dequantize(self.constant)
@@ -78,22 +78,22 @@ def _scale_sizes(sizes: list[int], axis: int, block: int) -> list[int]:
 class QdqGraph(QdqTensors):
     """The quantized tensors of a model for the engine. Stored codes are read-only views."""
 
-    def params(self, node: ir.Node) -> QuantParams:
+    def params(self, node: Node) -> QuantParams:
         """Return `affine` as tensors."""
         return QuantParams.of(self.affine(node))
 
-    def codes(self, value: ir.Value | None) -> QuantizedTensor | None:
+    def codes(self, value: Value | None) -> QuantizedTensor | None:
         """Return the codes behind a float tensor, if a DequantizeLinear produces it."""
-        producer = None if value is None else value.producer()
+        producer = None if value is None else value.producer
         if producer is None or producer.op_type != "DequantizeLinear":
             return None
         source = producer.inputs[0]
         assert source is not None
         return QuantizedTensor(source, self.params(producer), self._stored(source), producer)
 
-    def _stored(self, codes: ir.Value) -> torch.Tensor | None:
+    def _stored(self, codes: Value) -> torch.Tensor | None:
         """Return constant codes: stored, or quantized from a constant."""
-        producer, array = codes.producer(), array_of(codes)
+        producer, array = codes.producer, array_of(codes)
         if array is not None:
             constant = torch.from_numpy(array)
             if self.signed and array.dtype == np.uint8:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime as ort
 import torch
 from onnx import helper, numpy_helper
 
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of, values_read
 from qtool.backends.onnxruntime.session import cpu_session
 from qtool.core.errors import KernelError
@@ -27,7 +27,7 @@ Known = Mapping[str, onnx.ValueInfoProto]
 
 
 def runtime_graph(
-    nodes: Sequence[ir.Node], file: OnnxModel, outputs: Sequence[str], known: Known
+    nodes: Sequence[Node], file: OnnxModel, outputs: Sequence[str], known: Known
 ) -> tuple[Callable[..., Any], tuple[str, ...]]:
     """Return a function that runs nodes of a model in the runtime, and the names of its inputs.
 
@@ -47,7 +47,7 @@ def runtime_graph(
     computed = tuple(n for n, array in read.items() if array is None)
     constants = {n: array for n, array in read.items() if array is not None}
     opsets, functions = file.outline.opset_import, file.outline.functions
-    version, parts = file.outline.ir_version, [ir.serde.serialize_node(n) for n in nodes]
+    version, parts = file.outline.ir_version, [n.message for n in nodes]
     inside = [known[n] for n in produced if n in known and n not in outputs]
     sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
 

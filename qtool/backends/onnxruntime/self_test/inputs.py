@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
+from qtool.backends.onnx.graph import Value
 from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, name_of
 from qtool.backends.onnx.self_test_format import InputSpec, SelfTest
@@ -50,9 +50,7 @@ def input_specs(file: OnnxModel, sample: Sequence[Array]) -> tuple[InputSpec, ..
     )
 
 
-def _quantized(
-    file: OnnxModel, graph: QdqTensors, value: ir.Value, array: Array
-) -> InputSpec | None:
+def _quantized(file: OnnxModel, graph: QdqTensors, value: Value, array: Array) -> InputSpec | None:
     """Return the range of an input's codes and a little more, so that it saturates."""
     for node in file.readers(value):
         if node.op_type == "QuantizeLinear":
@@ -105,7 +103,7 @@ def generate_inputs(file: OnnxModel, test: SelfTest) -> Iterator[list[Array]]:
         ]
 
 
-def _dtype(value: ir.Value) -> np.dtype[Any]:
+def _dtype(value: Value) -> np.dtype[Any]:
     if value.dtype is None:
         raise DataError(f"input '{value.name}' has no type")
-    return value.dtype.numpy()
+    return value.dtype

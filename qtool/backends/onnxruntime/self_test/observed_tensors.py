@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
-
+from qtool.backends.onnx.graph import Value
 from qtool.backends.onnx.qdq_tensors import QdqTensors
 from qtool.backends.onnx.reading import OnnxModel, input_at, is_constant, name_of
 from qtool.backends.onnxruntime.session import run, session
@@ -39,8 +38,8 @@ def observed_tensors(file: OnnxModel) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*ordered, *outputs)))
 
 
-def _codes_behind(value: ir.Value) -> str | None:
-    maker = value.producer()
+def _codes_behind(value: Value) -> str | None:
+    maker = value.producer
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
     return name_of(maker.inputs[0])

@@ -101,7 +101,7 @@ class ExportedFile(ExecutedFile):
         Returns:
             The outputs; and by name the outputs and those of the named tensors that are computed.
         """
-        outputs = [str(o.name) for o in self.qdq.model.graph.outputs]
+        outputs = [str(o.name) for o in self.qdq.outputs]
         computed = {o.name for n in self.qdq.nodes if n.op_type != "Constant" for o in n.outputs}
         extra = [n for n in dict.fromkeys(names) if n in computed and n not in outputs]
         with scratch_folder() as folder:

@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import torch
 
 from qtool.backends.onnx.checker import check_model
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import (
     OnnxModel,
     Source,
     array_of,
-    attributes_of,
     input_at,
     is_constant,
 )
@@ -85,7 +84,7 @@ def check_well_formed(model: Source) -> None:
         raise VerificationError(f"the file is not well-formed ONNX: {error}") from error
 
 
-def _check_scale(node: ir.Node, expected: Expected) -> None:
+def _check_scale(node: Node, expected: Expected) -> None:
     scale = _constant(node, 1)
     if scale is None:
         raise VerificationError(f"{node.name}: its scale is not a constant")
@@ -99,15 +98,15 @@ def _check_scale(node: ir.Node, expected: Expected) -> None:
         raise VerificationError(f"{node.name}: its zero point must be 0 on this target")
 
 
-def _check_layer(node: ir.Node, expected: Expected) -> None:
+def _check_layer(node: Node, expected: Expected) -> None:
     x, weight = _dequantized(node, 0, "input"), _dequantized(node, 1, "weight")
     codes, scale = _constant(weight, 0), _constant(weight, 1)
-    is_in_out = node.op_type == "Gemm" and not attributes_of(node).get("transB", 0)
+    is_in_out = node.op_type == "Gemm" and not node.attributes.get("transB", 0)
     axis = int(is_in_out)  # of the output channels in the weight
     if codes is None or scale is None or codes.dtype != np.int8:
         kind = "not stored" if codes is None else f"{codes.dtype}, not int8"
         raise VerificationError(f"{node.name}: its weight is {kind}")
-    along = int(attributes_of(weight).get("axis", 1))
+    along = int(weight.attributes.get("axis", 1))
     if scale.ndim and (along != axis or scale.shape[0] != codes.shape[axis]):
         raise VerificationError(
             f"{node.name}: weight scales along axis {along}, output channels on axis {axis}"
@@ -123,17 +122,17 @@ def _check_layer(node: ir.Node, expected: Expected) -> None:
         raise VerificationError(f"{node.name}: its bias is not a float constant")
 
 
-def _dequantized(node: ir.Node, index: int, what: str) -> ir.Node:
+def _dequantized(node: Node, index: int, what: str) -> Node:
     """Return the DequantizeLinear that computes an input."""
     value = input_at(node, index)
-    maker = None if value is None else value.producer()
+    maker = None if value is None else value.producer
     if maker is None or maker.op_type != "DequantizeLinear":
         raise VerificationError(f"{node.name}: its {what} is not dequantized from codes")
     return maker
 
 
-def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
-    groups = int(attributes_of(node).get("group", 1))
+def _check_pairs(node: Node, codes: Any, axis: int, limit: int) -> None:
+    groups = int(node.attributes.get("group", 1))
     pairs = largest_pair_sums(torch.from_numpy(codes), axis, groups)
     if bool((pairs > limit).any()):
         raise VerificationError(
@@ -142,9 +141,9 @@ def _check_pairs(node: ir.Node, codes: Any, axis: int, limit: int) -> None:
         )
 
 
-def _check_bias(node: ir.Node, expected: Any) -> None:
+def _check_bias(node: Node, expected: Any) -> None:
     value = input_at(node, 2)
-    bias = None if value is None else value.producer()
+    bias = None if value is None else value.producer
     codes = None if bias is None else _constant(bias, 0)
     if (
         bias is None
@@ -157,6 +156,6 @@ def _check_bias(node: ir.Node, expected: Any) -> None:
         raise VerificationError(f"{node.name}: its bias scale is not input scale x weight scale")
 
 
-def _constant(node: ir.Node, index: int) -> Any:
+def _constant(node: Node, index: int) -> Any:
     """Return the array of a constant input; None for a computed one."""
     return array_of(input_at(node, index))

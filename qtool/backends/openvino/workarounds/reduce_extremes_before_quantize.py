@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.graph_edits import append_node
-from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.onnx.graph_edits import append_node, attributes_of
 from qtool.backends.workaround import Workaround
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qtool.backends.onnx.graph_edits import add_int64, append_node
-from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.onnx.graph_edits import add_int64, append_node, attributes_of
 from qtool.backends.workaround import Workaround
 
 _Widths = np.ndarray[Any, Any]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from qtool.core import formats
-from qtool.evaluation.report.page.figures import figures
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.page.trend import Trend
@@ -29,7 +29,7 @@ def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]
         .get_template("report.html")
         .render(
             report=report,
-            figures=figures(report),
+            figures=_figures(report),
             network=network_view(report),
             anchors=anchors(report),
             trend=trend,
@@ -47,6 +47,15 @@ def render_pages(report: Report, trend: Trend | None = None) -> dict[str, bytes]
         "report.md": markdown.encode(),
         "report.html": html.encode(),
     }
+
+
+def _figures(report: Report) -> Mapping[str, Any]:
+    """Return the overview figures; none where the plotting library is not installed."""
+    if find_spec("matplotlib") is None:
+        return {}
+    from qtool.evaluation.report.page.figures import figures
+
+    return figures(report)
 
 
 def _embedded_json(report: Report) -> Markup:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import onnx
-import onnx_ir as ir
-from onnx_ir import serde
 
+from qtool.backends.onnx.graph import Node
 from qtool.backends.onnx.reading import (
     OnnxModel,
     array_of,
-    attributes_of,
     input_at,
     is_constant,
     name_of,
@@ -63,7 +60,7 @@ def read_qdq(path: str) -> FileScales:
     return FileScales(path, model.outline.producer_name or "QDQ", wanted, refused)
 
 
-def _names(model: OnnxModel, node: ir.Node) -> Iterator[tuple[tuple[str, ...], bool]]:
+def _names(model: OnnxModel, node: Node) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the names of what a node quantizes, and whether it is the weight of a layer."""
     source, result = input_at(node, 0), node.outputs[0]
     stored = is_constant(source)
@@ -79,14 +76,10 @@ def _names(model: OnnxModel, node: ir.Node) -> Iterator[tuple[tuple[str, ...], b
         return
     for reader in readers:
         if input_at(reader, 1) in results:
-            yield (label_of(_message(reader)), name_of(source)), True
+            yield (label_of(reader.message), name_of(source)), True
 
 
-def _message(node: ir.Node) -> onnx.NodeProto:
-    return serde.serialize_node(node)
-
-
-def _params(node: ir.Node, name: str, refused: dict[str, str]) -> Affine | None:
+def _params(node: Node, name: str, refused: dict[str, str]) -> Affine | None:
     """Return the parameters of a node; None where they cannot be taken, with the reason."""
     scale, zero = (array_of(input_at(node, i)) for i in (1, 2))
     if scale is None or (zero is None and input_at(node, 2) is not None):
@@ -109,9 +102,9 @@ def _params(node: ir.Node, name: str, refused: dict[str, str]) -> Affine | None:
     return None
 
 
-def _affine(node: ir.Node, qtype: QType, scale: Array, zero: Array) -> Affine:
+def _affine(node: Node, qtype: QType, scale: Array, zero: Array) -> Affine:
     stored = array_of(input_at(node, 0))
-    axis = int(attributes_of(node).get("axis", 1)) if scale.size > 1 else None
+    axis = int(node.attributes.get("axis", 1)) if scale.size > 1 else None
     if axis is not None and stored is not None:
         axis %= stored.ndim
     shape = () if axis is None else (-1,)
@@ -119,7 +112,7 @@ def _affine(node: ir.Node, qtype: QType, scale: Array, zero: Array) -> Affine:
     return Affine(qtype, scale, np.asarray(zero.astype(np.int64).reshape(shape)), axis)
 
 
-def _weights(node: ir.Node, params: Affine) -> Array | None:
+def _weights(node: Node, params: Affine) -> Array | None:
     """Return the dequantized weights that a node reads as codes or as floats."""
     stored = array_of(input_at(node, 0))
     if stored is None or node.op_type == "QuantizeLinear":

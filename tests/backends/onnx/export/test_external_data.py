@@ -29,7 +29,7 @@ NAME = "residual"
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "LIMIT", 4000)
-    monkeypatch.setattr(storage, "_SMALL", 100)
+    monkeypatch.setattr(storage, "SMALL", 100)
 
 
 def arrays(batch: int = 4) -> list[np.ndarray]:
@@ -51,7 +51,7 @@ def test_a_large_model_is_exported_and_verified(tmp_path: Path, form: str) -> No
 
 def test_by_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(storage, "_SMALL", 100)
+    monkeypatch.setattr(storage, "SMALL", 100)
     quantized(NAME).export(tmp_path / "one.onnx", verify=False)
     quantized(NAME).export(tmp_path / "two.onnx", verify=False, external_data=True)
     assert len(model_files(tmp_path / "one.onnx")) == 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from qtool.backends.onnx.graph import Value
 from qtool.backends.onnx.reading import OnnxModel, array_of
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, QuantizedTensor
@@ -45,8 +45,9 @@ def codes(read: QdqGraph, name: str) -> QuantizedTensor | None:
     return read.codes(value(read, name))
 
 
-def value(read: QdqGraph, name: str) -> ir.Value:
-    return ir.convenience.create_value_mapping(read.model.model.graph)[name]
+def value(read: QdqGraph, name: str) -> Value:
+    values = (v for n in read.model.nodes for v in (*n.inputs, *n.outputs) if v is not None)
+    return next(v for v in values if v.name == name)
 
 
 def test_codes_of_activations_and_of_weights() -> None:
@@ -99,7 +100,7 @@ def test_types_without_kernels_and_scales_at_run_time_are_refused() -> None:
     with pytest.raises(KernelError, match="d: codes of type uint16 have no integer kernel"):
         codes(graph(z=np.uint16(3)), "d")
     read = graph()
-    value(read, "s").const_value = None
+    value(read, "s").array = None
     with pytest.raises(KernelError, match="d: its scale is computed at run time"):
         codes(read, "d")
 

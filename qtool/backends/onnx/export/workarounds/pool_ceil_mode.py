@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from qtool.backends.onnx.reading import attributes_of
+from qtool.backends.onnx.graph_edits import attributes_of
 from qtool.backends.workaround import Workaround
 from qtool.core.windows import overhang, spans
 
