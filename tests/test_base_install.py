@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -119,7 +120,8 @@ def test_what_only_conversion_needs_is_not_required() -> None:
     assert "onnx" in required
     assert not {name.replace("_", "-") for name in HIDDEN_PACKAGES} & set(required)
     if not HAS_TORCH:
-        assert not any(map(find_spec, HIDDEN_PACKAGES))
+        own = {re.split(r"\W", line)[0] for line in requires("onnxruntime") or ()}
+        assert {name for name in HIDDEN_PACKAGES if find_spec(name)} <= own  # 1.23 needs sympy
 
 
 def test_a_gate_writes_for_other_programs(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_readable, quantization_warnings
+from qtool.core.argument_names import argument
 from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -171,7 +172,7 @@ def report(
     """
     _refuse(others, "report")
     if model is None:
-        raise torch_error("a report without the float file as --model")
+        raise torch_error(f"a report without the float file as {argument('--model')}")
     path, real = Path(file), Path(model)
     opened = open_readable(path)
     open_readable(real)
