@@ -108,7 +108,7 @@ def _rounding_layers(
     for node in G.calls(module.graph):
         name, row = G.name_of(node), row_of(node)
         weights_only = executions.get(name) is Execution.WEIGHTS and name in specs
-        if row is not None and row.supported_modes and weights_only:
+        if row is not None and (row.supported_modes or row.key == "experts") and weights_only:
             block = target(plan.target).input_block(node, specs[name])
             if block is not None:
                 layers[node] = block

@@ -91,6 +91,9 @@ def _operators(graph: fx.Graph) -> dict[str, str]:
 def _choose(state: NodeDecisions) -> None:
     _choose_integer(state)
     _tie_tables(state)
+    for node, reason in list(weight_only.separate_experts(state.weight_only)):
+        state.reasons[node] = reason
+        del state.weight_only[node]
 
 
 def _has_integers(state: NodeDecisions) -> bool:

@@ -7,13 +7,14 @@ is for matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.core.ops import Op
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import Dynamic, Observed, ObserverSpec
@@ -59,7 +60,25 @@ def refuse_blocks(node: fx.Node, row: Op, scheme: Scheme) -> str | None:
     width = int(G.shape(G.source(node, row.weight))[-1])
     if isinstance(scheme.scales, int) and width % scheme.scales:
         return f"its rows of {width} are not a multiple of blocks of {scheme.scales}"
+    if row.key == "experts" and width == scheme.scales:
+        return f"its rows of {width} have one block, and the kernel of experts needs two"
     return None
+
+
+def separate_experts(layers: Mapping[fx.Node, Scheme]) -> Iterator[tuple[fx.Node, str]]:
+    """Yield experts that one kernel cannot compute, and why; it computes both of their layers.
+
+    Args:
+        layers: layers with integer weights alone, and their schemes.
+    """
+    pairs = dict[fx.Node, list[fx.Node]]()
+    for node in layers:
+        if node.target is torch_ops.expert_linear:
+            pairs.setdefault(G.source(node, 2), []).append(node)
+    for nodes in pairs.values():
+        if len(nodes) != 2 or layers[nodes[0]] != layers[nodes[1]]:
+            reason = "its kernel computes both layers of the experts, in one scheme"
+            yield from ((node, reason) for node in nodes)
 
 
 def tied_table_scheme(

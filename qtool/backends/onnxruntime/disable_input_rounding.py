@@ -35,12 +35,15 @@ def disable_input_rounding(graph: onnx.GraphProto) -> None:
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
-    return node.op_type != "MatMulNBits" or _level(node) is not None
+    return node.op_type not in _LEVELS or _level(node) is not None
 
 
 def _level(node: onnx.NodeProto) -> onnx.AttributeProto | None:
     return next((a for a in node.attribute if a.name == "accuracy_level" and a.i), None)
 
+
+_LEVELS = ("MatMulNBits", "QMoE")
+_WEIGHTS = (2, 5)  # inputs of QMoE
 
 _Constants = Mapping[str, onnx.TensorProto]
 
@@ -49,6 +52,18 @@ def _matmul(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants)
     level = _level(node)
     assert level is not None
     level.i = 0
+
+
+def _experts(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -> None:
+    """At 8 bits the kernel rounds at every level, except where it cannot pack its weights at load:
+    where they are inputs with a default."""
+    _matmul(graph, node, constants)
+    bits = next(a.i for a in node.attribute if a.name == "expert_weight_bits")
+    for name in (node.input[i] for i in _WEIGHTS if bits == 8):
+        stored = constants[name]
+        graph.input.append(
+            onnx.helper.make_tensor_value_info(name, stored.data_type, list(stored.dims))
+        )
 
 
 def _lstm(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -> None:
@@ -73,4 +88,5 @@ def _lstm(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -
 _REWRITES: Mapping[str, Callable[[onnx.GraphProto, onnx.NodeProto, _Constants], None]] = {
     "DynamicQuantizeLSTM": _lstm,
     "MatMulNBits": _matmul,
+    "QMoE": _experts,
 }

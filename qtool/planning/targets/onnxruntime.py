@@ -45,6 +45,14 @@ _LINEAR = (
 )
 
 
+_EXPERTS = tuple(
+    Scheme(When.NEVER, weights=t, scales=scales)  # QMoE
+    for t in (INT8_NARROW, UINT4, INT4, UINT8)
+    for scales in _SCALES[t.bits]
+    if isinstance(scales, int)
+)
+
+
 def _conv(node: fx.Node) -> str | None:
     """Require constant weights, and no 3-d convolution with few channels and overlapping windows.
 
@@ -69,6 +77,7 @@ ONNXRUNTIME = Target(
         "linear": KernelRule(
             rules.constant_weights, float_output=True, single_dtype_output=True, schemes=_LINEAR
         ),
+        "experts": KernelRule(schemes=_EXPERTS),
         "add": KernelRule(rules.tensors_only, opportunistic=True),
         "mul": KernelRule(rules.tensors_only, opportunistic=True),
         "concat": KernelRule(rules.float32, opportunistic=True),
@@ -97,6 +106,7 @@ ONNXRUNTIME = Target(
         # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         "embedding": "rows are looked up as codes and then dequantized",
+        "experts": "each token selects its experts at run time",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel for it in QDQ files"),
     },
     dynamic=frozenset({"lstm"}),
@@ -113,7 +123,10 @@ ONNXRUNTIME = Target(
     file=FileForm(
         formats=("qdq", "qoperator"),
         contrib=True,
-        fusions=("rotary", "rotary_attention", "packed_projections", "skip_rms_norm"),
+        fusions=(
+            *("rotary", "rotary_attention", "routed_experts"),
+            *("packed_projections", "skip_rms_norm"),
+        ),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
         implicit_fusions=frozenset(
             [
