@@ -34,7 +34,7 @@ from qtool.planning.placement import place_points
 from qtool.planning.plan import RESULT, QuantPlan
 from qtool.planning.recipe import INPUT, MODES, Choice, Recipe
 from qtool.planning.sharing import share_parameters
-from qtool.planning.targets import TARGETS, Target, rules
+from qtool.planning.targets import TARGETS, KernelRule, Target, rules
 
 
 def make_plan(
@@ -152,9 +152,7 @@ def _choose_integer(state: NodeDecisions) -> None:
         elif (refusal := weight_only.refuse(node, row, choice, state.target)) is not None:
             state.reasons[node] = refusal
         else:
-            scheme = choice.scheme.first_match(state.target.schemes(row.key))
-            assert scheme is not None
-            state.weight_only[node] = scheme
+            state.weight_only[node] = weight_only.scheme_of(node, row, choice, state.target)
 
 
 def _tie_tables(state: NodeDecisions) -> None:
@@ -189,7 +187,9 @@ def _tie_tables(state: NodeDecisions) -> None:
 
 def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Choice) -> None:
     scheme = weight_only.storage_scheme(row.key, choice.scheme, state.target)
+    rule = state.target.kernels.get(row.key, KernelRule())
     refusal = rules.stored_weights(node) or weight_only.refuse_blocks(node, row, scheme)
+    refusal = refusal or rule.refuse(node)
     if refusal is not None:
         state.reasons[node] = refusal
     else:

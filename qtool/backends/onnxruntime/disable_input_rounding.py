@@ -35,14 +35,15 @@ def disable_input_rounding(graph: onnx.GraphProto) -> None:
 
 
 def _rounds(node: onnx.NodeProto) -> bool:
-    return node.op_type not in _LEVELS or _level(node) is not None
+    if node.op_type == "QMoE":
+        return any(a.name == "expert_weight_bits" and a.i == 8 for a in node.attribute)
+    return node.op_type != "MatMulNBits" or _level(node) is not None
 
 
 def _level(node: onnx.NodeProto) -> onnx.AttributeProto | None:
     return next((a for a in node.attribute if a.name == "accuracy_level" and a.i), None)
 
 
-_LEVELS = ("MatMulNBits", "QMoE")
 _WEIGHTS = (2, 5)  # inputs of QMoE
 
 _Constants = Mapping[str, onnx.TensorProto]
@@ -55,11 +56,9 @@ def _matmul(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants)
 
 
 def _experts(graph: onnx.GraphProto, node: onnx.NodeProto, constants: _Constants) -> None:
-    """At 8 bits the kernel rounds at every level, except where it cannot pack its weights at load:
+    """With 8 bits the kernel rounds from 1.31 on, except where it cannot pack its weights at load:
     where they are inputs with a default."""
-    _matmul(graph, node, constants)
-    bits = next(a.i for a in node.attribute if a.name == "expert_weight_bits")
-    for name in (node.input[i] for i in _WEIGHTS if bits == 8):
+    for name in (node.input[i] for i in _WEIGHTS if node.input[i] in constants):
         stored = constants[name]
         graph.input.append(
             onnx.helper.make_tensor_value_info(name, stored.data_type, list(stored.dims))

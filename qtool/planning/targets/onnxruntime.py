@@ -16,6 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
+from qtool.core.versions import version_of
 from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
     INTEGER_SCHEMES,
@@ -68,6 +69,19 @@ def _conv(node: fx.Node) -> str | None:
     return "the integer kernel is slower for 3-d convolutions with few channels" if slow else None
 
 
+def _experts(node: fx.Node) -> str | None:
+    """Require a version with the kernel: QMoE with zero points and with weights of its results."""
+    installed = version_of("onnxruntime")
+    known = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
+    if known and known < _QMOE_SINCE:
+        return f"ONNX Runtime {installed} has no kernel for it; 1.26 has"
+    return None
+
+
+_QMOE_SINCE = (1, 26)
+"""The oldest version that it was run on (benchmarks/results/2026-11-mixtures.md)."""
+
+
 ONNXRUNTIME = Target(
     name="onnxruntime",
     description="ONNX Runtime, CPU provider, the same codes on x86-64, ARM and WebAssembly",
@@ -77,7 +91,7 @@ ONNXRUNTIME = Target(
         "linear": KernelRule(
             rules.constant_weights, float_output=True, single_dtype_output=True, schemes=_LINEAR
         ),
-        "experts": KernelRule(schemes=_EXPERTS),
+        "experts": KernelRule(_experts, schemes=_EXPERTS),
         "add": KernelRule(rules.tensors_only, opportunistic=True),
         "mul": KernelRule(rules.tensors_only, opportunistic=True),
         "concat": KernelRule(rules.float32, opportunistic=True),

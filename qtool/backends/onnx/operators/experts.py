@@ -8,9 +8,6 @@ from qtool.backends.onnx.operators.schemas import Writer, onnx_operator, op
 from qtool.core.graph import torch_ops
 from qtool.core.ops.experts import routed_experts
 
-_ACCURACY_LEVEL = 4
-"""As of MatMulNBits: the kernel rounds its inputs to int8 in blocks."""
-
 
 def _write_linear(x: Any, weight: Any, ids: Any, experts: int) -> Any:
     sizes = op.Constant(value_ints=[experts, -1, int(weight.shape[1])])
@@ -32,7 +29,10 @@ def _write(
     bits: int,
 ) -> Any:
     """The kernel selects the experts of largest probability; those of the others are 0 here, so
-    that routing of any kind is that of the model."""
+    that routing of any kind is that of the model.
+
+    No accuracy level is written: versions before 1.31, and those in browsers, refuse the attribute.
+    Without it 4-bit weights are multiplied in float."""
     experts, features = int(up.shape[0]), int(x.shape[-1])
     tokens = op.Shape(x, start=0, end=1)
     sizes = op.Concat(tokens, op.Constant(value_ints=[experts]), axis=0)
@@ -49,7 +49,6 @@ def _write(
         "normalize_routing_weights": 0,
         "expert_weight_bits": bits,
         "block_size": features // int(up_scale.shape[2]),
-        "accuracy_level": _ACCURACY_LEVEL,
     }
     return onnx_operator("QMoE", _INPUTS, _ATTRIBUTES)(*inputs, **options)
 
@@ -63,9 +62,8 @@ _INPUTS = (
 
 _ATTRIBUTES = (
     *(("k", "INT"), ("activation_type", "STRING"), ("swiglu_fusion", "INT")),
-    *(("activation_alpha", "FLOAT"), ("activation_beta", "FLOAT")),
+    *(("activation_alpha", "FLOAT"), ("activation_beta", "FLOAT"), ("block_size", "INT")),
     *(("normalize_routing_weights", "INT"), ("expert_weight_bits", "INT")),
-    *(("block_size", "INT"), ("accuracy_level", "INT")),
 )
 
 
