@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
+from qtool.algorithms.layer_rows import is_of_experts
 from qtool.algorithms.residual_input import residual_input, residual_target
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
@@ -36,7 +37,6 @@ from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.algorithms.weight_rounding.token_weights import token_weights
 from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
-from qtool.core.graph import torch_ops
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import execution_order, run_by_levels
 from qtool.core.graph.node_calls import Values
@@ -185,7 +185,7 @@ class LayerWalk:
         """Return the expert of each row; None for a layer without experts, and -1 where the float
         network has chosen another, whose result is no target."""
         operands = dict(self.executor.calls[self.executor.indices[name]].operands)
-        if self.layers[name].node.target is not torch_ops.expert_linear:
+        if not is_of_experts(self.layers[name].node):
             return [None] * len(values[0])
         pairs = (
             (exact[operands[2]], coded[operands[2]]) for exact, coded in zip(*values, strict=True)
@@ -198,7 +198,7 @@ class LayerWalk:
             return 0, 0
         per_column = ROWS if layer.weight_params.qtype.bits >= 8 else LOW_BIT_ROWS
         rows = max(MIN_ROWS, per_column * min(layer.matrix.shape[-1], COLUMNS))
-        if layer.node.target is torch_ops.expert_linear:
+        if is_of_experts(layer.node):
             rows *= len(layer.matrix)  # each row is one of them
         holdout = sum(map(is_holdout, range(self.batches)))
         training = self.batches - holdout

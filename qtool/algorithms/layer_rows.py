@@ -29,6 +29,11 @@ def is_product(node: fx.Node) -> bool:
     return node.target in (torch_ops.conv, torch_ops.conv_transpose) or reads_features(node)
 
 
+def is_of_experts(node: fx.Node) -> bool:
+    """Return whether each row of a layer's input belongs to one of several experts."""
+    return node.target is torch_ops.expert_linear
+
+
 def reads_features(node: fx.Node) -> bool:
     """Return whether the last dimension of a layer's input and result has their channels."""
     return node.target in (aten.linear.default, torch_ops.expert_linear)

@@ -25,12 +25,20 @@ def without_rare_experts(layer: str, rows: Rows) -> tuple[Rows, str]:
         rows: inputs [experts, rows, in] and targets [experts, rows, out]; missing rows are zero.
     """
     counts = rows[0].any(-1).sum(1)
-    rare = counts < MIN_TOKENS
-    if not bool(rare.any()):
-        return rows, ""
-    names = ", ".join(f"{i} ({int(counts[i])})" for i in rare.nonzero().flatten().tolist())
-    kept = rows[0] * ~rare[:, None, None], rows[1] * ~rare[:, None, None]
-    return kept, (
+    common = (counts >= MIN_TOKENS)[:, None, None]
+    return (rows[0] * common, rows[1] * common), rare_experts(layer, counts)
+
+
+def rare_experts(layer: str, tokens: torch.Tensor) -> str:
+    """Return a sentence that names the experts with few tokens; "" without any.
+
+    Args:
+        layer: name of the layer.
+        tokens: number of tokens of each expert.
+    """
+    numbers = (tokens < MIN_TOKENS).nonzero().flatten().tolist()
+    names = ", ".join(f"{i} ({int(tokens[i])})" for i in numbers)
+    return names and (
         f"{layer}.weight: experts {names} are rounded to nearest, since fewer than {MIN_TOKENS} "
         "calibration tokens reach them (their number in brackets); more data may"
     )

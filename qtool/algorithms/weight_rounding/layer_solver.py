@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, as_weight
+from qtool.algorithms.layer_rows import as_matrix, as_weight, is_of_experts
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     InverseHessian,
@@ -26,7 +26,6 @@ from qtool.algorithms.weight_rounding.gptq import (
     round_columns,
 )
 from qtool.core import graph as G
-from qtool.core.graph import torch_ops
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.quant_params import QuantParams
 from qtool.planning.plan import QuantPlan
@@ -103,7 +102,7 @@ class LayerProblem:
 
     def better_experts(self, weight: torch.Tensor) -> torch.Tensor:
         """Return weights with the nearest codes for experts that are not better, judged alone."""
-        if self.node.target is not torch_ops.expert_linear:
+        if not is_of_experts(self.node):
             return weight
         worse = self.group_errors(weight) >= self.group_errors(self.nearest)
         nearest, proposed = (as_matrix(self.node, t) for t in (self.nearest, weight))

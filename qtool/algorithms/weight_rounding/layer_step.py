@@ -29,6 +29,7 @@ from qtool.algorithms.layer_reconstruction import (
     reconstruct_layers,
     replay_constants,
 )
+from qtool.algorithms.layer_rows import is_of_experts
 from qtool.algorithms.pipeline import Scope, Step
 from qtool.algorithms.weight_rounding.experts import without_rare_experts
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
@@ -40,7 +41,6 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     best_solution,
     solve_layer,
 )
-from qtool.core.graph import torch_ops
 from qtool.planning.plan import QuantPlan
 
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
@@ -135,7 +135,7 @@ def _solve(
     if training is None or holdout is None:
         note = "too few samples fit into memory"
     else:
-        if layer.node.target is torch_ops.expert_linear:
+        if is_of_experts(layer.node):
             training, note = without_rare_experts(layer.name, training)
         weights = layer.matrix.cpu()
         evidence = RowEvidence.of(weights, training, holdout)
