@@ -16,6 +16,25 @@ def _write_linear(x: Any, weight: Any, ids: Any, experts: int) -> Any:
     return op.Squeeze(op.MatMul(matrices, op.Unsqueeze(x, last)), last)
 
 
+def _write_nbits(
+    x: Any, packed: Any, scale: Any, zero_point: Any, ids: Any, experts: int, bits: int
+) -> Any:
+    """Write all experts on all rows, and choose: of a block that has one layer of a mixture."""
+    outputs = int(packed.shape[0]) // experts
+    attributes = tuple((name, "INT") for name in ("K", "N", "bits", "block_size"))
+    product = onnx_operator("MatMulNBits", ("A", "B", "scales", "zero_points"), attributes)
+    block = int(packed.shape[2]) * 8 // bits
+    sizes = {"K": int(x.shape[-1]), "N": outputs, "bits": bits, "block_size": block}
+    last, result = op.Constant(value_ints=[-1]), None
+    for expert in range(experts):
+        rows = [op.Constant(value_ints=[at * outputs]) for at in (expert, expert + 1)]
+        stored = [None if t is None else op.Slice(t, *rows) for t in (packed, scale, zero_point)]
+        own = product(x, *stored, **sizes)
+        chosen = op.Unsqueeze(op.Equal(ids, op.Constant(value_int=expert)), last)
+        result = own if result is None else op.Where(chosen, own, result)
+    return result
+
+
 def _write(
     x: Any,
     chosen: Any,
@@ -70,4 +89,4 @@ _ATTRIBUTES = (
 WRITERS: dict[Any, Writer] = {torch_ops.expert_linear: _write_linear}
 
 
-CONTRIB: dict[Any, Writer] = {routed_experts: _write}
+CONTRIB: dict[Any, Writer] = {routed_experts: _write, torch_ops.expert_nbits: _write_nbits}

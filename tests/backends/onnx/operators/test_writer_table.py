@@ -137,6 +137,7 @@ def test_the_rows_are_translated_by_qtool() -> None:
 def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
     own = writers(contrib=True).keys() - writers(contrib=False).keys()
     stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm}
+    stored |= {torch_ops.expert_nbits}
     stored |= {grouped_attention, routed_experts, sequence_lengths, skip_rms_norm}
     assert own == {aten.silu.default, aten.gelu.default, *stored}
 
