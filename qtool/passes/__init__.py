@@ -31,7 +31,6 @@ CANONICAL = [
     fold_constants,  # before fold_batch_norm, which needs stored weights
     rms_norm,  # its weight may be 1 plus a parameter: constants first
     grouped_queries,
-    experts,
     fold_batch_norm,
     fold_affine,  # after the norm, which may come before a scale
     max_pool_pad,
@@ -46,6 +45,7 @@ FOR_TARGETS = {
         batch_norm_as_conv,
         average_pool_as_conv,
         channel_shuffle,
+        experts,
         hard_swish,
         keep_bias,
         merge_groups,

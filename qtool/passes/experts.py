@@ -179,7 +179,12 @@ def _add_layer(module: fx.GraphModule, node: fx.Node, in_turn: bool) -> fx.Node:
     return G.add_call(node, torch_ops.expert_linear, (rows, own, ids, len(stored)), name, node)
 
 
-experts = pattern_pass("experts", partial(_match, _gathered), _stack)
+experts = pattern_pass(
+    "experts",
+    partial(_match, _gathered),
+    _stack,
+    "experts are layers with integer weights, and one kernel computes them",
+)
 
 
 def _fuse(module: fx.GraphModule, node: fx.Node, experts: Experts) -> None:

@@ -63,7 +63,7 @@ def layers(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_are_two_layers(family: str) -> None:
     model, (batch, *_) = mixture(family), texts(1)
-    graph = qtool.capture_model(model, batch).graph
+    graph, _ = qtool.capture_model(model, batch).for_target("onnxruntime")
     up, down = layers(graph.graph)
     assert G.name_of(up).endswith("mlp.experts.gate_up_proj")
     assert G.name_of(down).endswith("mlp.experts.down_proj")
@@ -76,7 +76,16 @@ def test_experts_are_two_layers(family: str) -> None:
 
 def test_experts_of_another_function_stay_as_they_are() -> None:
     model = mixture("Mixtral", hidden_act="gelu")
-    assert not layers(qtool.capture_model(model, texts(1)[0]).graph.graph)
+    graph, _ = qtool.capture_model(model, texts(1)[0]).for_target("onnxruntime")
+    assert not layers(graph.graph)
+
+
+def test_experts_of_other_targets_stay_as_they_are() -> None:
+    plan = qtool.capture_model(mixture("Mixtral"), texts(1)[0]).plan("openvino")
+    products = [d for d in plan.nodes if d.op == "matmul" and "experts" in d.node]
+    assert [d.reason for d in products] == [
+        "its weights are selected at run time; integer kernels need constants"
+    ] * 2
 
 
 def test_gradients_of_experts() -> None:

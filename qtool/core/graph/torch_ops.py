@@ -43,8 +43,8 @@ def operator(
         name: name of the operator, by default that of the function.
         fake: infers the result of an opaque operator; None: the operator is composite.
         sizes: type of whole numbers in the schema, "SymInt" if they may be dynamic sizes.
-        derivative: of an opaque operator: what its context keeps, and the backward pass, as of
-            `torch.library.register_autograd`; None: it has none.
+        derivative: functions that set up the context of an opaque operator and run it backwards,
+            as of `torch.library.register_autograd`; None: it has no derivative.
     """
 
     def define(kernel: Callable[..., Any]) -> torch._ops.OpOverload:

@@ -129,6 +129,7 @@ ONNXRUNTIME = Target(
         "batch_norm_as_conv",
         "average_pool_as_conv",
         "channel_shuffle",
+        "experts",
         "hard_swish",
         "merge_groups",
         "pad_channels",
