@@ -89,5 +89,5 @@ def _layers(state: ConversionState, run: Executor) -> dict[int, BlockLayer]:
             residual = None
         third = reads.get(2)  # the bias, or ids of experts
         bias, ids = (None, third) if is_of_experts(layer.node) else (third, None)
-        layers[number] = BlockLayer(layer, number, reads[0], reads[1], bias, ids, residual)
+        layers[number] = BlockLayer(layer, number, reads[0], reads[1], bias, residual, ids)
     return layers

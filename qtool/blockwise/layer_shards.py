@@ -35,8 +35,8 @@ class BlockLayer:
         reads: number of its input.
         weight: number of its quantized weight.
         bias: number of its bias, or None.
-        ids: number of the experts of its rows, or None.
         residual: number of the tensor that its result is added to, or None.
+        ids: number of the experts of its rows, or None.
     """
 
     layer: Layer
@@ -44,8 +44,8 @@ class BlockLayer:
     reads: int
     weight: int
     bias: int | None
-    ids: int | None
     residual: int | None
+    ids: int | None = None
 
     @property
     def node(self) -> fx.Node:
