@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from qtool.algorithms.acceptance import quantized_module, ranks_for
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import Layer, exclusive_layers, with_constants
+from qtool.algorithms.layer_rows import is_of_experts
 from qtool.algorithms.residual_input import residual_input, residual_target
 from qtool.algorithms.weight_rounding.layer_samples import (
     HOLDOUT_EVERY,
@@ -160,11 +161,14 @@ class LayerWalk:
         layer, slices = self.layers[name], list[BatchSlice]()
         source = self.executor.calls[self.executor.indices[name]].operands[0][1]
         targets, limits = self._targets(name, values), self._row_limits(layer)
+        ids = self._ids(name, values)
         for k, row in enumerate(values[1]):
             i = k * self.ranks.size + self.ranks.rank
             weights = self.row_weights[name][i] if name in self.row_weights else None
             slices.append(
-                slice_batch(layer.node, row[source], targets[k], weights, limits[is_holdout(i)])
+                slice_batch(
+                    layer.node, row[source], targets[k], weights, limits[is_holdout(i)], ids[k]
+                )
             )
         return slices
 
@@ -177,12 +181,25 @@ class LayerWalk:
         pairs = zip(float_values, quantized_values, strict=True)
         return [residual_target(a[number], a[residual], b[residual]) for a, b in pairs]
 
+    def _ids(self, name: str, values: Sequence[Sequence[Values]]) -> Sequence[torch.Tensor | None]:
+        """Return the expert of each row; None for a layer without experts, and -1 where the float
+        network has chosen another, whose result is no target."""
+        operands = dict(self.executor.calls[self.executor.indices[name]].operands)
+        if not is_of_experts(self.layers[name].node):
+            return [None] * len(values[0])
+        pairs = (
+            (exact[operands[2]], coded[operands[2]]) for exact, coded in zip(*values, strict=True)
+        )
+        return [torch.where(exact == coded, coded, -1) for exact, coded in pairs]
+
     def _row_limits(self, layer: Layer) -> tuple[int, int]:
         """Return how many rows of a batch are used, to solve a layer and to judge the solution."""
         if not self.needs_rows:
             return 0, 0
         per_column = ROWS if layer.weight_params.qtype.bits >= 8 else LOW_BIT_ROWS
         rows = max(MIN_ROWS, per_column * min(layer.matrix.shape[-1], COLUMNS))
+        if is_of_experts(layer.node):
+            rows *= len(layer.matrix)  # each row is one of them
         holdout = sum(map(is_holdout, range(self.batches)))
         training = self.batches - holdout
         return max(1, rows // max(training, 1)), max(1, rows // 2 // max(holdout, 1))

@@ -15,6 +15,7 @@ from operator import mul
 import torch
 from torch import fx
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
@@ -24,13 +25,24 @@ aten = torch.ops.aten
 
 
 def is_product(node: fx.Node) -> bool:
-    """Return whether a node is a convolution or a linear layer."""
-    return node.target in (torch_ops.conv, torch_ops.conv_transpose, aten.linear.default)
+    """Return whether a node is a convolution, a linear layer or a layer of experts."""
+    return node.target in (torch_ops.conv, torch_ops.conv_transpose) or reads_features(node)
+
+
+def is_of_experts(node: fx.Node) -> bool:
+    """Return whether each row of a layer's input belongs to one of several experts."""
+    return node.target is torch_ops.expert_linear
+
+
+def reads_features(node: fx.Node) -> bool:
+    """Return whether the last dimension of a layer's input and result has their channels."""
+    return node.target in (aten.linear.default, torch_ops.expert_linear)
 
 
 def has_bias(node: fx.Node) -> bool:
     """Return whether a convolution or linear layer has a bias."""
-    return len(node.args) > 2 and isinstance(node.args[2], fx.Node)
+    without = node.target is torch_ops.expert_linear
+    return not without and len(node.args) > 2 and isinstance(node.args[2], fx.Node)
 
 
 def as_matrix(node: fx.Node, weight: torch.Tensor) -> torch.Tensor:
@@ -55,15 +67,23 @@ def row_layout(node: fx.Node) -> Hashable:
     """Return a key that is equal for layers that read the same rows of a tensor."""
     if node.target is aten.linear.default:
         return ()
+    if node.target is torch_ops.expert_linear:
+        return node.target, G.name_of(G.source(node, 2))
     return (node.target, tuple(_kernel(node)), str(node.args[3:]))
 
 
-def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
+def input_rows(
+    node: fx.Node, x: torch.Tensor, limit: int, ids: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return inputs of a layer as rows: [groups, up to `limit`, inputs of a position].
 
     Args:
         x: the layer's input, a whole batch.
+        ids: group of each row of x, -1 for none, where the layer has experts; groups with fewer
+            rows are filled with zeros, which change no product of rows.
     """
+    if ids is not None:
+        return _by_expert(node, x, limit, ids)
     if node.target is aten.linear.default:
         flat = x.reshape(-1, x.shape[-1])
         return flat[_sample_positions(len(flat), limit)].unsqueeze(0)
@@ -71,6 +91,13 @@ def input_rows(node: fx.Node, x: torch.Tensor, limit: int) -> torch.Tensor:
     patches = _patches(x, _kernel(node), stride, dilation, limit)
     rows: torch.Tensor = patches.unflatten(1, (groups_of(node), -1)).movedim(1, 0).flatten(2)
     return rows
+
+
+def _by_expert(node: fx.Node, x: torch.Tensor, limit: int, ids: torch.Tensor) -> torch.Tensor:
+    chosen = _sample_positions(len(x), limit).to(x.device)
+    rows, ids = x[chosen], ids[chosen]
+    parts = [rows[ids == expert] for expert in range(groups_of(node))]
+    return pad_sequence(parts, batch_first=True)
 
 
 def _patches(
@@ -113,8 +140,12 @@ def _memory_offsets(
     return torch.stack([i * step for i, step in zip(along, strides, strict=True)]).sum(0)
 
 
-def output_rows(node: fx.Node, y: torch.Tensor, limit: int) -> torch.Tensor:
+def output_rows(
+    node: fx.Node, y: torch.Tensor, limit: int, ids: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return results at the places of `input_rows`: [groups, up to `limit`, out / groups]."""
+    if ids is not None:
+        return _by_expert(node, y, limit, ids)
     lines = y.flatten(0, -2) if node.target is aten.linear.default else y.movedim(1, -1)
     lines = lines.reshape(-1, lines.shape[-1])
     rows: torch.Tensor = lines[_sample_positions(len(lines), limit)].unflatten(
@@ -138,7 +169,7 @@ def input_sums(
         x: input of the layer.
         weights: weights of the rows of a linear layer, [*rows]; None: all 1.
     """
-    if node.target is aten.linear.default:
+    if reads_features(node):
         return channel_sums(x, -1, weights)
     return x.sum(0, keepdim=True).double(), float(len(x))
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.weight_rounding.experts import rare_experts
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
@@ -208,6 +209,8 @@ def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
         at.outcome.notes.append(
             f"{source.name}.weight: rounded to nearest, since the Hessian of its inputs is singular"
         )
+    if solved.tokens.dim() and (rare := rare_experts(source.name, solved.tokens)):
+        at.outcome.notes.append(rare)
     if solved.weight is None:
         return
     at.executor.quantized_constants[layer.weight] = solved.weight

@@ -10,6 +10,7 @@ import torch
 from qtool.algorithms.acceptance import runtime_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.exclusive_layers import exclusive_layers
+from qtool.algorithms.layer_rows import is_of_experts
 from qtool.algorithms.residual_input import residual_input
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.layer_shards import BlockLayer
@@ -86,5 +87,7 @@ def _layers(state: ConversionState, run: Executor) -> dict[int, BlockLayer]:
         residual = residual_input(run, number)
         if residual is not None and residual > number:  # not computed when the layer is rounded
             residual = None
-        layers[number] = BlockLayer(layer, number, reads[0], reads[1], reads.get(2), residual)
+        third = reads.get(2)  # the bias, or ids of experts
+        bias, ids = (None, third) if is_of_experts(layer.node) else (third, None)
+        layers[number] = BlockLayer(layer, number, reads[0], reads[1], bias, residual, ids)
     return layers

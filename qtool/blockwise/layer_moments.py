@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from qtool.algorithms.layer_rows import input_rows, output_rows
+from qtool.algorithms.weight_rounding.experts import MIN_TOKENS
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.core.graph import torch_ops
@@ -63,20 +64,33 @@ class InputMoments:
     Attributes:
         squares: each block of COLUMNS times itself and all later columns: float32
             [groups, COLUMNS, ...]; the other half is not needed.
+        tokens: training rows of each expert, [experts].
     """
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
         self.squares: list[torch.Tensor] = []
         self.holdout = _HoldoutRows(batches)
+        self.tokens = torch.zeros((), dtype=torch.int64)
         self._inverses: dict[int, InverseHessian] = {}
 
-    def add(self, node: fx.Node, x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add a batch; return its training rows and held-out rows. first: number of its first
-        sample."""
+    def add(
+        self, node: fx.Node, x: torch.Tensor, first: int, ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add a batch; return its training rows and held-out rows.
+
+        Args:
+            node: the layer.
+            x: its input.
+            first: number of the first sample.
+            ids: expert of each row, see `input_rows`; None: the layer has no experts.
+        """
         training, holdout = _split(x, first)
-        rows = input_rows(node, training, MAX_ROWS)
-        kept = input_rows(node, holdout, self.holdout.next_count())
+        experts = _split_ids(ids, first)
+        rows = input_rows(node, training, MAX_ROWS, experts[0])
+        kept = input_rows(node, holdout, self.holdout.next_count(), experts[1])
+        if ids is not None:
+            self.tokens = self.tokens + rows.any(-1).sum(1)
         for k, part in enumerate(rows.split(COLUMNS, 2)):
             later = rows[:, :, k * COLUMNS :]
             if k == len(self.squares):
@@ -113,17 +127,34 @@ class LayerMoments:
         self._holdout = _HoldoutRows(inputs.batches)
 
     def add(
-        self, rows: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor, first: int
+        self,
+        rows: tuple[torch.Tensor, torch.Tensor],
+        target: torch.Tensor,
+        first: int,
+        ids: torch.Tensor | None = None,
     ) -> None:
         """Add a batch: the rows that `InputMoments.add` returned, and the targets of the layer."""
-        parts = _split(target, first)
+        parts, experts = _split(target, first), _split_ids(ids, first)
         limits = MAX_ROWS, self._holdout.next_count()
         error, holdout_error = (
-            output_rows(self.node, part, limit)[:, :, self.rows] - each @ self.weight.mT
-            for part, limit, each in zip(parts, limits, rows, strict=True)
+            output_rows(self.node, part, limit, own)[:, :, self.rows] - each @ self.weight.mT
+            for part, limit, own, each in zip(parts, limits, experts, rows, strict=True)
         )
         self.residual_moment.baddbmm_(error.mT, rows[0])
         self._holdout.add(holdout_error)
+
+    def drop_rare_experts(self) -> torch.Tensor:
+        """Drop the moments of experts with few tokens; return the number of tokens of each expert.
+
+        Moments of zero round to nearest. Without experts there is nothing to drop.
+        """
+        tokens = self.inputs.tokens
+        if tokens.dim():
+            rare = tokens < MIN_TOKENS
+            self.residual_moment[rare] = 0
+            for squares in self.inputs.squares:
+                squares[rare] = 0
+        return tokens
 
     def params_of(self, params: QuantParams) -> QuantParams:
         """Return the parameters of these outputs, from those of the layer."""
@@ -149,6 +180,12 @@ def output_slices(node: fx.Node, weight: torch.Tensor) -> list[slice]:
     grouped = groups > 1 or node.target is torch_ops.conv_transpose
     count = outputs if grouped else min(outputs, max(1, SHARD_ELEMENTS // inputs))
     return [slice(start, min(start + count, outputs)) for start in range(0, outputs, count)]
+
+
+def _split_ids(
+    ids: torch.Tensor | None, first: int
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    return (None, None) if ids is None else _split(ids, first)
 
 
 def _split(x: torch.Tensor, first: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,6 +36,7 @@ class BlockLayer:
         weight: number of its quantized weight.
         bias: number of its bias, or None.
         residual: number of the tensor that its result is added to, or None.
+        ids: number of the experts of its rows, or None.
     """
 
     layer: Layer
@@ -44,6 +45,7 @@ class BlockLayer:
     weight: int
     bias: int | None
     residual: int | None
+    ids: int | None = None
 
     @property
     def node(self) -> fx.Node:
@@ -101,12 +103,21 @@ def add_batch(
         layer, moments = shard.layer, shard.moments
         if moments is None:
             continue
-        read = layer.reading
+        read, ids = layer.reading, _ids(layer, exact, coded)
         if read not in rows:
-            rows[read] = moments.inputs.add(layer.node, coded[layer.reads], first)
+            rows[read] = moments.inputs.add(layer.node, coded[layer.reads], first, ids)
         if layer.number not in targets:
             targets = {layer.number: _target(layer, exact, coded)}
-        moments.add(rows[read], targets[layer.number], first)
+        moments.add(rows[read], targets[layer.number], first, ids)
+
+
+def _ids(
+    layer: BlockLayer, exact: list[torch.Tensor], coded: list[torch.Tensor]
+) -> torch.Tensor | None:
+    """Return the expert of each row, -1 where the float network has chosen another."""
+    if layer.ids is None:
+        return None
+    return torch.where(exact[layer.ids] == coded[layer.ids], coded[layer.ids], -1)
 
 
 def _target(
@@ -130,14 +141,17 @@ class SolvedLayer:
         weight: weight on its grid; None where rounding to nearest is better for all shards.
         steps: names of the steps that solved shards of it.
         singular: the Hessian of its inputs is.
+        tokens: number of training tokens of each expert; of rank 0 without experts.
     """
 
     weight: torch.Tensor | None
     steps: frozenset[str]
     singular: bool
+    tokens: torch.Tensor
 
 
-_NEAREST, _SINGULAR = "nearest", "singular"  # keys of a result that are no names of steps
+_NEAREST, _SINGULAR, _TOKENS = "nearest", "singular", "tokens"
+"""Keys of a result that are no names of steps."""
 
 
 def solve_shards(
@@ -155,17 +169,19 @@ def solve_shards(
         if p.moments
     }
     solved, steps, singular = torch.empty(weight.shape, dtype=torch.float32), set[str](), False
+    tokens = torch.zeros((), dtype=torch.int64)
     for i, shard in enumerate(shards):
         result = own.get(i)
         if ranks.is_distributed:
             result = load(ranks.broadcast(None if result is None else save(result), shard.rank))
         assert result is not None
         singular |= _SINGULAR in result
-        (step,) = result.keys() - {_SINGULAR}
+        tokens = result[_TOKENS]
+        (step,) = result.keys() - {_SINGULAR, _TOKENS}
         steps |= {step} - {_NEAREST}
         rows = shard.rows if len(shards) > 1 else slice(None)
         solved[rows] = result[step]
-    return SolvedLayer(solved if steps else None, frozenset(steps), singular)
+    return SolvedLayer(solved if steps else None, frozenset(steps), singular, tokens)
 
 
 def _solve_shard(
@@ -177,12 +193,13 @@ def _solve_shard(
 ) -> dict[str, torch.Tensor]:
     """Return the weights of a shard by the step that solved it, or as the nearest ones."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
-    part, flags, best = weight[rows], dict[str, torch.Tensor](), None
+    part, best = weight[rows], None
+    flags = {_TOKENS: moments.drop_rare_experts()}
     problem = LayerProblem(moments.node, moments.weight, own, part.shape, plan, moments)
     try:
         best = best_solution(problem, solvers)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
         flags[_SINGULAR] = torch.ones(1)
     if best is not None:
-        return {best[0]: best[1].contiguous()}
+        return {**flags, best[0]: best[1].contiguous()}
     return {**flags, _NEAREST: problem.nearest.contiguous()}

@@ -90,7 +90,7 @@ def open_source(
     else:
         empty = expand_meta_parameters(model)
     names = stored_names(empty, shards, every=model is None)
-    size = sum(4 * prod(shards.tensors[name].shape) for name in set(names.values()))
+    size = sum(4 * prod(shards.shape(name)) for name in set(names.values()))
     return ModelSource(empty, shards.content_hash, size, shards, names)
 
 

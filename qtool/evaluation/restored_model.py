@@ -139,7 +139,7 @@ def _take_weights(model: Quantized, stored: StoredParameters) -> None:
         tensor = G.tensor(model.module, nodes[point.edges[0].source])
         if codes.dim() == 3 and tensor.dim() == 2:
             bits, half = params.qtype.bits, 2 ** (params.qtype.bits - 1)
-            codes = unpack(codes.flatten(1), tensor.shape[-1], bits).to(torch.int16)
+            codes = unpack(codes.reshape(len(tensor), -1), tensor.shape[-1], bits).to(torch.int16)
             codes = codes - (half if params.qtype.signed else 0)
             codes = codes.to(torch_dtype(params.qtype))
         elif _is_transposed(model.plan, point):

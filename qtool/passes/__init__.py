@@ -4,6 +4,7 @@ from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
 from qtool.passes.conv_channels import merge_groups, pad_channels
 from qtool.passes.depthwise_forms import average_pool_as_conv, batch_norm_as_conv
+from qtool.passes.experts import experts, routed_experts
 from qtool.passes.flatten_linear import flatten_linear
 from qtool.passes.fold_affine import fold_affine
 from qtool.passes.fold_batch_norm import fold_batch_norm
@@ -44,6 +45,7 @@ FOR_TARGETS = {
         batch_norm_as_conv,
         average_pool_as_conv,
         channel_shuffle,
+        experts,
         hard_swish,
         keep_bias,
         merge_groups,
@@ -53,5 +55,7 @@ FOR_TARGETS = {
 }
 """Rewrites for some runtimes only, by name; a target lists those it wants."""
 
-FOR_FILES = {p.name: p for p in (rotary, rotary_attention, packed_projections, skip_rms_norm)}
+FOR_FILES = {
+    p.name: p for p in (rotary, rotary_attention, routed_experts, packed_projections, skip_rms_norm)
+}
 """Fusions of graphs to be written, by name, float or quantized; a target's files list theirs."""

@@ -20,10 +20,12 @@ from qtool.core import graph as G
 from qtool.core import value_names
 from qtool.core.ops import recurrent
 from qtool.core.types import Observed
+from qtool.planning.node_decisions import operator_key
 from qtool.planning.plan import Execution, Kind, QuantPlan
 from qtool.planning.targets import target
 
 LIMIT = 127  # codes are symmetric
+_ROUNDING = ("linear", "experts")  # operators whose kernels read codes of weights
 
 
 class Rounding(nn.Module):
@@ -108,7 +110,7 @@ def _rounding_layers(
     for node in G.calls(module.graph):
         name = G.name_of(node)
         weights_only = executions.get(name) is Execution.WEIGHTS and name in specs
-        if node.target is torch.ops.aten.linear.default and weights_only:
+        if operator_key(node) in _ROUNDING and weights_only:
             block = target(plan.target).input_block(node, specs[name])
             if block is not None:
                 layers[node] = block

@@ -35,7 +35,7 @@ from qtool.planning.plan import RESULT, QuantPlan
 from qtool.planning.recipe import FLOAT_LAYERS, INPUT, MODES, Choice, Recipe
 from qtool.planning.sharing import share_parameters
 from qtool.planning.speed.slow_layers import slow_layers
-from qtool.planning.targets import TARGETS, Target, rules
+from qtool.planning.targets import TARGETS, KernelRule, Target, rules
 
 
 def make_plan(
@@ -95,6 +95,9 @@ def _operators(graph: fx.Graph) -> dict[str, str]:
 def _choose(state: NodeDecisions) -> None:
     _choose_integer(state)
     _tie_tables(state)
+    for node, reason in list(weight_only.separate_experts(state.weight_only)):
+        state.reasons[node] = reason
+        del state.weight_only[node]
 
 
 def _has_integers(state: NodeDecisions) -> bool:
@@ -153,9 +156,7 @@ def _choose_integer(state: NodeDecisions) -> None:
         elif (refusal := weight_only.refuse(node, row, choice, state.target)) is not None:
             state.reasons[node] = refusal
         else:
-            scheme = choice.scheme.first_match(state.target.schemes(row.key))
-            assert scheme is not None
-            state.weight_only[node] = scheme
+            state.weight_only[node] = weight_only.scheme_of(node, row, choice, state.target)
 
 
 def _tie_tables(state: NodeDecisions) -> None:
@@ -194,7 +195,10 @@ def _is_stored(state: NodeDecisions, row: Op, choice: Choice) -> bool:
 
 def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Choice) -> None:
     scheme = weight_only.storage_scheme(row.key, choice.scheme, state.target)
+    rule = state.target.kernels.get(row.key, KernelRule())
     refusal = rules.stored_weights(node) or weight_only.refuse_blocks(node, row, scheme)
+    if refusal is None and not weight_only.is_stored(row, state.target):
+        refusal = rule.refuse(node)
     if refusal is not None:
         state.reasons.setdefault(node, refusal)
     else:

@@ -8,19 +8,33 @@ ONNX Runtime's dynamic convolution is no faster than float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.core.ops import Op
 from qtool.core.schemes import Scheme, When
 from qtool.core.types import Dynamic, Observed, ObserverSpec
 from qtool.planning.plan import Edge, Execution, Kind, Point
 from qtool.planning.recipe import Choice
 from qtool.planning.targets import WEIGHT_ONLY_SCHEMES, Target
+
+aten = torch.ops.aten
+_ROUTING = frozenset(
+    {
+        aten.softmax.int,
+        aten.sigmoid.default,
+        aten.topk.default,
+        operator.getitem,
+        aten.reshape.default,
+    }
+)
+"""Operators between a router and its experts, whose ids come from `topk`."""
 
 
 def is_stored(row: Op, target: Target) -> bool:
@@ -38,6 +52,15 @@ def refuse(node: fx.Node, row: Op, choice: Choice, target: Target) -> str | None
     if choice.scheme.first_match(target.schemes(row.key)) is None:
         return no_kernel_reason(choice.scheme, choice, target)
     return rule.refuse(node)
+
+
+def scheme_of(node: fx.Node, row: Op, choice: Choice, target: Target) -> Scheme:
+    """Return the scheme of a layer that is not refused."""
+    scheme = choice.scheme.first_match(target.schemes(row.key))
+    assert scheme is not None
+    if choice.is_default and is_router(node):
+        return in_eight_bits(scheme, row.key, target)
+    return scheme
 
 
 def no_kernel_reason(scheme: Scheme, choice: Choice, target: Target) -> str:
@@ -65,7 +88,25 @@ def refuse_blocks(node: fx.Node, row: Op, scheme: Scheme) -> str | None:
     width = int(G.shape(G.source(node, row.weight))[-1])
     if isinstance(scheme.scales, int) and width % scheme.scales:
         return f"its rows of {width} are not a multiple of blocks of {scheme.scales}"
+    if row.key == "experts" and width == scheme.scales:
+        return f"its rows of {width} have one block, and the kernel of experts needs two"
     return None
+
+
+def separate_experts(layers: Mapping[fx.Node, Scheme]) -> Iterator[tuple[fx.Node, str]]:
+    """Yield experts that one kernel cannot compute, and why; it computes both of their layers.
+
+    Args:
+        layers: layers with integer weights alone, and their schemes.
+    """
+    pairs = dict[fx.Node, list[fx.Node]]()
+    for node in layers:
+        if node.target is torch_ops.expert_linear:
+            pairs.setdefault(G.source(node, 2), []).append(node)
+    for nodes in pairs.values():
+        if len(nodes) != 2 or layers[nodes[0]] != layers[nodes[1]]:
+            reason = "its kernel computes both layers of the experts, in one scheme"
+            yield from ((node, reason) for node in nodes)
 
 
 def tied_table_scheme(
@@ -91,11 +132,32 @@ def tied_table_scheme(
     if int(G.shape(weight)[-1]) % scheme.scales or G.value(ids).dtype is not torch.int64:
         return None
     if choice.is_default:
-        eight_bit = Scheme(When.NEVER, weights=target.types.weight, scales=scheme.scales)
-        scheme = eight_bit.first_match(target.schemes("linear")) or scheme
+        scheme = in_eight_bits(scheme, "linear", target)
     assert scheme.weights is not None
     whole_bytes = scheme.weights.signed or scheme.weights.bits == 8  # of zero points, if any
     return scheme if whole_bytes else None
+
+
+def in_eight_bits(scheme: Scheme, key: str, target: Target) -> Scheme:
+    """Return a scheme for integer weights alone with weights of 8 bits, where a target has it."""
+    eight_bit = Scheme(scheme.when, weights=target.types.weight, scales=scheme.scales)
+    return eight_bit.first_match(target.schemes(key)) or scheme
+
+
+def is_router(layer: fx.Node) -> bool:
+    """Return whether a layer selects the experts of each token.
+
+    It is small, and an error of it can choose another expert: it has 8 bits where others have 4.
+    """
+    queue, visited = list(layer.users), set[fx.Node]()
+    while queue:
+        node = queue.pop()
+        if node.target is torch_ops.expert_linear:
+            return True
+        if node not in visited and node.target in _ROUTING:
+            visited.add(node)
+            queue += node.users
+    return False
 
 
 def execution_and_reason(scheme: Scheme, target: Target) -> tuple[Execution, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -312,7 +313,7 @@ def median_interval(values: Array) -> tuple[float, float]:
     """
     ordered = np.sort(values)
     n = len(ordered)
-    covers = [1 - 2 * _binomial_tail(n, k - 1) for k in range(1, n // 2 + 1)]
+    covers = [1 - 2 * tail for tail in _binomial_tails(n)]
     k = sum(each >= CONFIDENCE for each in covers)
     if k == 0:
         return float(ordered[0]), float(ordered[-1])
@@ -325,9 +326,10 @@ def median_interval(values: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _binomial_tail(n: int, k: int) -> float:
-    """Return the probability of at most k heads in n tosses of a coin."""
-    return math.fsum(math.comb(n, i) for i in range(k + 1)) / 2.0**n if k >= 0 else 0.0
+def _binomial_tails(n: int) -> list[float]:
+    """Return the probabilities of at most 0, 1, ... n // 2 - 1 heads in n tosses of a coin."""
+    counts = accumulate(math.comb(n, i) for i in range(n // 2))
+    return [count / 2**n for count in counts]  # of whole numbers, which do not overflow
 
 
 def _none_if_inf(value: float) -> float | None:

@@ -139,3 +139,9 @@ def test_samples_of_a_batch_that_share_their_scales_are_shown_one_by_one() -> No
     text = found.text(found.outputs)
     assert "(median of 64 new samples one by one, 95 % interval " in text
     assert text.endswith("; in batches of 32 33.0 dB)")
+
+
+def test_the_interval_of_more_samples_than_a_float_counts() -> None:
+    """2^n does not fit into a float: rows of tokens are samples of a block."""
+    low, high = median_interval(np.arange(3000.0))
+    assert 1445 < low < 1500 < high < 1555

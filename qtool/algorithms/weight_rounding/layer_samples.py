@@ -21,6 +21,7 @@ from qtool.algorithms.layer_rows import (
     input_rows,
     input_sums,
     output_rows,
+    reads_features,
     row_weights,
 )
 
@@ -43,6 +44,7 @@ def slice_batch(
     target: torch.Tensor,
     weights: torch.Tensor | None,
     rows: int,
+    ids: torch.Tensor | None = None,
 ) -> BatchSlice:
     """Return the samples of one batch.
 
@@ -51,13 +53,17 @@ def slice_batch(
         target: target of its results.
         weights: weights of the rows; None: equal weights.
         rows: the most rows to take; 0: sums alone.
+        ids: expert of each row, where the layer has experts.
     """
     samples = dict[str, torch.Tensor]()
     if rows:
-        samples |= {"x": input_rows(node, inputs, rows), "y": output_rows(node, target, rows)}
+        samples |= {
+            name: take(node, values, rows, ids)
+            for name, take, values in (("x", input_rows, inputs), ("y", output_rows, target))
+        }
         if weights is not None:
             samples["counts"] = row_weights(weights, rows)
-    channel = -1 if node.target is aten.linear.default else 1
+    channel = -1 if reads_features(node) else 1
     sums = input_sums(node, inputs, weights), channel_sums(target, channel, weights)
     for name, (total, weight) in zip(("inputs", "results"), sums, strict=True):
         samples[name] = total

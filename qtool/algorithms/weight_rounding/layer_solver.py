@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import fx
 
-from qtool.algorithms.layer_rows import as_matrix, as_weight
+from qtool.algorithms.layer_rows import as_matrix, as_weight, is_of_experts
 from qtool.algorithms.weight_rounding.gptq import (
     Grid,
     InverseHessian,
@@ -91,9 +91,23 @@ class LayerProblem:
 
     def error(self, weight: torch.Tensor) -> float:
         """Return the squared error of weights of `shape` on the held-out rows."""
+        return float(self.group_errors(weight).sum())
+
+    def group_errors(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return that error for each group, [groups]."""
         x, residual = self.evidence.holdout
         change = as_matrix(self.node, weight) - self.weight
-        return float(torch.baddbmm(residual, x, change.mT, alpha=-1).square_().sum())
+        errors: torch.Tensor = torch.baddbmm(residual, x, change.mT, alpha=-1).square_().sum((1, 2))
+        return errors
+
+    def better_experts(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return weights with the nearest codes for experts that are not better, judged alone."""
+        if not is_of_experts(self.node):
+            return weight
+        worse = self.group_errors(weight) >= self.group_errors(self.nearest)
+        nearest, proposed = (as_matrix(self.node, t) for t in (self.nearest, weight))
+        chosen = torch.where(worse[:, None, None], nearest, proposed)
+        return as_weight(self.node, chosen, self.shape)
 
 
 LayerSolver = Callable[[LayerProblem], torch.Tensor | None]
@@ -118,7 +132,9 @@ def best_solution(
             continue
         if not judged:
             best = name, proposed
-        elif (proposed_error := problem.error(proposed)) < error:
+            continue
+        proposed = problem.better_experts(proposed)
+        if (proposed_error := problem.error(proposed)) < error:
             best, error = (name, proposed), proposed_error
     return best
 

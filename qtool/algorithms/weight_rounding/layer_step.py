@@ -29,7 +29,9 @@ from qtool.algorithms.layer_reconstruction import (
     reconstruct_layers,
     replay_constants,
 )
+from qtool.algorithms.layer_rows import is_of_experts
 from qtool.algorithms.pipeline import Scope, Step
+from qtool.algorithms.weight_rounding.experts import without_rare_experts
 from qtool.algorithms.weight_rounding.gptq import InverseHessian, hessian, invert_hessian
 from qtool.algorithms.weight_rounding.layer_samples import LayerSamples
 from qtool.algorithms.weight_rounding.layer_solver import (
@@ -133,6 +135,8 @@ def _solve(
     if training is None or holdout is None:
         note = "too few samples fit into memory"
     else:
+        if is_of_experts(layer.node):
+            training, note = without_rare_experts(layer.name, training)
         weights = layer.matrix.cpu()
         evidence = RowEvidence.of(weights, training, holdout)
         problem = LayerProblem(
@@ -142,7 +146,8 @@ def _solve(
             best = best_solution(problem, {step: solve})
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it
             note = "the Hessian of its inputs is singular"
-    note = note and f"{layer.name}.weight: rounded to nearest, since {note}"
+    if note and not note.startswith(layer.name):
+        note = f"{layer.name}.weight: rounded to nearest, since {note}"
     weight = None if best is None else best[1]
     return LayerSolution(weight, corrected_bias(layer, samples, weight), note)
 

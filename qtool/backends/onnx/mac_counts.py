@@ -74,6 +74,13 @@ def _in_bits(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> in
     return mac_formulas.of_product([*_rows(inputs[0]), second[1]], second)
 
 
+def _experts(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
+    """MACs of QMoE, each token in its experts. Weights: [experts, outputs, bytes]."""
+    rows = prod(_rows(inputs[0])) * attributes["k"]
+    weights = sum(prod(_known(inputs[at])[1:]) for at in (2, 5))
+    return int(rows * weights * 8 // attributes.get("expert_weight_bits", 4))
+
+
 def _einsum(inputs: Inputs, result: Sizes | None, attributes: Attributes) -> int:
     return mac_formulas.of_einsum(attributes["equation"], [_known(i) for i in inputs])
 
@@ -114,7 +121,7 @@ DOMAINS = ("", "ai.onnx", "ai.onnx.ml", CONTRIB)
 """Those of ONNX and of the runtime."""
 
 _UNKNOWN = frozenset(("DFT", "STFT", "Det", "SVMClassifier", "SVMRegressor"))
-_PRODUCTS_INSIDE = re.compile("Conv|MatMul|Gemm|Attention|LSTM")
+_PRODUCTS_INSIDE = re.compile("Conv|MatMul|Gemm|Attention|LSTM|MoE")
 _ELEMENTWISE = re.compile(  # in names of other operators of the runtime that only move or scale
     "Add|Bias|Concat|Crop|Dequantize|Expand|Gather|Gelu|Inverse|LayerNorm|Mul|Pad|Pool|Quantize|"
     "Range|Relu|Reorder|Rotary|Sigmoid|Silu|Softmax|Swish|Transpose|Trilu|Unique|Where"
@@ -140,6 +147,7 @@ MAC_FORMULAS: Mapping[str, _Count] = {
     "ConvTranspose": _transposed,
     **{kind: _product(WEIGHT_INPUT[kind]) for kind in _PRODUCTS},
     "MatMulNBits": _in_bits,
+    "QMoE": _experts,
     "Einsum": _einsum,
     "Attention": _attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), _recurrent),

@@ -31,7 +31,9 @@ _STANDARD: Mapping[str, tuple[str, Sequence[int]]] = {
 }
 """Operator type -> (type of ONNX with a result of the same sizes, positions of its inputs)."""
 
-_LIKE_INPUT = re.compile("Gelu|Swish|Rotary|SkipLayer|SkipSimplified|SimplifiedLayer|Attention$")
+_LIKE_INPUT = re.compile(
+    "Gelu|Swish|Rotary|SkipLayer|SkipSimplified|SimplifiedLayer|Attention$|MoE$"
+)
 _OPSET = 17
 
 

@@ -37,14 +37,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 AUDITED = _names(
-    "Conv ConvTranspose Gemm MatMul MatMulNBits Add Mul Concat AveragePool MaxPool"
+    "Conv ConvTranspose Gemm MatMul MatMulNBits QMoE Add Mul Concat AveragePool MaxPool"
     " GlobalAveragePool GlobalMaxPool Einsum LSTM GRU RNN DynamicQuantizeLSTM"
 )
 INTEGER = frozenset(ON_CODES) | _names(
     "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul ConvInteger DynamicQuantizeLSTM"
 )
 _CODES_OR_FLOATS = MOVES | _names("MaxPool NhwcMaxPool Pad Concat Split")
-_WEIGHT_ONLY = _names("MatMulNBits")  # integer weights, float inputs and results
+_WEIGHT_ONLY = _names("MatMulNBits QMoE")  # integer weights, float inputs and results
 _FAST_LEVEL = 4  # accuracy_level: inputs are rounded to int8 in blocks, products are integer
 _FUSES_AFFINE = _names("DynamicQuantizeMatMul MatMulIntegerToFloat MatMulNBits")  # scale, bias
 _EXECUTIONS = {e.value: e for e in Execution}
@@ -188,6 +188,8 @@ def _why_float(node: Node, source: OnnxModel) -> str:
 
 def _slow_level(node: Node) -> str:
     """Return why a MatMulNBits is slow: most tools leave accuracy_level at its default."""
+    if node.op_type != "MatMulNBits":
+        return ""
     level = node.attributes.get("accuracy_level", 0)
     if level == _FAST_LEVEL:
         return ""

@@ -40,6 +40,7 @@ _QUANTIZED = (
     "Integer",
     "DynamicQuantize",
     "MatMulNBits",
+    "QMoE",
     "GatherBlockQuantized",
 )
 """Parts of the types of operators on quantized tensors."""
@@ -158,6 +159,8 @@ class _FileConstants:
         if scale is None:
             raise VerificationError(f"the file holds no parameters of '{point}'")
         zero = np.zeros(scale.shape, np.int64) if zero is None else zero
+        if scale.ndim == 3:  # of experts, in blocks
+            scale, zero = (a.reshape(-1, a.shape[-1]) for a in (scale, zero))
         scale = np.where(scale == 0, 1, scale)  # a tensor of zeros
         return scale.astype(np.float32), zero.astype(np.int64)
 

@@ -32,7 +32,11 @@ _lib = torch.library.Library("qtool", "DEF")
 
 
 def operator(
-    *, name: str = "", fake: Callable[..., Any] | None = None, sizes: str = "int"
+    *,
+    name: str = "",
+    fake: Callable[..., Any] | None = None,
+    sizes: str = "int",
+    derivative: tuple[Callable[..., None], Callable[..., Any]] | None = None,
 ) -> Callable[[Callable[..., Any]], torch._ops.OpOverload]:
     """Decorate the kernel of an operator `qtool::...`, whose schema is that of the function.
 
@@ -40,6 +44,8 @@ def operator(
         name: name of the operator, by default that of the function.
         fake: infers the result of an opaque operator; None: the operator is composite.
         sizes: type of whole numbers in the schema, "SymInt" if they may be dynamic sizes.
+        derivative: functions that set up the context of an opaque operator and run it backwards,
+            as of `torch.library.register_autograd`; None: it has no derivative.
     """
 
     def define(kernel: Callable[..., Any]) -> torch._ops.OpOverload:
@@ -49,6 +55,9 @@ def operator(
         _lib.impl(own, kernel, dispatch)
         if fake is not None:
             torch.library.register_fake(f"qtool::{own}", fake, lib=_lib)
+        if derivative is not None:
+            keep, backward = derivative
+            torch.library.register_autograd(f"qtool::{own}", backward, setup_context=keep, lib=_lib)
         overload: torch._ops.OpOverload = getattr(torch.ops.qtool, own).default
         return overload
 
@@ -277,6 +286,57 @@ def embedding_nbits(
     return F.embedding(ids, _from_blocks(packed, scale, zero_point, bits).flatten(1))
 
 
+def _keep_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, ids, ctx.experts = inputs
+    ctx.save_for_backward(x, weight, ids)
+
+
+def _expert_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    x, weight, ids = ctx.saved_tensors
+    stacked = weight.unflatten(0, (ctx.experts, -1))
+    before, own = torch.zeros_like(x), torch.zeros_like(stacked)
+    for expert in ids.unique().tolist():
+        rows = ids == expert
+        before[rows] = gradient[rows] @ stacked[expert]
+        own[expert] = gradient[rows].mT @ x[rows]
+    return before, own.flatten(0, 1), None, None
+
+
+@operator(
+    fake=lambda x, weight, _, experts: x.new_empty(x.shape[0], weight.shape[0] // experts),
+    derivative=(_keep_product, _expert_gradients),
+)
+def expert_linear(x: Tensor, weight: Tensor, ids: Tensor, experts: int) -> Tensor:
+    """Rows x [rows, in], each times the matrix of its expert: ids [rows], weight [experts x out,
+    in]. The result is [rows, out]."""
+    stacked = weight.unflatten(0, (experts, -1))
+    result = x.new_zeros(len(x), stacked.shape[1])
+    for expert in ids.unique().tolist():
+        rows = ids == expert
+        result[rows] = F.linear(x[rows], stacked[expert])
+    return result
+
+
+def _rows_of_experts(x: Tensor, packed: Tensor, *others: Any) -> Tensor:
+    return x.new_empty(x.shape[0], packed.shape[0] // others[3])
+
+
+@operator(fake=_rows_of_experts)
+def expert_nbits(
+    x: Tensor,
+    packed: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None,
+    ids: Tensor,
+    experts: int,
+    bits: int,
+) -> Tensor:
+    """`expert_linear` with a weight as of `linear_nbits`, with full blocks only."""
+    weight = _from_blocks(packed, scale, zero_point, bits).flatten(1)
+    result: Tensor = expert_linear(x, weight, ids, experts)
+    return result
+
+
 @operator()
 def rescale(x: Tensor, factor: float) -> Tensor:
     """x * factor: the same codes with `factor` times the scale."""
@@ -298,7 +358,9 @@ def reshape(x: Tensor, sizes: list[int]) -> Tensor:
 
 
 def groups_of(layer: fx.Node) -> int:
-    """Return the groups of a convolution; 1 for other layers."""
+    """Return the groups of a convolution, or the experts of a product; 1 for other layers."""
+    if layer.target is expert_linear:
+        return integer(layer, 3)
     if layer.target not in (conv, conv_transpose):
         return 1
     return integer(layer, 6)

@@ -143,6 +143,13 @@ ROWS = (
         from_blocks=torch_ops.linear_nbits,
         macs=mac_counts.layer,
     ),
+    Op(  # weights are stacked: see passes/experts.py
+        key="experts",
+        targets=(torch_ops.expert_linear,),
+        weight=1,
+        from_blocks=torch_ops.expert_nbits,
+        macs=mac_counts.layer,
+    ),
     # products of two activations
     Op(
         key="matmul",

@@ -12,6 +12,7 @@ from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTEN
 from qtool.frontends.huggingface.library_models import (
     GENAI_DECODERS,
     JS_TYPES,
+    genai_type,
     optimum_cache,
 )
 
@@ -92,7 +93,8 @@ def refusal(consumer: str, model: Any) -> str | None:
         return f"it loads text encoders and classifiers, not models for {task}"
     kind = str(_whole(model).config.model_type)
     types = _types(consumer, task)
-    if types is not None and kind not in types:
+    known = genai_type(kind) if consumer == GENAI else kind
+    if types is not None and known not in types:
         return f"it knows no models of the type {kind} for {task}"
     return _cache_refusal(consumer, model) if cached else None
 

@@ -25,6 +25,7 @@ from qtool.backends.onnxruntime.session import session
 from qtool.core.atomic import write_atomic
 from qtool.core.errors import VerificationError
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.library_models import genai_type
 
 CONFIG = "genai_config.json"
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -67,7 +68,7 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
     }
     return {
         "model": {
-            "type": str(config.model_type),
+            "type": genai_type(config.model_type),
             **{key: value for key, value in ends.items() if value is not None},
             "context_length": length,
             "vocab_size": int(config.vocab_size),

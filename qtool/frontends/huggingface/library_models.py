@@ -26,6 +26,16 @@ GENAI_DECODERS = _types(
     """
 )
 
+_DENSE = {"mixtral": "mistral", "qwen2_moe": "qwen2", "qwen3_moe": "qwen3"}
+"""Type of a mixture of experts -> the type with equal inputs and outputs; onnxruntime-genai, which
+reads nothing else of a type of decoder, knows that one alone."""
+
+
+def genai_type(model_type: str) -> str:
+    """Return the type that onnxruntime-genai is to load a decoder as."""
+    return _DENSE.get(str(model_type), str(model_type))
+
+
 JS_TYPES: Mapping[str, frozenset[str]] = {
     "text-generation": _types(
         """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import (
+    EXPERTS,
     WITH_PAST,
+    experts_options,
     model_class,
     no_pooler_options,
     read_config,
@@ -33,16 +36,13 @@ from qtool.frontends.huggingface.model_folder import (
 )
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
+from qtool.frontends.huggingface.stacked_experts import model_name
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
 from qtool.frontends.torch.exported_program import first_line
 
 TRIAL_TOKENS = 64  # rows of the head in a trial; all of them would need its memory
 MIN_META_ELEMENTS = 1 << 16  # larger tensors are created on the meta device
-STACKED_EXPERTS = (
-    "the files store each expert separately, and the model stacks them, which block-wise "
-    "quantization does not support; use qtool convert, which loads the whole model"
-)
 
 
 class without_weights(TorchFunctionMode):  # noqa: N801  # used as a function: with qtool.without_weights(): ...
@@ -172,6 +172,8 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
         if bare := no_pooler_options(type(model), poolers):
             model = make(**bare)
     model = disable_cache(model)
+    if (kind := experts_options(config).get(EXPERTS)) and hasattr(model, f"set_{EXPERTS}"):
+        getattr(model, f"set_{EXPERTS}")(kind)
     return DecoderWithCache(model) if task == WITH_PAST else model
 
 
@@ -213,25 +215,21 @@ def stored_names(model: nn.Module, files: WeightFiles, every: bool = True) -> di
     for name, tensor in state.items():
         same.setdefault(id(tensor), []).append(name)
     names, known = {}, set[str]()
+    mine = {model_name(name): name for name in (*files.stacks, *files.tensors)}
     for name, tensor in state.items():
         aliases = [name, *same[id(tensor)]]
         candidates = [c for n in aliases for c in (n, prefix + n, n.removeprefix(prefix))]
-        known.update(candidates)
-        stored = next((c for c in candidates if c in files.tensors), None)
+        stored = next((mine[c] for c in candidates if c in mine), None)
         if stored is None:
-            stacked = any("experts" in n.split(".") for n in state)
             raise CaptureError(
                 f"{files.folder} has no weights for {type(model).__name__} (missing: {name}); "
-                + (
-                    STACKED_EXPERTS
-                    if stacked
-                    else f"choose the {argument('--task')} that it was trained for"
-                )
+                f"choose the {argument('--task')} that it was trained for"
             )
-        shape = files.tensors[stored].shape
+        known.update(candidates, [stored], chain.from_iterable(files.stacks.get(stored, ())))
+        shape = files.shape(stored)
         if shape != tuple(tensor.shape):
             raise CaptureError(
-                f"{files.tensors[stored].file}: '{stored}' has the shape {list(shape)}, the model "
+                f"{files.folder}: '{stored}' has the shape {list(shape)}, the model "
                 f"expects {list(tensor.shape)}; give the folder of one model"
             )
         names[name] = stored

@@ -63,6 +63,10 @@ BOTH_PARTS = (f"{_WRITING}-with-past", f"{_SPEECH}-with-past")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
+EXPERTS = "experts_implementation"
+"""How transformers computes experts."""
+
+
 def is_model_folder(path: Path) -> bool:
     """Return whether the folder has a config.json."""
     return is_file(path / "config.json")
@@ -148,7 +152,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     library = require("transformers", f"the model in {path}", CaptureError)
     loader = model_class(library, path, config, task)
     options = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
-    options |= _experts(config)
+    options |= experts_options(config)
     model, loading = loader.from_pretrained(path, **options)
     if bare := no_pooler_options(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **options, **bare)
@@ -167,9 +171,9 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     return EncoderDecoder(loaded) if task in BOTH_PARTS else loaded
 
 
-def _experts(config: Mapping[str, Any]) -> Mapping[str, str]:
+def experts_options(config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the option that makes a mixture of experts traceable."""
-    return {"experts_implementation": "batched_mm"} if any("experts" in k for k in config) else {}
+    return {EXPERTS: "batched_mm"} if any("experts" in k for k in config) else {}
 
 
 def no_pooler_options(kind: type[nn.Module], missing: Collection[str]) -> Mapping[str, bool]:

@@ -15,6 +15,7 @@ import torch
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
+from qtool.frontends.huggingface.stacked_experts import stacked_experts
 from qtool.frontends.torch.exported_program import first_line
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -40,6 +41,7 @@ class WeightFiles:
     Attributes:
         folder: the model's folder.
         tensors: name -> location.
+        stacks: name of a tensor that a model makes of them -> its parts.
 
     Raises:
         CaptureError: a file of the index is missing, truncated, or lacks a tensor.
@@ -56,6 +58,16 @@ class WeightFiles:
                 f"{index[missing[0]]} lacks '{missing[0]}', which the index lists for it", DOWNLOAD
             )
 
+        self.stacks = stacked_experts(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, or of a stack of tensors."""
+        if name not in self.stacks:
+            return self.tensors[name].shape
+        parts = self.stacks[name]
+        shapes = [self.tensors[part].shape for part in parts[0]]
+        return len(parts), sum(shape[0] for shape in shapes), *shapes[0][1:]
+
     @property
     def content_hash(self) -> str:
         """Hash of all names and shapes, and of the first values of each tensor."""
@@ -67,10 +79,15 @@ class WeightFiles:
         return digest.hexdigest()[:32]
 
     def read(self, name: str, place: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """Return a tensor or a slice of it; floats become float32.
+        """Return a tensor or a slice of it, or of a stack; floats become float32.
 
-        The result is memory-mapped if nothing is converted or sliced.
+        The result is memory-mapped if nothing is converted, sliced or stacked.
         """
+        if name in self.stacks:
+            experts, *inside = place or (slice(None),)
+            chosen = self.stacks[name][experts]
+            rows = [torch.cat([self.read(part) for part in parts]) for parts in chosen]
+            return torch.stack([each[tuple(inside)] for each in rows])
         with _open(self.tensors[name].file) as file:
             tensor: torch.Tensor = file.get_slice(name)[place] if place else file.get_tensor(name)
         return tensor.float() if tensor.is_floating_point() else tensor

@@ -11,6 +11,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
+from qtool.core.graph import torch_ops
 from qtool.core.graph.cut import LATER_READS
 from qtool.core.ops import Role, row_of
 from qtool.core.schemes import channel_block
@@ -32,6 +33,8 @@ def onnxruntime(layer: fx.Node, weight: Observed) -> int | None:
     behind a DequantizeLinear, from which the runtime makes one on its own conditions
     (`DQMatMulNodeGroupSelector` and `NodeGroupSelector` in its qdq_selectors.cc).
     """
+    if layer.target is torch_ops.expert_linear:  # QMoE
+        return weight.block if weight.qtype.bits == 8 else None
     if weight.block is not None:
         return weight.block
     if weight.qtype not in (INT8, INT8_NARROW):

@@ -16,6 +16,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.schemes import KERNEL_BLOCKS, Scales, Scheme, When
 from qtool.core.types import INT2, INT4, INT8, INT8_NARROW, UINT2, UINT4, UINT8
+from qtool.core.versions import version_of
 from qtool.planning.speed.onnxruntime import X64_VNNI
 from qtool.planning.targets import input_blocks, rules
 from qtool.planning.targets.base import (
@@ -46,6 +47,14 @@ _LINEAR = (
 )
 
 
+_EXPERTS = tuple(
+    Scheme(When.NEVER, weights=t, scales=scales)  # QMoE
+    for t in (INT8_NARROW, UINT4, INT4, UINT8)
+    for scales in _SCALES[t.bits]
+    if isinstance(scales, int)
+)
+
+
 def _conv(node: fx.Node) -> str | None:
     """Require constant weights, and no 3-d convolution with few channels and overlapping windows.
 
@@ -61,6 +70,19 @@ def _conv(node: fx.Node) -> str | None:
     return "the integer kernel is slower for 3-d convolutions with few channels" if slow else None
 
 
+def _experts(node: fx.Node) -> str | None:
+    """Require a version with the kernel: QMoE with zero points and with weights of its results."""
+    installed = version_of("onnxruntime")
+    known = tuple(int(part) for part in installed.split(".")[:2] if part.isdigit())
+    if known and known < _QMOE_SINCE:
+        return f"ONNX Runtime {installed} has no kernel for it; 1.26 has"
+    return None
+
+
+_QMOE_SINCE = (1, 26)
+"""The oldest version that it was run on (benchmarks/results/2026-11-mixtures.md)."""
+
+
 ONNXRUNTIME = Target(
     name="onnxruntime",
     description="ONNX Runtime, CPU provider, the same codes on x86-64, ARM and WebAssembly",
@@ -70,6 +92,7 @@ ONNXRUNTIME = Target(
         "linear": KernelRule(
             rules.constant_weights, float_output=True, single_dtype_output=True, schemes=_LINEAR
         ),
+        "experts": KernelRule(_experts, schemes=_EXPERTS),
         "add": KernelRule(rules.tensors_only, opportunistic=True),
         "mul": KernelRule(rules.tensors_only, opportunistic=True),
         "concat": KernelRule(rules.float32, opportunistic=True),
@@ -99,6 +122,7 @@ ONNXRUNTIME = Target(
         # (left in float between DQ and Q, the runtime would round its weights itself, per tensor)
         "conv_transpose": "ONNX Runtime has no integer ConvTranspose kernel",
         "embedding": "rows are looked up as codes and then dequantized",
+        "experts": "each token selects its experts at run time",
         **dict.fromkeys(rules.RECURRENT, "ONNX Runtime has no integer kernel for it in QDQ files"),
     },
     dynamic=frozenset({"lstm"}),
@@ -107,6 +131,7 @@ ONNXRUNTIME = Target(
         "batch_norm_as_conv",
         "average_pool_as_conv",
         "channel_shuffle",
+        "experts",
         "hard_swish",
         "merge_groups",
         "pad_channels",
@@ -116,7 +141,10 @@ ONNXRUNTIME = Target(
         formats=("qdq", "qoperator"),
         contrib=True,
         dequantizes_once=True,
-        fusions=("rotary", "rotary_attention", "packed_projections", "skip_rms_norm"),
+        fusions=(
+            *("rotary", "rotary_attention", "routed_experts"),
+            *("packed_projections", "skip_rms_norm"),
+        ),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
         implicit_fusions=frozenset(
             [

@@ -45,6 +45,8 @@ def lower_linears(module: fx.GraphModule, plan: QuantPlan, target: Target) -> No
                     _lower_lstm(module, node)
             elif node.target is torch.ops.aten.linear.default:
                 _lower(module, node, stored, target.file.contrib)
+            elif row.key == "experts":
+                _lower_experts(module, node, stored)
             elif row.from_blocks is not None:
                 _lower_table(module, node, stored)
 
@@ -78,6 +80,20 @@ def _lower(module: fx.GraphModule, node: fx.Node, stored: _Stored, contrib: bool
     for each in (weight, x) if dynamic else (weight,):
         if not each.users:
             module.graph.erase_node(each)
+
+
+def _lower_experts(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:
+    rows, weight, ids, experts = node.args
+    assert isinstance(weight, fx.Node)
+    point = G.submodule(module, weight)
+    assert isinstance(point, QuantPoint)
+    params = point.params
+    assert params is not None  # it is calibrated
+    tensors = _tensors(module, G.source(weight), point, "blocks", stored)
+    args = (rows, *tensors, ids, experts, params.qtype.bits)
+    G.replace(node, G.add_call(node, torch_ops.expert_nbits, args, G.name_of(node), node))
+    if not weight.users:
+        module.graph.erase_node(weight)
 
 
 def _lower_table(module: fx.GraphModule, node: fx.Node, stored: _Stored) -> None:

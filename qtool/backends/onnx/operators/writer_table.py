@@ -9,6 +9,7 @@ from qtool.backends.onnx.operators import (
     attention,
     codes,
     elementwise,
+    experts,
     layers,
     lookups,
     moves,
@@ -24,6 +25,7 @@ WRITERS: dict[Any, Writer] = {
     **attention.WRITERS,
     **codes.WRITERS,
     **elementwise.WRITERS,
+    **experts.WRITERS,
     **layers.WRITERS,
     **lookups.WRITERS,
     **moves.WRITERS,
@@ -37,6 +39,7 @@ WRITERS: dict[Any, Writer] = {
 CONTRIB: Mapping[Any, Writer] = {
     **attention.CONTRIB,
     **elementwise.CONTRIB,
+    **experts.CONTRIB,
     **layers.CONTRIB,
     **lookups.CONTRIB,
     **norms.CONTRIB,

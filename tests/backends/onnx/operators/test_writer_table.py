@@ -17,6 +17,7 @@ from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
 from qtool.core.ops import Op
 from qtool.core.ops.attention import grouped_attention, sequence_lengths
+from qtool.core.ops.experts import routed_experts
 from qtool.core.ops.norms import skip_rms_norm
 from qtool.core.ops.recurrent import dynamic_lstm
 from tests.backends.onnx.export.networks import run
@@ -136,7 +137,8 @@ def test_the_rows_are_translated_by_qtool() -> None:
 def test_forms_of_the_runtime_are_for_targets_that_take_them() -> None:
     own = writers(contrib=True).keys() - writers(contrib=False).keys()
     stored = {torch_ops.linear_nbits, torch_ops.embedding_nbits, dynamic_lstm}
-    stored |= {grouped_attention, sequence_lengths, skip_rms_norm}
+    stored |= {torch_ops.expert_nbits}
+    stored |= {grouped_attention, routed_experts, sequence_lengths, skip_rms_norm}
     assert own == {aten.silu.default, aten.gelu.default, *stored}
 
 
