@@ -33,7 +33,7 @@ def _file(name: str, text: str) -> Any:
         default="agreement",
         show_default=True,
         help="agreement (of the answers, without labels), top-1, top-5, f1, map, recall@K, "
-        "spearman, wer, perplexity, or MODULE:FUNCTION of outputs and labels.",
+        "spearman, wer, perplexity, mae, mse, or MODULE:FUNCTION of outputs and labels.",
     ),
     click.option(
         "--lower-is-better", is_flag=True, help="The numbers of MODULE:FUNCTION are errors."
@@ -41,8 +41,8 @@ def _file(name: str, text: str) -> Any:
     click.option(
         "--max-drop",
         type=Real(),
-        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of metrics "
-        "above 1 one percent.",
+        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of "
+        "errors and metrics above 1 one percent.",
     ),
     click.option(
         "--min-speedup",

@@ -100,6 +100,11 @@ class TuneGoals:
         """Return what is minimized: bytes, or time relative to the float model."""
         return float(trial.size) if self.smallest else 1 / trial.speedup
 
+    @property
+    def aim(self) -> str:
+        """What the delivered file is to be, as a comparative."""
+        return "smaller" if self.smallest else "faster"
+
     def nearest(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials that meet every goal; if none does, those nearest to it."""
         distances = [sum(self.misses(t).values()) for t in trials]
@@ -137,10 +142,10 @@ class TuneGoals:
         drop, worst, limit = score.drop, score.worst_case_drop, self.drop_limit(score)
         if drop is None or worst is None or limit is None:
             return "no metric was measured; pass labels or an evaluation function"
-        unit, mark = (100.0, " points") if score.percent else (1.0, "")
+        unit, mark = _unit(score)
         word = ("loses", "gains") if score.higher_is_better else ("rises by", "falls by")
         change = f"{word[drop < 0]} {unit * abs(drop):.3g}{mark}"
-        goal = f"goal is a loss of at most {unit * limit:.3g}{mark}"
+        goal = f"goal is a loss of at most {self.loss_text(score)}"
         if drop > limit:
             return f"{score.metric} {change}, {goal}"
         samples = quantity(score.samples, "sample")
@@ -149,10 +154,21 @@ class TuneGoals:
             f"{unit * worst:.3g}{mark}; {goal}"
         )
 
+    def loss_text(self, score: Score) -> str:
+        """Return the largest loss of the metric of a score in its unit; "" without one."""
+        unit, mark = _unit(score)
+        limit = self.drop_limit(score)
+        return "" if limit is None else f"{unit * limit:.3g}{mark}"
+
     @property
     def max_noise(self) -> float | None:
         """Noise-to-signal ratio that min_sqnr allows."""
         return None if self.min_sqnr is None else math.pow(10, -self.min_sqnr / 10)
+
+
+def _unit(score: Score) -> tuple[float, str]:
+    """Return the factor and the unit of a loss of a metric, for a user."""
+    return (100.0, " points") if score.percent else (1.0, "")
 
 
 _RANGES = {

@@ -37,6 +37,21 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
         "choose those that the model takes with --column a,b,c",
         {},
     ),
+    "the number to predict, where files are timed": (
+        "bench int8.onnx --data prices.csv --seconds 0.01",
+        "choose those that the model takes with --column a,b,c",
+        {},
+    ),
+    "the number to predict, where a file is checked": (
+        "verify int8.onnx --data prices.csv",
+        "choose those that the model takes with --column a,b,c",
+        {},
+    ),
+    "the number to predict, in a gate": (
+        "gate int8.onnx --against int8.onnx --data prices.csv",
+        "choose those that the model takes with --column a,b,c",
+        {},
+    ),
     "row numbers among the inputs": (
         f"quantize {NET} --data numbered.csv --labels price {TO}",
         "choose those that the model takes with --column a,b,c",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,15 @@ def test_a_goal_that_is_kept_and_the_recipe_that_keeps_it(tmp_path: Path) -> Non
     assert again.plan.digest == found.quantized().plan.digest
     assert "all goals met" in str(found)
     assert found.to_json()["best"]["key"] == found.best.key
+
+
+def test_a_goal_that_nobody_set_is_named() -> None:
+    tuned = _tuned(qtool.TuneGoals())
+    assert "may lose at most 1 points; set one with 'max_drop' or 'min_sqnr'" in str(tuned)
+    in_float = replace(tuned, unquantized=tuned.best.key)
+    assert "no quantized file met the goals" in str(replace(in_float, evaluated=(tuned.best,)))
+    slower = replace(tuned.best, key="slower")
+    assert "is faster than it" in str(replace(in_float, evaluated=(tuned.best, slower)))
 
 
 def test_a_decoder_has_a_step_and_a_prompt() -> None:

@@ -134,8 +134,12 @@ class GateMetric:
 
 def _shares(name: str, hits: Array, others: Array) -> Measured:
     pair = (hits.astype(bool), others.astype(bool))
-    values = _statistic(lambda a: float(a.mean()), *pair)
+    values = _statistic(_mean, *pair)
     return Measured(name, True, True, len(hits), values, pair)
+
+
+def _mean(terms: Array) -> float:
+    return float(terms.mean())
 
 
 def _statistic(function: Callable[[Array], float], real: Array, other: Array) -> Values:
@@ -260,6 +264,25 @@ def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
     return Measured("WER", True, False, len(labels), _statistic(_ratio, *terms))
 
 
+def _error(name: str, of_differences: Callable[[Array], Array]) -> GateMetric:
+    """Return the metric that is the mean of a function of differences from the labels."""
+
+    def measure(samples: Samples, labels: Any, _: int) -> Measured:
+        numbers = labels.reshape(len(labels), -1).astype(np.float64)
+        rows = []
+        for output in samples.outputs:
+            values = output.reshape(len(output), -1).astype(np.float64)
+            if values.shape != numbers.shape:
+                raise DataError(
+                    f"the labels have shape {list(labels.shape)}, the first output "
+                    f"{list(output.shape)}; {name} needs a number for each"
+                )
+            rows.append(of_differences(values - numbers).mean(1))
+        return Measured(name, False, False, len(numbers), _statistic(_mean, *rows))
+
+    return GateMetric(measure, "numbers to predict", _keep_first)
+
+
 METRICS: dict[str, GateMetric] = {
     AGREEMENT: GateMetric(_agreement, keep=_keep_first, counts_tokens=True),
     "top-1": GateMetric(_top, "class numbers", number=1),
@@ -270,6 +293,8 @@ METRICS: dict[str, GateMetric] = {
     "spearman": GateMetric(_spearman, "numbers", _keep_vectors),
     "wer": GateMetric(_wer, "words as numbers", _keep_first),
     PERPLEXITY: GateMetric(_perplexity),
+    "mae": _error("MAE", np.abs),
+    "mse": _error("MSE", np.square),
 }
 """Name -> metric; a number follows @, such as recall@10."""
 
@@ -320,7 +345,7 @@ def user_metric(
         if whole[0].ndim:
             if np.isin(whole, (0, 1)).all():
                 return _shares(where, *whole)
-            mean = _statistic(lambda a: float(a.mean()), *whole)
+            mean = _statistic(_mean, *whole)
             return Measured(where, False, higher_is_better, count, mean)
 
         def values(index: Array) -> tuple[float, float]:

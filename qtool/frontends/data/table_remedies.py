@@ -7,38 +7,39 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 from qtool.core.data.array_batches import is_frame
-from qtool.core.errors import CaptureError
+from qtool.core.errors import CaptureError, DataError, QtoolError
 from qtool.core.remedies import Argument, DataEdit, Remedy
 
 
 @contextmanager
 def columns_in_errors(data: Any, model: Any, batch: Any) -> Iterator[None]:
-    """Add to errors of a capture which columns of a table to choose.
+    """Add to errors of a batch which columns of a table to choose.
 
     Args:
         data: the data; other data than a table changes nothing.
-        model: the model that is captured.
-        batch: the first batch.
+        model: called with a tensor in place of the batch, and raises if it does not take it.
+        batch: the batch.
 
     Raises:
-        CaptureError: the error of the capture.
+        CaptureError, DataError: the error inside.
     """
     try:
         yield
-    except CaptureError as error:
-        if not (remedies := _remedies(data, model, batch)):
+    except (CaptureError, DataError) as error:
+        if not (remedies := _remedies(data, model, batch, error)):
             raise
-        raise CaptureError(error.problem, *remedies, *error.remedies) from error
+        raise type(error)(error.problem, *remedies, *error.remedies) from error
 
 
-def _remedies(data: Any, model: Any, batch: Any) -> list[Remedy]:
+def _remedies(data: Any, model: Any, batch: Any, error: QtoolError) -> list[Remedy]:
     names = tuple(map(str, data.columns)) if is_frame(data) else getattr(data, "columns", ())
     tensors = [t for _, t in batch.tensors()]
     if len(tensors) != 1 or tensors[0].shape[1:] != (len(names),):
         return []
+    if isinstance(error, DataError) and _runs(model, torch.zeros_like(tensors[0])):
+        return []  # the number of columns is right
     every = ", ".join(names)
     fewer = _fewer(names, getattr(data, "labels", None) is not None)
     fewer = fewer if _runs(model, tensors[0][:, [names.index(name) for name in fewer]]) else ()
@@ -66,4 +67,4 @@ def _runs(model: Any, tensor: torch.Tensor) -> bool:
             model(tensor)
     except Exception:  # noqa: BLE001
         return False
-    return isinstance(model, nn.Module)
+    return callable(model)
