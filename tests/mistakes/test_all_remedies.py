@@ -24,6 +24,7 @@ ELSEWHERE = {
     "evaluation/model_inputs --task": "a decoder with a cache",
     "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/huggingface/towers --task": "tests/frontends/huggingface/test_towers.py",
     "frontends/data/tables --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/unused_options --processor": "tests/mistakes/test_unused_options.py",
     "frontends/data/unused_options --transform": "tests/mistakes/test_unused_options.py",
