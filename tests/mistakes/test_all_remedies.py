@@ -24,6 +24,8 @@ ELSEWHERE = {
     "evaluation/model_inputs --task": "a decoder with a cache",
     "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/processors --processor": "a folder of a user: tests/mistakes/test_folders.py",
+    "frontends/data/processors --transform": "code of a user: tests/frontends/data",
     "frontends/huggingface/towers --task": "tests/frontends/huggingface/test_towers.py",
     "frontends/data/tables --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/unused_options --processor": "tests/mistakes/test_unused_options.py",

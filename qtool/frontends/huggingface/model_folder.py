@@ -148,8 +148,8 @@ def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[st
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = require("transformers", f"the model in {path}", CaptureError)
     loader = model_class(library, path, config, task)
-    options = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
-    options |= _experts(config)
+    options: dict[str, Any] = {"use_safetensors": True, **_options(loader)}
+    options |= {"output_loading_info": True, **_experts(config)}
     if task in TOWERS and "projection_dim" in config:
         options["projection_dim"] = config["projection_dim"]
     model, loading = loader.from_pretrained(path, **options)
@@ -199,8 +199,8 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
         if task in TOWERS:
             return tower_class(library, config, task)
         if task not in TASKS:
-            known = ", ".join(sorted((*TASKS, *TOWERS)))
-            raise CaptureError(f"unknown task '{task}'; there are: {known}")
+            tasks = ", ".join(sorted((*TASKS, *TOWERS)))
+            raise CaptureError(f"unknown task '{task}'; there are: {tasks}")
         return getattr(library, TASKS[task])
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
