@@ -63,12 +63,9 @@ _TOKENS = {"input_ids", "decoder_input_ids"}
 _PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
 
 
+_TRANSFORM = "pass {} (torchvision's weights, timm, or package.module:function)"
 _REMEDIES = {
-    "image": [
-        Argument(
-            "--transform", text="pass {} (torchvision's weights, timm, or package.module:function)"
-        )
-    ],
+    "image": [Argument("--transform", text=_TRANSFORM)],
     "sound": [
         Argument("--processor", text="pass {}, a folder with a feature extractor"),
         Argument("--transform", text="pass {}"),
