@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from qtool.cli.config_file import config_option
+from qtool.cli.extra_arguments import meant
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
@@ -114,11 +115,16 @@ class Command(click.Command):
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)  # click removes them
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             if others := _commands_with(error.option_name):
-                error.message = f"{error.message.rstrip('.')}; {others}"
+                error.message, error.possibilities = f"{error.message.rstrip('.')}; {others}", None
+            raise
+        except click.UsageError as error:
+            if "extra argument" in error.message and (text := meant(self.params, words)):
+                error.message = f"{error.message}; {text}"
             raise
 
     def groups(self, ctx: click.Context) -> dict[str, list[click.Parameter]]:

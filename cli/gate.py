@@ -41,8 +41,8 @@ def _file(name: str, text: str) -> Any:
     click.option(
         "--max-drop",
         type=Real(min=0),
-        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of metrics "
-        "above 1 one percent.",
+        help="Largest drop of the metric that is accepted; by default 0.01 (one point), of "
+        "errors and metrics above 1 one percent.",
     ),
     click.option(
         "--min-speedup",
@@ -84,9 +84,12 @@ def command(
     """
     import qtool
     from qtool.core.atomic import check_writable, write_atomic
+    from qtool.evaluation.gate.metrics import find_metric
 
     for path in filter(None, (junit, badge)):
         check_writable(path, file, against)
+    if ":" not in metric:
+        find_metric(metric)
     sources.check_data(data, labels=labels)
     measure = options.load_metrics(metric) if ":" in metric else metric
     batches = sources.load_data(data, batch_size, labels)

@@ -90,6 +90,12 @@ def command(
     """
     import qtool
 
+    if output_.suffix.lower() in (".html", ".md", ".json"):
+        raise click.BadParameter(
+            f"{output_} is the name of a file; the report is a folder: name it "
+            f"{output_.with_suffix('')}",
+            param_hint="--output",
+        )
     size = values["batch_size"]
     subject = _file_or_model(source, weights)
     file = subject if isinstance(subject, Path) else None

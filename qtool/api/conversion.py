@@ -39,6 +39,7 @@ from qtool.frontends.captured_model import (
     Model,
     capture_model,
 )
+from qtool.frontends.torch.example_inputs import UnknownInputError
 from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
@@ -151,11 +152,13 @@ def convert(
     try:
         captured = capture_model(model, example, dynamic or dynamic_sizes(calibration, model))
     except (DataError, CaptureError) as error:
-        if isinstance(error, CaptureError) and not is_run_error(error):
+        of_calibration = isinstance(error, UnknownInputError) and dynamic is None
+        if isinstance(error, CaptureError) and not (is_run_error(error) or of_calibration):
             raise
         takes = "; ".join(map(str, calibration.inputs))
         raise CalibrationError(
-            f"the calibration was made with another model, one that takes {takes} ({error})",
+            f"the calibration was made with another model, one that takes {takes}"
+            f"{'' if of_calibration else f' ({error})'}",
             OtherFile("calibrate this model first"),
         ) from error
     if captured.fingerprint != calibration.fingerprint:

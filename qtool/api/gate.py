@@ -55,8 +55,8 @@ def gate(
         metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
             "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
             returns a number or one per sample.
-        max_drop: the largest drop that is accepted; by default 0.01, of metrics above 1 one percent
-            of the float file's.
+        max_drop: the largest drop that is accepted; by default 0.01, of errors and metrics above 1
+            one percent of the float file's.
         min_speedup: the least float latency / quantized latency; None: none is measured.
         confidence: probability that a file at the limit is not decided about wrongly.
         lower_is_better: whether the numbers of a function are errors.
@@ -80,7 +80,7 @@ def gate(
     chosen = metric if isinstance(metric, str) else user_metric(metric, name, not lower_is_better)
     open_readable(against)
     runs = () if history is None else read_history(Path(history))
-    inputs = file_inputs(against, progress(data))
+    inputs = file_inputs(against, data, progress)
     options = GateOptions(
         chosen, max_drop, min_speedup, confidence, other_model, runtime, threads, seconds
     )

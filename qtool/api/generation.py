@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
@@ -68,7 +69,11 @@ def generate(
     if model is not None and temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
     folder = model_folder_of(Path(file)) if tokenizer is None else Path(tokenizer)
-    loaded = load_tokenizer(folder)
+    try:
+        loaded = load_tokenizer(folder)
+    except DataError:
+        CachedDecoder(Path(file), 1)  # that the file is no language model comes first
+        raise
     result = generation.generate(
         file,
         prompt,

@@ -45,6 +45,7 @@ _HELD = "__held__"
 
 
 AGAIN = OtherFile("calibrate again")
+WRITTEN = OtherFile("give the file that `qtool calibrate` wrote")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -332,7 +333,7 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         message = f"{path}: not a calibration file, or a damaged one ({error})"
-        raise unreadable(path, message, CalibrationError) from error
+        raise unreadable(path, message, CalibrationError, WRITTEN) from error
     length = int.from_bytes(data[:8], "little")  # of the header, as safetensors has it
     text = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("qtool_calibration")
     if text is None:

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from qtool.core.other_words import meant_names
 from qtool.core.step_names import FORMER_NAMES, current_step_name
 
 TARGETS = (
@@ -94,7 +95,7 @@ def add_format(names: Sequence[str], suffix: str) -> None:
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
-    """Return a sentence that refuses a name, with the most similar known one and all of them.
+    """Return a sentence that refuses a name, with those that are meant by it and all of them.
 
     Args:
         what: the kind of name, such as "target".
@@ -102,11 +103,13 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
         known: the known names.
     """
     names = list(known)
+    listed = ", ".join(names)
+    meant = [each for each in meant_names(what, str(name)) if each in names]
     former = [old for old, new in FORMER_NAMES.items() if new in names]
     close = difflib.get_close_matches(str(name), names + former, n=1, cutoff=_SIMILAR)
     parts = [each for each in names if len(str(name)) > 2 and str(name).lower() in each.split("-")]
     close = close or (parts if len(parts) == 1 else [])
-    if close:
-        meant = current_step_name(close[0])
-        return f"unknown {what} '{name}'; did you mean '{meant}'? There are: {', '.join(names)}"
-    return f"unknown {what} '{name}'; there are: {', '.join(names)}"
+    if meant := meant or [current_step_name(each) for each in close]:
+        either = " or ".join(f"'{each}'" for each in meant)
+        return f"unknown {what} '{name}'; did you mean {either}? There are: {listed}"
+    return f"unknown {what} '{name}'; there are: {listed}"

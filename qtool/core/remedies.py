@@ -1,7 +1,7 @@
 """What a user can do about an error, as values: the error makes its sentence of them.
 
 A remedy is a change after which the same command or call works, or reports another true error;
-`tests/mistakes/test_remedies.py` applies each.
+`tests/mistakes/test_remedies*.py` apply each.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
+from qtool.frontends.data.table_remedies import columns_in_errors
 
 
 def check_label_count(labels: ArrayLike | None, data: Iterable[Any]) -> None:
@@ -115,23 +116,30 @@ def _array(port: PortInfo, tensor: Any, index: int) -> Array:
     return fit_array(port, tensor.detach().cpu().numpy(), index)
 
 
-def data_inputs(path: str | Path, data: Iterable[Any]) -> Iterator[list[Array]]:
+def data_inputs(
+    path: str | Path, data: Iterable[Any], progress: Progress = lambda x: x
+) -> Iterator[list[Array]]:
     """Iterate over the user's batches as arrays in the order of the file's inputs.
 
     Raises:
         DataError: a batch does not fit the file, see `Feeder`.
     """
-    yield from feed(Feeder(path), data)
+    yield from feed(Feeder(path), data, progress)
 
 
 def feed(
-    feeder: Feeder, data: Iterable[Any], check: Callable[[], None] = lambda: None
+    feeder: Feeder,
+    data: Iterable[Any],
+    progress: Progress = lambda x: x,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Array]]:
-    """Yield batches as arrays; `check` is called before each."""
-    stream = batches(data, inputs=feeder.names, size=feeder.batch_size)
+    """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable."""
+    stream = batches(progress(data), inputs=feeder.names, size=feeder.batch_size)
     for index, batch in enumerate(stream):
         check()
-        yield feeder.arrays(batch, index)
+        with columns_in_errors(data, lambda x: feeder.arrays(x, 0), batch):
+            arrays = feeder.arrays(batch, index)
+        yield arrays
 
 
 def measure_outputs(
@@ -164,7 +172,7 @@ def measure_outputs(
     if isinstance(data, str | bytes) or not hasattr(data, "__iter__"):
         raise DataError(f"data of type {type(data).__name__} is not an iterable of batches")
     reference = reference or Reference(files[0], runtime)
-    stream = feed(Feeder(reference.session), progress(data), current().check)
+    stream = feed(Feeder(reference.session), data, progress, current().check)
     return measure_arrays(
         files,
         stream,

@@ -141,6 +141,8 @@ def _no_model(source: str) -> str:
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")
         return f"{source} is a file of Python code; name what builds the model: {module}:factory"
+    if is_file(source.replace(".", "/") + ".py"):
+        return f"{source} is a module of Python; name what builds the model: {source}:factory"
     if (tool := _FOREIGN.get(suffix)) is not None:
         return f"{source} is a file of {tool}; qtool reads PyTorch and ONNX: {forms}"
     if is_file(source):

@@ -28,6 +28,18 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "network", "weight
 _SAVE = OtherFile(
     "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)"
 )
+_NO_WEIGHTS = {
+    ".npy": "an array",
+    ".npz": "a file of arrays",
+    ".onnx": "a model of its own",
+    ".pt2": "a model of its own",
+    ".tflite": "a model of its own",
+    ".json": "a text",
+    ".yaml": "a text",
+    ".txt": "a text",
+    ".csv": "a table",
+}
+"""Suffix -> what a file is that holds no weights of a module."""
 _EXAMPLES = 2  # names that a message shows of the file and of the model
 
 
@@ -59,6 +71,8 @@ def _read(file: Path) -> Any:
     if not is_file(file):
         raise CaptureError(f"{file}: no such weights file")
     check_download(file, CaptureError)
+    if (kind := _NO_WEIGHTS.get(file.suffix.lower())) is not None:
+        raise CaptureError(f"{file} is {kind}, no state dict", _SAVE)
     if (why := archive_expansion_error(file) or archive_damage(file)) is not None:
         raise CaptureError(f"{file} is not read: {why}")
     try:

@@ -161,10 +161,10 @@ class TuneGoals:
         drop, worst, limit = score.drop, score.worst_case_drop, self.drop_limit(score)
         if drop is None or worst is None or limit is None:
             return "no metric was measured; pass labels or an evaluation function"
-        unit, mark = (100.0, " points") if score.percent else (1.0, "")
+        unit, mark = _unit(score)
         word = ("loses", "gains") if score.higher_is_better else ("rises by", "falls by")
         change = f"{word[drop < 0]} {unit * abs(drop):.3g}{mark}"
-        goal = f"goal is a loss of at most {unit * limit:.3g}{mark}"
+        goal = f"goal is a loss of at most {self.loss_text(score)}"
         if drop > limit:
             return f"{score.metric} {change}, {goal}"
         samples, enough = quantity(score.samples, "sample"), _enough_samples(score, limit)
@@ -173,6 +173,12 @@ class TuneGoals:
             f"{score.metric} {change}, but {samples} cannot rule out a loss of "
             f"{unit * worst:.3g}{mark}; {goal}{proof}"
         )
+
+    def loss_text(self, score: Score) -> str:
+        """Return the largest loss of the metric of a score in its unit; "" without one."""
+        unit, mark = _unit(score)
+        limit = self.drop_limit(score)
+        return "" if limit is None else f"{unit * limit:.3g}{mark}"
 
     @property
     def max_noise(self) -> float | None:
@@ -190,6 +196,11 @@ def _enough_samples(score: Score, limit: float) -> int:
     count = score.samples * ((score.worst_case_drop - score.drop) / (limit - score.drop)) ** 2
     step = 10 ** max(0, math.floor(math.log10(count)) - 1)
     return int(math.ceil(count / step) * step)
+
+
+def _unit(score: Score) -> tuple[float, str]:
+    """Return the factor and the unit of a loss of a metric, for a user."""
+    return (100.0, " points") if score.percent else (1.0, "")
 
 
 _RANGES = {

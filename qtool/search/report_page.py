@@ -31,11 +31,14 @@ def _metric(score: Score) -> dict[str, str]:
     return {"value": f"{unit * score.value:.4g}{mark}", "comparison": comparison}
 
 
+LEAST = 3  # files of a plot
+
+
 def _front_figure(result: TuneResult) -> Drawing | None:
-    """Plot all evaluated files, SQNR over cost, with the Pareto front as a line."""
+    """Plot all evaluated files, SQNR over cost, with the Pareto front as a line; None of few."""
     smallest = result.goals.smallest
     files = [e for e in result.evaluated if e.score.sqnr_db is not None]
-    if not files:
+    if len(files) < LEAST:
         return None
     cost = {e.key: e.size / 1024 if smallest else e.speedup for e in files}
     front = [e for key in result.front for e in files if e.key == key]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qtool.core.argument_names import argument
 from qtool.core.formats import db, percent, quantity, share, size, table, times
 from qtool.core.sqnr import decibels
 from qtool.core.summary import Result, Summary
@@ -108,7 +109,17 @@ class TuneResult(Result):
         ]
         head = "all goals met" if self.reached else "goals missed; the best file"
         stopped = (f"stopped: {self.stopped}",) if self.stopped else ()
-        return Summary(title, head, tuple(row for row in rows if row[1]), (*self.notes, *stopped))
+        notes = (*self._unset_goal(), *self.notes, *stopped)
+        return Summary(title, head, tuple(row for row in rows if row[1]), notes)
+
+    def _unset_goal(self) -> tuple[str, ...]:
+        """Return what accuracy was asked for where the user did not say it."""
+        goals, score = self.goals, self.best.score
+        if goals.max_drop is not None or goals.min_sqnr is not None or not score.metric:
+            return ()
+        options = f"{argument('--max-drop')} or {argument('--min-sqnr')}"
+        limit = f"{score.metric} may lose at most {goals.loss_text(score)}"
+        return (f"no goal for the accuracy was set, so {limit}; set one with {options}",)
 
     def _effort(self) -> str:
         layers = _count_choices(tuple(group.choice for group in self.groups))

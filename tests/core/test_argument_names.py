@@ -33,6 +33,8 @@ CALLS = (
     qtool.convert,
     qtool.FileOptions,
     qtool.quantize_to_file,
+    qtool.gate,
+    qtool.TuneGoals,
 )
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 import qtool
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument
 from tests.mistakes.mistake import check_refused
 from tests.mistakes.nets import price_net, token_net
-from tests.mistakes.test_remedies import changed, offered, run
+from tests.mistakes.remedies import changed, offered, run
 
 __all__ = ["offered"]  # a fixture
 
@@ -24,28 +25,48 @@ TO = "-o out.onnx"
 COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
     "the number to predict among the inputs": (
         f"quantize {NET} --data prices.csv {TO}",
-        "columns a, b, c, price: choose those that the model takes with --column a,b,c",
+        "columns a, b, c, price: choose the 3 that the model takes with --column a,b,c",
         {},
     ),
     "the number to predict, where a file is evaluated": (
         f"evaluate int8.onnx --model {NET} --data prices.csv",
-        "choose those that the model takes with --column a,b,c",
+        "choose the 3 that the model takes with --column a,b,c",
         {},
     ),
     "the number to predict, in a search": (
         f"tune {NET} --data prices.csv --eval-data prices.csv --labels price --max-drop 0.1 {TO}",
-        "choose those that the model takes with --column a,b,c",
+        "choose the 3 that the model takes with --column a,b,c",
+        {},
+    ),
+    "the number to predict, where files are timed": (
+        "bench int8.onnx --data prices.csv --seconds 0.01",
+        "choose the 3 that the model takes with --column a,b,c",
+        {},
+    ),
+    "the number to predict, where a file is checked": (
+        "verify int8.onnx --data prices.csv",
+        "choose the 3 that the model takes with --column a,b,c",
+        {},
+    ),
+    "the number to predict, in a gate": (
+        "gate int8.onnx --against int8.onnx --data prices.csv",
+        "choose the 3 that the model takes with --column a,b,c",
         {},
     ),
     "row numbers among the inputs": (
         f"quantize {NET} --data numbered.csv --labels price {TO}",
-        "choose those that the model takes with --column a,b,c",
+        "choose the 3 that the model takes with --column a,b,c",
         {},
     ),
     "a column of texts": (
         f"quantize {NET} --data cities.csv --labels price {TO}",
         "choose the numbers with --column a,b,c, or choose the text with --column city",
         {"city": "no preprocessing found for these texts"},
+    ),
+    "a column of texts among those of numbers": (
+        f"quantize {NET} --data cities.csv --column a,b,c,city {TO}",
+        "choose the numbers alone with --column a,b,c",
+        {},
     ),
     "texts without a usual name": (
         f"quantize {M}:token_net --data titles.csv {TO}",
@@ -168,21 +189,47 @@ def test_several_numbers_to_predict() -> None:
     assert next(iter(data)).shape == (32, 3)
 
 
-def test_a_data_frame_with_the_number_to_predict() -> None:
-    class Frame(dict):  # stands for pandas' and polars'
-        columns = property(list)
-        to_numpy = None
+class Frame(dict[str, Any]):
+    """Stands for a DataFrame of pandas or polars."""
 
-    frame = Frame({name: np.ones(40, np.float32) for name in ("a", "b", "c", "price")})
+    columns = property(list)
+    to_numpy = None
+
+
+def frame_of(*names: str) -> Frame:
+    return Frame({name: np.ones(40, np.float32) for name in names})
+
+
+def test_a_data_frame_with_the_number_to_predict() -> None:
     check_refused(
-        lambda: qtool.quantize(price_net(), frame),
+        lambda: qtool.quantize(price_net(), frame_of("a", "b", "c", "price")),
         "choose the columns of the input (frame[['a', 'b', 'c']]); they are a, b, c, price",
     )
-    qtool.quantize(price_net(), Frame({n: frame[n] for n in "abc"}), accuracy="fast")
+    qtool.quantize(price_net(), frame_of("a", "b", "c"), accuracy="fast")
+
+
+def test_a_data_frame_with_coordinates() -> None:
+    qtool.quantize(price_net(), frame_of("x", "y", "z"), accuracy="fast")
+    line = nn.Linear(1, 1).eval()  # x alone
+    qtool.quantize(line, frame_of("x", "y"), accuracy="fast")
+
+
+def test_an_input_with_a_usual_name_of_labels() -> None:
+    check_refused(
+        lambda: qtool.quantize(price_net(), frame_of("a", "b", "target")),
+        "the column 'target' is left out by its name, and the model takes it: give the numbers "
+        "alone (frame.to_numpy('float32'))",
+    )
+    qtool.quantize(price_net(), np.ones((40, 3), np.float32), accuracy="fast")
+    _write("targets.csv", "a,b,target", [[i / 9, 1, i % 3] for i in range(40)])
+    words = f"quantize {NET} --data targets.csv {TO}".split()
+    code, said = run(words)
+    assert "and the model takes it: give --column a,b,target" in said
+    assert (code, run([*words, "--column", "a,b,target"])[0]) == (2, 0)
 
 
 def test_a_table_that_no_choice_of_columns_mends() -> None:
     check_refused(
         lambda: qtool.quantize(token_net(), qtool.load_data("prices.csv")),
-        "the model does not run on the given inputs ... choose those that the model takes with",
+        "the model does not run on the given inputs ... Expected tensor for argument #1",
     )

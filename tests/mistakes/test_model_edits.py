@@ -288,7 +288,7 @@ ELSEWHERE = {
     "unroll the loop": "torch.while_loop",
     "compute it as a matrix product": "weights per sample: tests/frontends/torch",
     "fix the batch size with dynamic={}": "as dynamic={} above",
-    "give it a batch": "as x[None]: tests/mistakes/test_remedies.py",
+    "give it a batch": "as x[None]: tests/mistakes/test_remedies_of_calls.py",
 }
 """Edits that are not made here, with the reason."""
 

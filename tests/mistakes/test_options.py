@@ -77,7 +77,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "an effort misspelled": (
         f"{Q} --accuracy high",
-        "Invalid value for '--accuracy': unknown ... 'high'; there are: fast, balanced, best",
+        "unknown accuracy level 'high'; did you mean 'best'? There are: fast, balanced, best",
     ),
     "a step misspelled": (
         f"{Q} --recover smoothquant",
@@ -210,7 +210,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a target of no name": (
         f"{Q} --target android",
-        "Invalid value for '--target': unknown target 'android'; there are: onnxruntime",
+        "unknown target 'android'; did you mean 'tflite'? There are: onnxruntime",
+    ),
+    "a target of two runtimes": (
+        f"{Q} --target raspberry-pi",
+        "unknown target 'raspberry-pi'; did you mean 'onnxruntime' or 'tflite'? There are: ...",
+    ),
+    "a microcontroller as target": (
+        f"{Q} --target esp32-s3",
+        "unknown target 'esp32-s3'; did you mean 'tflite-micro'? There are: ...",
+    ),
+    "the accuracy as metric of a gate": (
+        "gate a.onnx --against b.onnx --data x.npy --metric accuracy",
+        "unknown metric 'accuracy'; did you mean 'top-1'? There are: agreement, top-1, ...",
     ),
     "SQNR with a unit": (
         f"{Q} --min-sqnr 30dB",

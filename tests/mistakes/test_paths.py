@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a module without a name": (
         f"quantize tests.mistakes.nets {D} {OUT}",
-        "no such model: 'tests.mistakes.nets'; give ... tests.mistakes.nets --local-dir FOLDER`)",
+        "tests.mistakes.nets is a module of Python; ... the model: tests.mistakes.nets:factory",
     ),
     "a number for a factory": (
         f"quantize tests.mistakes.nets:number {D} {OUT}",

@@ -51,7 +51,7 @@ class CachedDecoder:
         present = [o.name for o in self._session.get_outputs() if o.name.startswith(_PRESENT)]
         if not past or len(past) != len(present):
             raise DataError(
-                f"{path} has no KV cache",
+                f"{path} has no KV cache, so it continues no text",
                 OtherFile(f"write it with {argument('--task', 'text-generation-with-past')}"),
             )
         self._in_place = _is_in_place(path)

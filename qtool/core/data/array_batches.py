@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def table_arrays(
     Raises:
         DataError: a column holds no numbers, or there is none.
     """
-    dropped = [] if chosen else [n for n in columns if n in LABELS - arguments.required or not n]
+    dropped = [] if chosen else left_out(columns, arguments)
     if dropped and len(dropped) < len(columns):
         names = ", ".join(name or "without a name" for name in dropped)
         log_note(f"the column '{names}' is left out: it is no input")
@@ -132,6 +132,18 @@ def table_arrays(
     if wide is not None:
         return {"": arrays[wide]}
     return {"": np.stack([a.astype(np.float32) for a in arrays.values()], 1)}
+
+
+def left_out(columns: Collection[str], arguments: Arguments) -> list[str]:
+    """Return the columns that are no input by their usual names; x, y and others are coordinates.
+
+    Args:
+        columns: names of the columns.
+        arguments: what the model's forward takes.
+    """
+    coordinates = {"y"} if "x" in columns and len(columns) > 2 else set()
+    labels = LABELS - arguments.required - coordinates
+    return [name for name in columns if name in labels or not name]
 
 
 def _numbers(name: str, column: Array) -> Array:

@@ -20,7 +20,7 @@ from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.random_inputs import Input
 from qtool.core.remedies import DataEdit
-from qtool.core.shape_remedies import NORMALISED, shape_remedies
+from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.source_metadata import SourceMetadata
 
 
@@ -277,10 +277,10 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     dtype = str(actual.dtype).removeprefix("torch.")
     converted = expected.dtype == "float32" and actual.is_floating_point()  # see `_converted`
     if dtype != expected.dtype and not converted:
-        edit = DataEdit("convert it first ({})", f"x.to(torch.{expected.dtype})")
-        if dtype == "uint8":
-            edit = DataEdit(f"convert it first ({{}}), {NORMALISED}", "x.float() / 255")
-        raise DataError(f"{where} is {dtype}, the model takes {expected.dtype}", edit)
+        raise DataError(
+            f"{where} is {dtype}, the model takes {expected.dtype}",
+            *type_remedies(expected.dtype, dtype, actual.shape),
+        )
     fits = actual.dim() == len(expected.shape) and all(
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)
     )

@@ -14,6 +14,7 @@ from qtool.backends.open_files import open_model, open_readable
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, FileError, OptionError, VerificationError
 from qtool.core.formats import percent, quantity, times
+from qtool.core.log import log_note
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW, DataChecks
@@ -76,8 +77,7 @@ def run_gate(
     """
     result = GateResult(str(file), str(against), ())
     metric = find_metric(options.metric) if isinstance(options.metric, str) else (options.metric, 0)
-    if metric[0].labels and labels is None:
-        raise OptionError(f"the metric needs {metric[0].labels} as {argument('--labels')}")
+    _check_labels(options.metric, metric[0], labels)
     for check in _file_checks(file, against, options):
         result = _with(result, check)
         if check.outcome is not Outcome.ACCEPTED:
@@ -237,7 +237,9 @@ def _metric_check(
     check_drop(options.max_drop, measured.percent)
     limit = options.max_drop
     if limit is None:
-        limit = default_drop(measured.percent or abs(real) <= 1, real)
+        limit = default_drop(
+            measured.percent or (measured.higher_is_better and abs(real) <= 1), real
+        )
     drop = _drop(measured, options.confidence, metric.groups)
     if drop is None:
         text = f"{_text(measured, real)} -> {_text(measured, value)}; "
@@ -273,6 +275,19 @@ def _metric_check(
 
 def _text(measured: Measured, value: float) -> str:
     return percent(value) if measured.percent else f"{value:.4g}"
+
+
+def _check_labels(name: str | GateMetric, metric: GateMetric, labels: Any) -> None:
+    """Check that there are labels where a metric needs them; note where it needs none.
+
+    Raises:
+        OptionError: there are none.
+    """
+    if metric.labels == "" and labels is not None:
+        named = argument("--metric")
+        log_note(f"{name} uses no labels; name a metric that does with {named}: top-1, mae, ...")
+    if metric.labels and labels is None:
+        raise OptionError(f"the metric needs {metric.labels} as {argument('--labels')}")
 
 
 def _finite(samples: Samples, labels: Array | None) -> tuple[Samples, Array | None]:

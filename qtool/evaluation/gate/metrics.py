@@ -136,8 +136,12 @@ class GateMetric:
 
 def _shares(name: str, hits: Array, others: Array) -> Measured:
     pair = (hits.astype(bool), others.astype(bool))
-    values = _statistic(lambda a: float(a.mean()), *pair)
+    values = _statistic(_mean, *pair)
     return Measured(name, True, True, len(hits), values, pair)
+
+
+def _mean(terms: Array) -> float:
+    return float(terms.mean())
 
 
 def _statistic(function: Callable[[Array], float], real: Array, other: Array) -> Values:
@@ -342,7 +346,7 @@ def user_metric(
         if whole[0].ndim:
             if np.isin(whole, (0, 1)).all():
                 return _shares(where, *whole)
-            mean = _statistic(lambda a: float(a.mean()), *whole)
+            mean = _statistic(_mean, *whole)
             return Measured(where, False, higher_is_better, count, mean)
 
         def values(index: Array) -> tuple[float, float]:

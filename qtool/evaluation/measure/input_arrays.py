@@ -9,7 +9,7 @@ import numpy as np
 
 from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core.errors import DataError
-from qtool.core.shape_remedies import shape_remedies
+from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.types import Array
 from qtool.evaluation.model_inputs import DTYPES
 
@@ -85,7 +85,10 @@ def fit_array(port: PortInfo, array: Array, index: int) -> Array:
     if port.type in FLOATS and array.dtype.kind == "f":
         array = array.astype(dtype, copy=False)  # as calibration does, with a note
     if str(array.dtype) != dtype:
-        raise DataError(f"{where} is {array.dtype}, the model takes {dtype}; convert it first")
+        raise DataError(
+            f"{where} is {array.dtype}, the model takes {dtype}",
+            *type_remedies(dtype, str(array.dtype), array.shape),
+        )
     shape = list(port.shape)
     fits = len(shape) == array.ndim and all(
         not isinstance(expected, int) or expected == actual

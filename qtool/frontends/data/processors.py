@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from qtool.core.argument_names import argument
 from qtool.core.attributes import attribute
 from qtool.core.downloads import check_download
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir
 from qtool.core.process_lock import silence_logging
+from qtool.core.remedies import Argument, DataEdit, OtherFile
 from qtool.frontends.data.collators import (
     MAX_LENGTH,
     Collator,
@@ -51,7 +51,8 @@ def make_collator(
         return TransformCollator(timm, "timm's transform")
     if folder is None or not is_dir(folder):
         raise DataError(
-            f"no preprocessing found for these {_PLURAL[row.kinds[0]]}; {_remedy(row.kinds[0])}"
+            f"no preprocessing found for these {_PLURAL[row.kinds[0]]}",
+            *_REMEDIES[row.kinds[0]],
         )
     if (folder / "config.json").is_file() and "architecture" in read_config(folder):
         return TransformCollator(_transform("timm", model), "timm's transform")
@@ -62,15 +63,16 @@ _TOKENS = {"input_ids", "decoder_input_ids"}
 _PLURAL = {"image": "images", "sound": "sounds", "text": "texts"}
 
 
-def _remedy(kind: str) -> str:
-    """Return what to pass for samples of a kind without preprocessing."""
-    folder, transform = argument("--processor"), argument("--transform")
-    remedies = {
-        "image": f"pass {transform} (torchvision's weights, timm, or package.module:function)",
-        "sound": f"pass {folder}, a folder with a feature extractor, or {transform}",
-        "text": f"pass {folder}, a folder with a tokenizer",
-    }
-    return remedies[kind]
+_TRANSFORM = "pass {} (torchvision's weights, timm, or package.module:function)"
+_REMEDIES = {
+    "image": [Argument("--transform", text=_TRANSFORM)],
+    "sound": [
+        Argument("--processor", text="pass {}, a folder with a feature extractor"),
+        Argument("--transform", text="pass {}"),
+    ],
+    "text": [Argument("--processor", text="pass {}, a folder with a tokenizer")],
+}
+"""Kind of samples -> what to pass where they have no preprocessing."""
 
 
 def _transform(name: str, model: Any) -> Any:
@@ -148,6 +150,9 @@ def _check_number(name: str, value: object, folder: Path) -> None:
         raise DataError(f"{name} in {folder} is {value!r:.40}, no whole number; correct it there")
 
 
+_ANOTHER_FOLDER = Argument("--processor", text="give another folder with {}")
+
+
 def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a local folder.
 
@@ -165,8 +170,9 @@ def _loaded(loader: Any, folder: Path, what: str) -> Any:
             return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"cannot load a {what} from {folder} ({describe(error).splitlines()[0]}); save it "
-            f"there with save_pretrained, or give another folder with {argument('--processor')}"
+            f"cannot load a {what} from {folder} ({describe(error).splitlines()[0]})",
+            OtherFile("save it there with save_pretrained"),
+            _ANOTHER_FOLDER,
         ) from error
 
 
@@ -181,17 +187,18 @@ def _check_tokenizer_files(folder: Path) -> None:
         check_download(file, DataError)
     if not files and not list(folder.glob("*tokeniz*.py")) and not _is_bytewise(folder):
         raise DataError(
-            f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model); save it "
-            "there with tokenizer.save_pretrained, or give another folder with "
-            f"{argument('--processor')}"
+            f"{folder} has no tokenizer (no tokenizer.json, vocab.txt or tokenizer.model)",
+            OtherFile("save it there with tokenizer.save_pretrained"),
+            _ANOTHER_FOLDER,
         )
 
 
 def _check_processor_files(folder: Path, kind: str, what: str) -> None:
     if not any((folder / f"{name}.json").is_file() for name in _PROCESSORS):
         raise DataError(
-            f"{folder} has no {what}, so its model may not take {kind}; give data of the kind that "
-            f"it takes, or a folder with the {what} with {argument('--processor')}"
+            f"{folder} has no {what}, so its model may not take {kind}",
+            DataEdit("give data of the kind that it takes"),
+            Argument("--processor", text=f"a folder with the {what} with {{}}"),
         )
 
 
@@ -210,6 +217,6 @@ def _check_vocabulary(tokenizer: Any, model: Any, folder: Path) -> None:
     size = attribute(model, "config", "vocab_size")
     if isinstance(size, int) and len(tokenizer) > size:
         raise DataError(
-            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes "
-            f"{size}; give the model's own tokenizer"
+            f"the tokenizer in {folder} has {len(tokenizer)} tokens, the model takes {size}",
+            OtherFile("give the model's own tokenizer"),
         )

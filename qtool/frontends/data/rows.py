@@ -208,7 +208,7 @@ def _choices(columns: Mapping[str, Any]) -> list[Remedy]:
     """Return what columns to choose, of texts or of numbers."""
     texts = [name for name, value in columns.items() if isinstance(value, str)]
     types = (int, float, np.number)
-    numbers = [name for name, value in columns.items() if isinstance(value, types)]
+    numbers = [name for name, value in columns.items() if name and isinstance(value, types)]
     for name in texts:
         if _WRITTEN.fullmatch(columns[name].strip()):
             text = f"write column '{name}' as numbers that Python reads, such as 1234.5"

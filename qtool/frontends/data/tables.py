@@ -19,7 +19,7 @@ from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import Argument, DataEdit
 from qtool.core.types import Array
 from qtool.frontends.optional_packages import require
 
@@ -238,7 +238,24 @@ def number_columns(
     for name, column in columns.items():
         if name not in LABELS and (odd := _odd_cell(column)) is not None:
             raise _odd_row(path, odd, name, column[odd])
+    if chosen and (mixed := _mixed(columns)):
+        name, numbers = mixed
+        raise DataError(
+            f"{path}: the column '{name}' holds {columns[name][0]!r:.40}, others of "
+            f"{argument('--column')} numbers; give it as numbers, as the model was trained",
+            Argument("--column", ",".join(numbers), "choose the numbers alone with {}"),
+        )
     return (columns, target) if _hold_numbers(columns) else None
+
+
+def _mixed(columns: Columns) -> tuple[str, list[str]] | None:
+    """Return a column of texts and those of numbers; None where all are of one kind."""
+    texts = [name for name, column in columns.items() if isinstance(column[0], str)]
+    numbers = [name for name, column in columns.items() if isinstance(column[0], _NUMBERS)]
+    return (texts[0], numbers) if texts and numbers else None
+
+
+_NUMBERS = (int, float, np.number)
 
 
 def _odd_cell(column: Array) -> int | None:

@@ -32,6 +32,10 @@ _TASKS: Mapping[str, tuple[str, str]] = {
     "ForObjectDetection": ("object-detection", ""),
     "ForAudioClassification": ("audio-classification", "ORTModelForAudioClassification"),
     "ForCTC": (SPEECH, "ORTModelForCTC"),
+    "TextModelWithProjection": ("text-feature-extraction", ""),
+    "VisionModelWithProjection": ("image-feature-extraction", ""),
+    "TextModel": ("text-feature-extraction", ""),
+    "VisionModel": ("image-feature-extraction", ""),
     "ForConditionalGeneration": (WRITING, "ORTModelForSeq2SeqLM"),
 }
 """Ending of a class of transformers -> task of a pipeline, class of Optimum ("" for none)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import OtherFile
 
 GGUF = ".gguf"
 _ADAPTER = "adapter_config.json"
@@ -40,8 +41,8 @@ def check_float_weights(path: Path) -> None:
     if (method := _method(path, _read(path / "config.json"))) is not None:
         raise CaptureError(
             f"{path} holds weights that are quantized already, by {_METHODS.get(method, method)}, "
-            "and qtool quantizes float models; give the folder of the model that they were made "
-            "from"
+            "and qtool quantizes float models",
+            OtherFile("give the folder of the model that they were made from"),
         )
     files = sorted(path.glob(f"*{GGUF}"))
     if files and not _weights(path):

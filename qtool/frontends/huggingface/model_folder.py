@@ -24,6 +24,7 @@ from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices
+from qtool.frontends.huggingface.towers import TOWERS, tower_class
 from qtool.frontends.huggingface.unused_weights import check_unused_weights
 from qtool.frontends.optional_packages import require, torchvision_mismatch
 from qtool.frontends.torch.exported_program import first_line
@@ -151,8 +152,10 @@ def timm_arguments(timm: Any, path: Path, config: Mapping[str, Any]) -> tuple[st
 def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module:
     library = require("transformers", f"the model in {path}", CaptureError)
     loader = model_class(library, path, config, task)
-    options = {"use_safetensors": True, "output_loading_info": True, **_options(loader)}
-    options |= experts_options(config)
+    options: dict[str, Any] = {"use_safetensors": True, **_options(loader)}
+    options |= {"output_loading_info": True, **experts_options(config)}
+    if task in TOWERS and "projection_dim" in config:
+        options["projection_dim"] = config["projection_dim"]
     model, loading = loader.from_pretrained(path, **options)
     if bare := no_pooler_options(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **options, **bare)
@@ -197,8 +200,11 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
         CaptureError: the task is unknown, or the model needs code from the folder.
     """
     if task is not None:
+        if task in TOWERS:
+            return tower_class(library, config, task)
         if task not in TASKS:
-            raise CaptureError(f"unknown task '{task}'; there are: {', '.join(TASKS)}")
+            tasks = ", ".join(sorted((*TASKS, *TOWERS)))
+            raise CaptureError(f"unknown task '{task}'; there are: {tasks}")
         return getattr(library, TASKS[task])
     names = config.get("architectures")
     if not isinstance(names, list) or not names:

@@ -394,5 +394,5 @@ def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[st
         raise CaptureError(
             f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
             f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
-            *batch_remedies(sizes, tensor),
+            *batch_remedies(sizes, wanted, tensor),
         )

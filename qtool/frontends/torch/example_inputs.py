@@ -37,6 +37,10 @@ def check_dynamic(dynamic: Any) -> None:
         )
 
 
+class UnknownInputError(CaptureError):
+    """Dynamic sizes of an input that the model does not have."""
+
+
 def check_inputs(dynamic: Mapping[str, Mapping[int, str]] | None, inputs: Collection[str]) -> None:
     """Check that `dynamic` names inputs.
 
@@ -45,7 +49,7 @@ def check_inputs(dynamic: Mapping[str, Mapping[int, str]] | None, inputs: Collec
     """
     unknown = sorted(n for n in dynamic or () if n.partition(".")[0] not in inputs)
     if unknown:
-        raise CaptureError(
+        raise UnknownInputError(
             f"dynamic names '{unknown[0]}', which is not an input; the inputs are "
             f"{', '.join(inputs)}"
         )

@@ -15,6 +15,8 @@ from torch import nn
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
+from qtool.core.shape_remedies import AS_LABELS
+from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.input_remedies import input_remedy
 
@@ -205,6 +207,10 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
     what = f"{_DOES_NOT_RUN} ({inputs or 'no tensors'})"
     if (edit := input_remedy(model, example)) is not None:
         return CaptureError(what, edit)
+    if towers := tower_remedies(model, set(example.kwargs)):
+        return CaptureError(f"{what}: {problem}", *towers)
+    if all(tensor.dim() == 1 for _, tensor in example.tensors()):
+        return CaptureError(f"{what}: {problem}", AS_LABELS)
     if problem.startswith("IndexError: index out of range"):
         return CaptureError(
             f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",

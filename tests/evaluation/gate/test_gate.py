@@ -16,6 +16,7 @@ GENERATOR = np.random.default_rng(0)
 WEIGHT = GENERATOR.normal(size=(16, 5)).astype(np.float32)
 X = GENERATOR.normal(size=(600, 16)).astype(np.float32)
 LABELS = (X @ WEIGHT).argmax(1)
+NUMBERS = X @ WEIGHT + np.random.default_rng(2).normal(size=(600, 5))
 
 
 def small(noise: float) -> np.ndarray:
@@ -62,6 +63,14 @@ CASES: dict[str, Case] = {
         *("accepted", "limit"),
     ),
     "f1": (small(1e-4), X, {"metric": "f1"}, "accepted", "F1"),
+    "mean absolute error": (
+        *(small(1e-4), X, {"metric": "mae", "labels": NUMBERS, "max_drop": None}),
+        *("accepted", "MAE  0.7"),
+    ),
+    "mean squared error": (
+        *(0.9 * WEIGHT, X, {"metric": "mse", "labels": NUMBERS, "max_drop": None}),
+        *("regression", "MSE"),
+    ),
     "map": (small(1e-4), X, {"metric": "map"}, "accepted", "mAP"),
     "recall": (small(1e-4), X, {"metric": "recall@5"}, "accepted", "limit 1"),
     "spearman of pairs": (
@@ -78,7 +87,7 @@ def test_outcomes(name: str, tmp_path: Path) -> None:
     file = linear_file(tmp_path / "other.onnx", weight)
     batches = np.split(data, range(32, len(data), 32))
     labels = options.pop("labels", LABELS[: len(data)])
-    result = qtool.gate(file, real, batches, labels, max_drop=0.01, **options)
+    result = qtool.gate(file, real, batches, labels, **{"max_drop": 0.01, **options})
     options["labels"] = labels
     assert str(result.outcome) == outcome, result
     assert text in str(result)
@@ -93,6 +102,14 @@ def test_a_file_that_does_not_load_is_a_regression(tmp_path: Path) -> None:
     result = qtool.gate(tmp_path / "cut.onnx", real, [X])
     assert result.exit_code == 1
     assert "it cannot be run" in str(result)
+
+
+def test_labels_that_the_metric_does_not_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    qtool.gate(real, real, [X], LABELS)
+    assert "agreement uses no labels; name a metric that does with 'metric'" in caplog.text
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from qtool.core import formats
 from qtool.core.formats import db, percent
 from qtool.evaluation.measure.layer_errors import LayerError
 from qtool.evaluation.report.page.network_graph import anchors
+from qtool.evaluation.report.page.short_names import block_of, short_name, short_names
 from qtool.evaluation.report.report import Report
 
 INK, MUTED, GRID = "#010203", "#010204", "#010205"
@@ -48,12 +49,20 @@ STYLE: Any = {
     "xtick.color": MUTED,
     "ytick.color": MUTED,
 }
-WIDTH = 7.2  # inches: 518 units of the drawing
+WIDTH = 10.4  # inches: 749 units of the drawing, as wide as the tables
 BARS = 15
 OUTLIER = 4  # a bar more than this many times as long as the second one ends at the edge
 MAX_NAME = 34  # characters of a name next to a bar
 LINK = "target:"
-TICKS, TICK_NAME = 14, 20  # names below a line, and their characters
+TICKS, TICK_NAME = 20, 20  # names below points, and their characters
+LEGEND: Any = {
+    "loc": "lower right",
+    "bbox_to_anchor": (1, 1),
+    "ncols": 2,
+    "frameon": False,
+    "borderaxespad": 0,
+}
+"""A legend above the upper right corner."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +144,13 @@ def _nodes(report: Report) -> Drawing | None:
             for number, bar in enumerate(bars, 0 if i == 0 else len(nodes)):
                 bar.set_url(_link(number))
             name = report.models[i].name
+            bars.set_label(escape_math(name))
             for y, time in zip(rows, widths, strict=True):
                 if time > limit:  # the bar leaves the drawing
                     text = f"{escape_math(name)}: {formats.milliseconds(time)} "
                     axes.text(limit, y, text, ha="right", va="center", color=INK, fontsize=8)
-            if 0 < widths[0] <= limit:
-                text = f" {escape_math(name)}"
-                axes.text(widths[0], rows[0], text, va="center", color=INK, fontsize=8)
-        axes.set_yticks(range(len(nodes)), [_short(n.name) for n in nodes])
+        axes.legend(**LEGEND)
+        axes.set_yticks(range(len(nodes)), _labels([n.name for n in nodes]))
         axes.set_ylim(len(nodes) - 0.4, -0.6)
         axes.set_xlim(0, limit)
         axes.set_xlabel(f"ms per run, batch {report.profile.batch if report.profile else 0}")
@@ -172,7 +180,7 @@ def _worst_layers(report: Report) -> Drawing | None:
             bar.set_url(_link(number))
         for y, share in enumerate(shares):
             axes.text(share, y, f" {share:.1f} %", va="center", fontsize=8)
-        axes.set_yticks(range(len(worst)), [_short(e.name) for e in worst])
+        axes.set_yticks(range(len(worst)), _labels([e.name for e in worst]))
         axes.set_ylim(len(worst) - 0.4, -0.6)
         axes.set_xlim(0, 1.15 * max(shares[0], 1e-9))
         axes.set_xlabel("output error with only this layer quantized, in % of the total error")
@@ -197,27 +205,14 @@ def _error_along_network(report: Report) -> Drawing | None:
             points = [(i, v) for i, e in enumerate(layers) if (v := value(e)) is not None]
             if points:
                 xs, ys = zip(*points, strict=True)
-                axes.plot(xs, ys, color=color, linewidth=1.4)
-                dots = axes.scatter(xs, ys, s=[16.0] * len(xs), c=[color] * len(xs), zorder=3)
+                dots = axes.scatter(xs, ys, s=[18.0] * len(xs), c=[color] * len(xs), zorder=3)
                 dots.set_urls([_link(x) for x in xs])
-                above = color == SERIES[0]
-                where = (xs[len(xs) // 2], max(ys) if above else min(ys))
-                axes.annotate(
-                    label,
-                    where,
-                    color=color,
-                    ha="center",
-                    va="bottom" if above else "top",
-                    xytext=(0, 6 if above else -6),
-                    textcoords="offset points",
-                    fontweight="bold",
-                )
-        axes.margins(y=0.18)
+                dots.set_label(label)
+        axes.legend(**LEGEND)
         axes.set_ylabel("SQNR in dB (higher is better)")
-        step = -(-len(layers) // TICKS)
-        ticks = range(0, len(layers), step)
-        names = [_short(layers[i].name, TICK_NAME) for i in ticks]
-        axes.set_xticks(ticks, names, rotation=35, ha="right", rotation_mode="anchor")
+        ticks = _block_starts([e.name for e in layers])
+        names = [short_name(escape_math(name), TICK_NAME) for name in ticks.values()]
+        axes.set_xticks(list(ticks), names, rotation=35, ha="right", rotation_mode="anchor")
         axes.tick_params(axis="x", labelsize=7.5)
 
     return draw_svg("Error along the network", 3.4, draw, targets)
@@ -292,9 +287,20 @@ def _link(number: int) -> str:
     return f"{LINK}{number}"
 
 
-def _short(name: str, most: int = MAX_NAME) -> str:
-    """Return the end of a long name, where names of layers differ."""
-    return escape_math(name if len(name) <= most else "…" + name[1 - most :])
+def _labels(names: Sequence[str]) -> list[str]:
+    """Return names next to bars."""
+    return [escape_math(name) for name in short_names(names, MAX_NAME)]
+
+
+def _block_starts(names: Sequence[str]) -> dict[int, str]:
+    """Return where blocks of layers start, and their names, without those too near to another."""
+    blocks = [block_of(name) for name in names]
+    every = [i for i, block in enumerate(blocks) if i == 0 or block != blocks[i - 1]]
+    ticks = list[int]()
+    for i in sorted(every, key=lambda i: (-blocks.count(blocks[i]), i)):
+        if all(abs(i - other) * TICKS >= len(names) for other in ticks):
+            ticks.append(i)
+    return {i: blocks[i] for i in sorted(ticks)}
 
 
 def escape_math(text: str) -> str:

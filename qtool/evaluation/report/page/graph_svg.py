@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from qtool.core.errors import QtoolError
 from qtool.evaluation.report.page.graph_layout import layout_boxes
 from qtool.evaluation.report.page.network_graph import INPUT, Box, NetworkGraph, network_graph
+from qtool.evaluation.report.page.short_names import short_name
 from qtool.evaluation.report.report import Report
 
 HEIGHT = 24.0
@@ -151,4 +152,4 @@ def _label(box: Box, module: str, width: float) -> str:
     """Return the end of the name, where names of layers differ."""
     name = box.name.removeprefix(f"{module}.") if box.kinds[0] != INPUT else box.name
     room = int((width - 8) / CHARACTER)
-    return name if len(name) <= room else f"…{name[len(name) - room + 1 :]}"
+    return short_name(name, room)

@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from qtool.core import formats
+from qtool.evaluation.report.page.block_times import block_times
 from qtool.evaluation.report.page.graph_svg import network_view
 from qtool.evaluation.report.page.network_graph import anchors
 from qtool.evaluation.report.page.trend import Trend
@@ -90,6 +91,7 @@ def _cell(value: Any) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "blocks": block_times,
     "bytes": formats.size,
     "cell": _cell,
     "count": formats.count,

@@ -1,0 +1,49 @@
+"""The two towers of CLIP and SigLIP, each a model of its own: of texts, or of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qtool.core.errors import CaptureError
+from qtool.core.remedies import Argument, Omission
+
+TOWERS = {"text-feature-extraction": "Text", "image-feature-extraction": "Vision"}
+"""Task -> part of the name of a class of transformers."""
+
+
+def tower_class(library: Any, config: Mapping[str, Any], task: str) -> Any:
+    """Return the class of transformers for a tower, with the projection where it has one.
+
+    Args:
+        library: transformers.
+        config: configuration of the whole model.
+        task: key of `TOWERS`.
+
+    Raises:
+        CaptureError: the model has no towers.
+    """
+    names = config.get("architectures")
+    whole = str(names[0]) if isinstance(names, list) and names else ""
+    start = f"{whole.removesuffix('Model')}{TOWERS[task]}Model"
+    for name in (f"{start}WithProjection", start):
+        if whole.endswith("Model") and hasattr(library, name):
+            return getattr(library, name)
+    raise CaptureError(
+        f"{whole or 'the model'} has no tower of its own for {task}, as CLIP and SigLIP have",
+        Omission("--task", "leave out {}"),
+    )
+
+
+def tower_remedies(model: Any, inputs: set[str]) -> list[Argument]:
+    """Return the task of the tower that takes some inputs, for a model of two towers.
+
+    Args:
+        model: the whole model.
+        inputs: names of the inputs that there are.
+    """
+    if not all(hasattr(model, f"get_{kind}_features") for kind in ("text", "image")):
+        return []
+    text = "it takes texts and images at once; choose the tower of these alone with {}"
+    tasks = [t for t, part in TOWERS.items() if (part == "Text") == ("input_ids" in inputs)]
+    return [Argument("--task", task, text) for task in tasks]
