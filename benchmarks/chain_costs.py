@@ -35,7 +35,6 @@ MAPS = (1, 3, 7, 10, 14, 20, 28, 40, 56, 80, 112)
 KINDS = ("1x1", "kernel", "kernel", "depthwise", "both", "first", "stride", "wide")
 ELEMENTWISE = {
     "add": ("Add", True),
-    "leaky_relu": ("LeakyRelu", False),
     "mul": ("Mul", True),
     "sigmoid": ("Sigmoid", False),
 }

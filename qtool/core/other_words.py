@@ -45,7 +45,7 @@ MEANT: dict[str, dict[str, tuple[str, ...]]] = {
         r"accuracy|acc|top1": ("top-1",),
         r"top5": ("top-5",),
         r"ppl": ("perplexity",),
-        r"rmse|l2|r2": ("mse",),
+        r"rmse|l2": ("mse",),
         r"l1": ("mae",),
     },
     "accuracy level": {r"high|max|slow|full": ("best",), r"low|quick|none": ("fast",)},

@@ -168,7 +168,7 @@ def test_a_saved_calibration(tmp_path):
 @pytest.fixture
 def apart(tmp_path, monkeypatch):
     """A float and an int8 file, the weights of each in another one."""
-    monkeypatch.setattr(storage, "_SMALL", 100)
+    monkeypatch.setattr(storage, "SMALL", 100)
     plain = tmp_path / "float.onnx"
     storage.save(onnx.load(captured().export_float(tmp_path / "whole.onnx")), plain, external=True)
     chain().export(tmp_path / "int8.onnx", external_data=True)

@@ -40,15 +40,18 @@ def test_operators_are_called_as_in_torch() -> None:
     assert rows["matmul"][0] == "aten::baddbmm, aten::bmm, aten::matmul, aten::mm"
 
 
-def _body(x: torch.Tensor, conv: nn.Module, up: nn.Module, head: nn.Module) -> torch.Tensor:
-    y = F.relu(conv(F.max_pool2d(x, 2)))
+def _body(
+    x: torch.Tensor, first: nn.Module, conv: nn.Module, up: nn.Module, head: nn.Module
+) -> torch.Tensor:
+    y = F.relu(conv(F.max_pool2d(first(x), 2)))
     return head(up(y + y))
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda t: t.name)
 def test_a_plan_does_what_the_table_says(target) -> None:
     """At best: a call may have to stay in float for a reason of its own."""
-    layers = (nn.Conv2d(48, 4, 1), nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
+    convs = nn.Conv2d(48, 48, 1), nn.Conv2d(48, 4, 1)
+    layers = (*convs, nn.ConvTranspose2d(4, 4, 2, 2), nn.Linear(8, 3))
     captured = capture_model(Function(_body, *layers).eval(), torch.randn(2, 48, 8, 8))
     mode = "weight-only" if target.weights_alone else "static"
     plan = captured.plan(target.name, recipe={"mode": mode})

@@ -94,7 +94,9 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
 def test_what_cannot_generate(model: Path, tmp_path: Path) -> None:
     plain = qtool.capture_model(torch.nn.Linear(4, 4).eval(), torch.randn(2, 4))
     file = plain.export_float(tmp_path / "plain.onnx")
-    with pytest.raises(DataError, match="has no KV cache; write it with task='text"):
+    with pytest.raises(
+        DataError, match="has no KV cache, so it continues no text; write it with task='text"
+    ):
         qtool.generate(file, PROMPT, tokenizer=model)
     with pytest.raises(OptionError, match="top_p is 0"):
         qtool.generate(file, PROMPT, tokenizer=model, top_p=0)

@@ -85,7 +85,9 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
     ("source", "message"),
     [
         pytest.param(
-            "nets.small", "no such model: 'nets.small'; give package.module:factory", id="bare"
+            "nets.small",
+            "nets.small is a module of Python; name what builds the model: nets.small:factory",
+            id="bare",
         ),
         pytest.param("nets.small:", "nets.small: is half a name", id="no name"),
         pytest.param(

@@ -205,13 +205,13 @@ LAYERS: Mapping[str, Case] = {
     ),
     "transposed": image(
         lambda m, x: m.up(x),
-        "ConvTranspose Add",
+        "ConvTranspose Max",
         {"conv_transpose": STORED},
         up=lambda: nn.ConvTranspose2d(8, 8, 3, 2, 1, 1),
     ),
     "transposed_groups": image(
         lambda m, x: m.up(x),
-        "ConvTranspose",
+        "ConvTranspose Max",
         {"conv_transpose": STORED},
         up=lambda: nn.ConvTranspose2d(8, 8, 2, 2, groups=2, bias=False),
     ),
@@ -223,7 +223,7 @@ LAYERS: Mapping[str, Case] = {
     ),
     "transposed1d": whole(
         lambda m, x: m.last(m.up(m.first(x))),
-        "QLinearConv ConvTranspose Add QLinearConv",
+        "QLinearConv ConvTranspose Max QLinearConv",
         (4, 4, 8),
         floats={"conv_transpose": STORED},
         first=lambda: nn.Conv1d(4, 8, 3, padding="same"),

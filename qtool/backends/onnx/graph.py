@@ -195,7 +195,7 @@ def _find(name: str, scopes: list[dict[str, Value]]) -> Value | None:
     for scope in reversed(scopes):
         if name in scope:
             return scope[name]
-    return scopes[-1].setdefault(name, Value(name))  # nobody makes it
+    return scopes[-1].setdefault(name, Value(name))  # no node makes it
 
 
 def _attributes(message: onnx.NodeProto) -> dict[str, Any]:

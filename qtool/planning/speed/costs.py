@@ -92,7 +92,7 @@ class CostTable:
         measured: the runtime, its version and the CPU.
         in_float, in_integers: unit of work of a convolution -> its time.
         elementwise: operator key -> time of an element in float, and in integers.
-        call: time of another operator beside its elements.
+        call: time of a call of another operator, without its elements.
         boundary, boundary_element: time of a QuantizeLinear or DequantizeLinear, and of each
             element, with the changes of layout that it brings.
     """

@@ -32,7 +32,6 @@ X64_VNNI = CostTable(
     },
     elementwise={
         "add": (0.08, 0.09),
-        "leaky_relu": (0.18, 0.24),
         "mul": (0.08, 0.18),
         "sigmoid": (0.23, 0.24),
     },

@@ -31,6 +31,12 @@ CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by 
     "DynamicQuantizeMatMul": ([(1, 7, 5), (5, 6)], None, {}, 7 * 30),
     "QLinearMatMul": ([(1, 5), (), (), (5, 6)], (1, 6), {}, 30),
     "MatMulNBits": ([(1, 7, 5), (6, 1, 3)], None, {"K": 5, "N": 6}, 7 * 30),
+    "QMoE": (
+        [(1, 7, 8), (7, 4), (4, 12, 4), (), (), (4, 8, 3)],
+        None,
+        {"k": 2, "expert_weight_bits": 4},
+        7 * 2 * (12 * 8 + 8 * 6),
+    ),
     "Einsum": ([(1, 7, 5), (5, 6)], None, {"equation": "btk, kn -> btn"}, 7 * 30),
     "Einsum, with an ellipsis": (
         [(2, 7, 5), (5, 6)],
