@@ -38,7 +38,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (source / ".ci").mkdir(parents=True)
     shutil.copy2(ROOT / ".ci" / "dist", source / ".ci")
     for file in ROOT.iterdir():
-        if file.is_file() and file.suffix != ".onnx":
+        if file.is_file() and file.suffix != ".onnx" and file.name != ".git":  # of a worktree
             shutil.copy2(file, source)
     for folder in ("qtool", "cli"):
         ignore = shutil.ignore_patterns("__pycache__")
