@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto, helper
 
 from qtool.backends.onnx.nested_graphs import inner_graphs
+from qtool.backends.onnx.tensors import numpy_type
 from qtool.core.types import Array
 
 ReadTensor = Callable[[onnx.TensorProto], Array]
@@ -54,7 +55,7 @@ class Value:
     def state(self, kind: onnx.TypeProto) -> None:
         """Take over a stated type."""
         tensor = kind.tensor_type
-        self.dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else None
+        self.dtype = numpy_type(tensor.elem_type) if tensor.elem_type else None
         self.shape = None
         if tensor.HasField("shape"):
             self.shape = tuple(
@@ -149,7 +150,7 @@ def _read(
         own[info.name].state(info.type)
     for tensor in graph.initializer:
         if tensor.name not in own:
-            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            dtype = numpy_type(tensor.data_type)
             own[tensor.name] = Value(
                 tensor.name, dtype=dtype, shape=tuple(tensor.dims), is_inner=is_inner
             )

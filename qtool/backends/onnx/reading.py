@@ -143,8 +143,8 @@ def graph_of(message: onnx.ModelProto) -> Graph:
 
 def _read(message: onnx.ModelProto, folder: Path | None, where: str) -> OnnxModel:
     """Read a message; `folder` holds the second file, None if all weights are in the message."""
-    bare = outline(message)
     try:  # the nodes of the outline: those of the message would hold its weights
+        bare = outline(message)
         tensors = StoredTensors(folder)
         graph = read_graph(message.graph, bare.graph.node, tensors.array)
     except Exception as error:

@@ -26,6 +26,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from qtool.backends.onnx.expansion_limits import function_expansion_error
 from qtool.backends.onnx.initializers import with_initializers
 from qtool.backends.onnx.loops import endless_loop
+from qtool.backends.onnx.tensors import numpy_type
 from qtool.backends.onnx.topological_order import sort_nodes
 from qtool.backends.onnx.weight_files import check_weight_files
 from qtool.backends.tflite.file import is_tflite
@@ -257,7 +258,7 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
         return 0
     if tensor.data_type in _HALF_BYTES:
         return int(-(-prod(tensor.dims) // 2))
-    return int(prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return int(prod(tensor.dims) * numpy_type(tensor.data_type).itemsize)
 
 
 def _places(model: onnx.ModelProto, external: bool) -> Places:

@@ -6,6 +6,7 @@ import mmap
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,18 @@ _PACKED = tuple(
     if hasattr(TensorProto, name)
 )
 """Types of which a byte holds several values."""
+
+
+def numpy_type(code: int) -> np.dtype[Any]:
+    """Return the element type of a code of ONNX.
+
+    Raises:
+        ValueError: there is no such code, as in a damaged file.
+    """
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except KeyError as error:
+        raise ValueError(f"there is no element type {code}") from error
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class StoredTensors:
             return np.array(list(tensor.string_data), object).reshape(shape)
         if tensor.data_location != TensorProto.EXTERNAL:
             return np.array(numpy_helper.to_array(tensor))  # torch requires writable memory
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        dtype = numpy_type(tensor.data_type)
         if not prod(shape):
             return np.zeros(shape, dtype)
         place = {e.key: e.value for e in tensor.external_data}

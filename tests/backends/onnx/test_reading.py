@@ -97,6 +97,15 @@ def named(file: onnx.ModelProto) -> onnx.ModelProto:
     return file
 
 
+def test_an_element_type_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    damaged = model()
+    damaged.graph.initializer[0].data_type = 39
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(damaged.SerializeToString())
+    with pytest.raises(FileError, match="not a readable ONNX file"):
+        OnnxModel.of(path)
+
+
 def test_constants_are_stored_or_given_by_a_node() -> None:
     read = OnnxModel.of(model())
     clip, product = node(read, "clip"), node(read, "product")
