@@ -190,9 +190,7 @@ def _tie_tables(state: NodeDecisions) -> None:
 
 
 def _is_stored(state: NodeDecisions, row: Op, choice: Choice) -> bool:
-    scheme = choice.scheme
-    named = scheme.weights is None or choice.is_default  # a rule may ask for other types
-    return scheme.when is When.NEVER and named and weight_only.is_stored(row, state.target)
+    return choice.scheme.when is When.NEVER and weight_only.is_stored(row, state.target)
 
 
 def _choose_weight_only(state: NodeDecisions, node: fx.Node, row: Op, choice: Choice) -> None:

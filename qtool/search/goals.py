@@ -10,11 +10,11 @@ from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
 from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
 from qtool.search.archive import Trial
+from qtool.search.choices import FLOAT
 from qtool.search.judge import Score
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval
-MOSTLY = 0.5  # of the MACs
 SMALLER = 0.9  # of the float file's size, from which a file that is not faster is of use
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 RANGES = {
@@ -108,15 +108,16 @@ class TuneGoals:
         return [t for t, d in zip(trials, distances, strict=True) if d <= min(distances)]
 
     def gains(self, trial: Trial, float_size: int) -> bool:
-        """Return whether a file is of use: not slower than the float file, or smaller by a tenth,
-        or at least half of it in integers, which other CPUs compute faster.
+        """Return whether a file is of use: mostly quantized, or not slower than the float file, or
+        smaller by a tenth.
 
         Args:
             trial: the file.
             float_size: bytes of the float file.
         """
         smaller = trial.size < SMALLER * float_size
-        return trial.speedup_high >= 1 or smaller or trial.share >= MOSTLY
+        mostly_float = 2 * trial.choices.count(FLOAT) > len(trial.choices)
+        return not mostly_float or smaller or trial.speedup_high >= 1
 
     def best(self, trials: Sequence[Trial], float_size: int = 0) -> Trial:
         """Return the cheapest trial that meets the goals. Without one, the cheapest of those that

@@ -151,7 +151,7 @@ REFUSED = {
     ),
     "a convolution": (
         {"op": "conv", "as": "int4-weights"},
-        'onnxruntime has no kernel for int4-weights (rule 1: op = "conv", as = "int4-weights")',
+        "int8 weights, input and result in float",
     ),
 }
 

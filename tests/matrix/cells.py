@@ -45,7 +45,6 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("blockwise", "encoder-decoder", "*", "no part of an encoder-decoder .*`qtool quantize`"),
     ("blockwise", "tflite", "*", "is no model folder and no .onnx file; .*`qtool quantize`"),
     ("*", "detector", "dynamic", _NO_LAYER),
-    ("*", "detector", "weight-only*", _NO_LAYER),
     ("*", "tflite", "weight-only-int?", _NO_LAYER),
     ("calibrate", "tflite", "weight-only", "there is nothing to calibrate: .*`qtool quantize`"),
     ("*", "tflite", "weight-only", "no TFLite layer with integer weights .*; use --mode static"),

@@ -143,7 +143,8 @@ def test_of_files_that_miss_a_bound_alone_the_fastest_is_the_best() -> None:
 
 def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> None:
     goals = qtool.TuneGoals(min_sqnr=30.0)
-    useless = trial("useless", sqnr_db=60.0, speedup=0.96, speedup_high=0.98, size=950, share=0.1)
+    useless = trial("useless", sqnr_db=60.0, speedup=0.96, speedup_high=0.98, size=950)
+    useless = replace(useless, choices=("float", "float", "static"))
     useful = trial("useful", sqnr_db=20.0, speedup=2.0, size=950)
     assert goals.best([useless, useful], 1000).key == "useful"
     assert goals.best([useless], 1000).key == "useless"
@@ -152,7 +153,7 @@ def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> 
         "it is slower than float (0.96x) and not much smaller"
     ]
     assert goals.gains(replace(useless, size=890), 1000)
-    assert goals.gains(replace(useless, share=0.5), 1000)
+    assert goals.gains(replace(useless, choices=("float", "static")), 1000)
     assert goals.gains(replace(useless, speedup_high=1.0), 1000)
 
 

@@ -31,6 +31,7 @@ from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
 from qtool.core.option_names import TARGET_MACHINES
 from qtool.core.types import Array
+from qtool.planning.plan import Execution
 from qtool.verification import Coverage, SelfCheck
 
 _QUANTIZED = (
@@ -44,6 +45,7 @@ _QUANTIZED = (
     "GatherBlockQuantized",
 )
 """Parts of the types of operators on quantized tensors."""
+_STORED = Execution.WEIGHTS.value
 
 
 class ReadableOnnx:
@@ -68,7 +70,10 @@ class ReadableOnnx:
     @cached_property
     def is_quantized(self) -> bool:
         nodes = chain(self.outline.graph.node, *(f.node for f in self.outline.functions))
-        return any(mark in n.op_type for n in nodes for mark in _QUANTIZED)
+        if any(mark in n.op_type for n in nodes for mark in _QUANTIZED):
+            return True
+        info = FileInfo.of(self.outline)  # stored weights are a Cast and a Mul
+        return info is not None and any(n.form == _STORED for n in info.nodes)
 
     @property
     def maker(self) -> str:
