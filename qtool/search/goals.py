@@ -169,7 +169,7 @@ class TuneGoals:
         if drop > limit:
             return f"{score.metric} {change}, {goal}"
         samples, enough = quantity(score.samples, "sample"), _enough_samples(score, limit)
-        proof = f"; some {enough:,} like these would prove it" if enough else ""
+        proof = f"; some {enough:,} would prove this one" if enough else ""
         return (
             f"{score.metric} {change}, but {samples} cannot rule out a loss of "
             f"{unit * worst:.3g}{mark}; {goal}{proof}"

@@ -4,9 +4,8 @@ Accuracy levels come first: each is evaluated with the default precision of ever
 most accurate one is searched further. If a goal bounds the loss, the Pareto front is searched for
 the cheapest file that meets it, by bisection of the noise between files that met it and files that
 did not. If none does, or the whole front is wanted, evaluations go where they promise most. After
-each one the cost model is corrected. The float model is the yardstick
-and no candidate. At the end, the files
-that might be the fastest are timed together. A search can be interrupted at any time.
+each one the cost model is corrected. The float model is the yardstick and no candidate. At the end,
+the files that might be the fastest are timed together. A search can be interrupted at any time.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> 
 @pytest.mark.parametrize(
     ("drop", "high", "proof"),
     [
-        (0.002, 0.0059, "; some 1,600 like these would prove it"),  # 100 x (3.9 / 1)^2 = 1,521
-        (0.0, 0.006, "; some 400 like these would prove it"),
+        (0.002, 0.0059, "; some 1,600 would prove this one"),  # 100 x (3.9 / 1)^2 = 1,521
+        (0.0, 0.006, "; some 400 would prove this one"),
         (0.003, 0.0059, ""),
     ],
 )

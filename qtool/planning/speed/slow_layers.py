@@ -19,6 +19,9 @@ from qtool.core.ops import Role, row_of
 from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.speed.costs import CostTable
 
+REASON = "faster in float, by the table of costs"
+"""Why a layer stays in float. Its gain is a prediction, so no number of it is shown."""
+
 LEAST_GAIN = 1.1
 """Predicted gain over all layers in integers from which layers stay in float. Sums of the table are
 off by a tenth in the median; other CPUs differ more."""
@@ -100,8 +103,7 @@ def slow_layers(state: NodeDecisions) -> dict[fx.Node, str]:
         labels, best = floats, without
     if before < LEAST_GAIN * best:
         return {}
-    reason = f"faster in float (the network {before / best:.2f}x; {table.measured})"
-    return {node: reason for node in free if not labels[node]}
+    return {node: REASON for node in free if not labels[node]}
 
 
 def _times(state: NodeDecisions, table: CostTable, free: frozenset[fx.Node]) -> Times:
