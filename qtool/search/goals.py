@@ -15,6 +15,7 @@ from qtool.search.judge import Score
 
 NO_METRIC = 1e9  # miss of max_drop if no metric was measured
 TIE = 0.02  # relative cost difference that timing cannot resolve, whatever the interval
+MOST_MORE = 100  # times as many samples, that are named as enough
 SMALLER = 0.9  # of the float file's size, from which a file that is not faster is of use
 MAX_TIE = 0.1  # largest difference that a wide interval still makes a tie
 RANGES = {
@@ -189,12 +190,15 @@ class TuneGoals:
 
 def _enough_samples(score: Score, limit: float) -> int:
     """Return the number of samples from which a drop below the limit is proved if it stays as it
-    is, to two digits; 0 where none is enough. The width of an interval falls with their root."""
+    is, to two digits; 0 where none is enough, or more than `MOST_MORE` times as many. The width of
+    an interval falls with their root."""
     assert score.drop is not None
     assert score.worst_case_drop is not None
     if score.drop >= limit:
         return 0
     count = score.samples * ((score.worst_case_drop - score.drop) / (limit - score.drop)) ** 2
+    if count > MOST_MORE * score.samples:
+        return 0
     step = 10 ** max(0, math.floor(math.log10(count)) - 1)
     return int(math.ceil(count / step) * step)
 

@@ -163,6 +163,7 @@ def test_a_file_that_is_neither_faster_nor_smaller_than_float_is_no_result() -> 
         (0.002, 0.0059, "; some 1,600 would prove this one"),  # 100 x (3.9 / 1)^2 = 1,521
         (0.0, 0.006, "; some 400 would prove this one"),
         (0.003, 0.0059, ""),
+        (0.00299, 0.0059, ""),  # 8 million
     ],
 )
 def test_how_many_samples_would_prove_a_goal(drop: float, high: float, proof: str) -> None:
