@@ -4,6 +4,7 @@
 - `cross-layer-equalization`: equal channel ranges across layers (Nagel et al. 2019).
 - `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
 - `solve`: scales and zero points from the calibrated ranges.
+- `sensitive-layers`: the layers that make most of a large error, in float (Dong et al. 2019).
 - `weight-scale-search`: weight scales by least squares (Lloyd 1982, for a uniform grid).
 - `gptq`: weights rounded with error feedback (Frantar et al. 2022).
 - `bias-correction`: biases that restore mean layer outputs (Nagel et al. 2019; Finkelstein et al.
@@ -24,6 +25,7 @@ from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_E
 from qtool.algorithms.learned_scales.training import LEARNED_SCALES
 from qtool.algorithms.pipeline import SOLVE, Scope, Step
 from qtool.algorithms.rotation.rotation import ROTATION
+from qtool.algorithms.sensitive_layers import SENSITIVE_LAYERS
 from qtool.algorithms.smooth_quant import SMOOTH_QUANT
 from qtool.algorithms.weight_rounding.layer_step import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
@@ -41,6 +43,7 @@ STEPS: list[Step] = [
     CROSS_LAYER_EQUALIZATION,
     SMOOTH_QUANT,  # channels that equalization could not move into other weights
     SOLVE,  # for the graph as the steps before have changed it
+    SENSITIVE_LAYERS,  # the steps behind it work for the plan that it leads to
     WEIGHT_SCALE_SEARCH,
     GPTQ,
     BIAS_CORRECTION,

@@ -3,7 +3,7 @@
     mode = "static"              # for everything that no rule selects; one of MODES
     accuracy = "balanced"        # how much the conversion does for it; one of ACCURACIES
     recover = ["gptq"]           # or: exactly these steps
-    slow_layers = "integer"      # also convolutions that are faster in float; "float" by default
+    slow_layers = "integer"      # also layers that are better in float; "float" by default
 
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
@@ -51,11 +51,12 @@ ACCURACIES: Mapping[str, int] = MappingProxyType({"fast": 0, "balanced": 1, "bes
 FLOAT_LAYERS, INTEGER_LAYERS = "float", "integer"
 SLOW_LAYERS: Mapping[str, str] = MappingProxyType(
     {
-        FLOAT_LAYERS: "convolutions compute in float, on stored codes",
-        INTEGER_LAYERS: "they compute in integers, as if they were fast",
+        FLOAT_LAYERS: "they compute in float",
+        INTEGER_LAYERS: "they compute in integers, as all other layers do",
     }
 )
-"""What happens to convolutions that are slower in integers by the target's table of costs."""
+"""What happens to layers that are better in float: convolutions that are slower in integers by the
+target's table of costs, and the sources of most of a large error (step `sensitive-layers`)."""
 
 DEFAULT_ACCURACY = "balanced"
 """The accuracy where neither the recipe nor the caller sets one."""

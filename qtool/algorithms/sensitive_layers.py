@@ -1,0 +1,292 @@
+"""The step `sensitive-layers`: the few layers that make most of a large error compute in float.
+
+Where a network loses much, often few tensors are the cause: those of a stem with outliers, the
+input weights of a recurrent layer behind a power spectrum. They are found by the error that each
+quantized tensor makes alone (as in the mixed precision of AIMET and HAWQ, Dong et al. 2019), and
+their layers stay in float one after the other, the largest error for its work first.
+
+A tensor keeps its codes as long as one integer kernel computes or reads it. So what a choice saves
+is simulated with the plan that it leads to. The result is that plan: its recipe has a rule for each
+of the layers, which a reader of the file follows as any other.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+import torch
+
+from qtool.algorithms.acceptance import MIN_POWER, runtime_module
+from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.pipeline import Step
+from qtool.core import graph as G
+from qtool.core.data import Batch
+from qtool.core.errors import PlanError
+from qtool.core.formats import quantity
+from qtool.core.graph.executor import Executor
+from qtool.core.ops import row_of
+from qtool.core.summary import group_names
+from qtool.planning import targets, weight_only
+from qtool.planning.plan import Execution, Kind, Point, QuantPlan
+from qtool.planning.planner import make_plan
+from qtool.planning.recipe import INTEGER_LAYERS, Recipe, Rule
+from qtool.planning.recipe.rule import REGEX
+from qtool.planning.speed.costs import elements
+
+POOR_DB = 20.0
+"""SQNR of an output below which the step acts; above, hardly a user notices the error."""
+
+BUDGET = 0.1
+"""Share of the network's work that may move to float."""
+
+ELEMENT_WORK = 8
+"""Work of an element that a node computes, in multiply-accumulates."""
+
+WORTH_DB = 1.5  # least gain of all choices
+STEP_DB = 0.5  # least gain of one of them
+FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
+TRIED = 16  # choices
+LEAST_SHARE = 0.02  # of the error, for a choice
+MEMORY = 256 << 20  # bytes of the values of one float run
+_CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.WEIGHTS, Execution.FUSED})
+_STORED = "int8-weights"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A quantized tensor that is a source of error.
+
+    Attributes:
+        points: points of the tensor, which share their parameters.
+        nodes: nodes that have to compute in float for it to be in float.
+        share: error that it makes alone, as a share of the error of the whole network.
+    """
+
+    points: frozenset[str]
+    nodes: frozenset[str]
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Layers in float.
+
+    Attributes:
+        nodes: names of the layers.
+        weights: names of those whose weights are floats as well; the others have codes where the
+            target stores them for kernels in float.
+    """
+
+    nodes: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
+
+    def with_source(self, source: _Source) -> _Choice:
+        own = frozenset(n for n in source.nodes if f"{n}.weight" in source.points)
+        return _Choice(self.nodes | source.nodes, self.weights | own)
+
+
+class _Network:
+    """The quantized network of a state, run with some of its points.
+
+    Attributes:
+        state: the state.
+        batches: samples, in batches whose values fit into `MEMORY`.
+        run: executor of its graph.
+    """
+
+    def __init__(self, state: ConversionState) -> None:
+        self.state = state
+        self.run = Executor(replace(state.graph, module=runtime_module(state)))
+        one = 4 * max(1, sum(call.elements for call in self.run.calls.values()))
+        self.batches = state.batches(min(SAMPLES, max(1, MEMORY // one)), SAMPLES)
+        self._real = [self.run.output_values(batch, frozenset()) for batch in self.batches]
+
+    def error(self, points: Set[str]) -> float:
+        """Return the relative squared error of the worst output with these points on."""
+        pairs = zip(self._real, self.batches, strict=True)
+        return _worst([(real, self.run.output_values(batch, points)) for real, batch in pairs])
+
+    def errors_alone(self, sources: Sequence[_Source], samples: int) -> list[float]:
+        """Return the error that each source makes alone, on the first batches with so many samples
+        together."""
+        pairs: list[list[tuple[list[torch.Tensor], list[torch.Tensor]]]] = [[] for _ in sources]
+        for batch in _first(self.batches, samples):
+            values = self.run.run(batch, frozenset())
+            real = [values[i] for i in self.run.outputs]
+            for each, source in zip(pairs, sources, strict=True):
+                new = self.run.rerun_changed(values, source.points, source.points)
+                each.append((real, [new[i] if i in new else values[i] for i in self.run.outputs]))
+        return [_worst(each) for each in pairs]
+
+    def error_of(self, plan: QuantPlan) -> float:
+        """Return the error with the points of another plan of the same graph."""
+        dropped = {p.name for p in self.state.plan} - {p.name for p in plan}
+        return self.error(self.run.points - dropped)
+
+    def plan(self, choice: _Choice) -> QuantPlan | None:
+        """Return the plan with layers in float; None where it needs ranges that are not known."""
+        state, old = self.state, self.state.plan
+        assert state.calibration is not None
+        target, recipe = targets.target(old.target), _with_rules(state, choice)
+        try:
+            plan = make_plan(
+                state.graph.graph, target, old.observer, recipe, state.calibration.specs
+            )
+        except PlanError:  # all in float
+            return None
+        known = {p.name for p in plan.observed()} <= state.calibration.statistics.keys()
+        return replace(plan, rewrites=old.rewrites) if known else None
+
+
+def _run(state: ConversionState) -> ConversionState:
+    recipe = state.plan.recipe
+    if recipe.mode != "static" or recipe.slow_layers == INTEGER_LAYERS:
+        return state
+    network = _Network(state)
+    if not network.batches:
+        return state
+    before = network.error(network.run.points)
+    if _decibels(before) >= POOR_DB:
+        return state
+    sources = _worst_sources(network, before)
+    plan, choice, error = _choose(network, sources, before)
+    if plan is None or _decibels(error) - _decibels(before) < WORTH_DB:
+        return state
+    layers = quantity(len(choice.nodes), "layer")
+    note = f"{layers} computes" if len(choice.nodes) == 1 else f"{layers} compute"
+    note += f" in float, for most of the error was theirs: {group_names(sorted(choice.nodes))}"
+    return replace(state, plan=plan, parameters=None).solved().with_notes(note)
+
+
+SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)
+"""It reads a few of the samples that are kept in any case, and asks for none."""
+
+
+def _choose(
+    network: _Network, sources: Sequence[_Source], error: float
+) -> tuple[QuantPlan | None, _Choice, float]:
+    """Return the plan with the layers in float that pay, these layers, and the error; None: none.
+
+    Args:
+        sources: tensors in the order to try them.
+        error: error of the network as it is.
+    """
+    work = _work(network.state)
+    limit = BUDGET * sum(work.values())
+    best, chosen = None, _Choice()
+    for source in sources:
+        choice = chosen.with_source(source)
+        if choice == chosen or sum(work[n] for n in choice.nodes) > limit:
+            continue
+        plan = network.plan(choice)
+        if plan is None:
+            continue
+        new = network.error_of(plan)
+        if _decibels(new) - _decibels(error) >= STEP_DB:
+            best, chosen, error = plan, choice, new
+    return best, chosen, error
+
+
+def _worst_sources(network: _Network, whole: float) -> list[_Source]:
+    """Return the sources of most of the error for their work, the worst first.
+
+    Args:
+        whole: error of the network.
+    """
+    work = _work(network.state)
+
+    def rank(source: _Source) -> float:
+        return source.share / max(1.0, sum(work[n] for n in source.nodes))
+
+    sources = list(_sources(network.state, network.run.points))
+    for samples, most in ((FEW, 2 * TRIED), (SAMPLES, TRIED)):
+        errors = network.errors_alone(sources, samples)
+        measured = [replace(s, share=e / whole) for s, e in zip(sources, errors, strict=True)]
+        sources = sorted((s for s in measured if s.share >= LEAST_SHARE), key=rank, reverse=True)
+        sources = sources[:most]
+    return sources
+
+
+def _sources(state: ConversionState, points: Set[str]) -> Iterator[_Source]:
+    """Yield the quantized tensors between nodes that no rule selects and no step added.
+
+    Args:
+        points: points of the network.
+    """
+    plan = state.plan
+    known = {G.name_of(n) for n in G.calls(state.captured.for_target(plan.target)[0].graph)}
+    rules = [r for r in plan.recipe.rules if r.changes_scheme]
+    free = {d.node for d in plan.nodes if not any(r.selects(d.node, d.op) for r in rules)} & known
+    groups: dict[str, list[Point]] = {}
+    for point in plan:
+        if point.name in points and point.kind is not Kind.BIAS:
+            root = plan.root(point.name) if point.kind is Kind.ACTIVATION else point.name
+            groups.setdefault(root, []).append(point)
+    for group in groups.values():
+        around = {e.user for p in group for e in p.edges}
+        around |= {p.tensor for p in group if p.kind is Kind.ACTIVATION}
+        decisions = (plan.decision(name) for name in around)
+        nodes = frozenset(d.node for d in decisions if d is not None and d.execution in _CODES)
+        if nodes and nodes <= free:
+            yield _Source(frozenset(p.name for p in group), nodes)
+
+
+def _work(state: ConversionState) -> Mapping[str, float]:
+    """Return the work of each node for one sample; 0 of those that compute in float already."""
+    graph = state.graph.graph
+    batch, work = G.captured_batch(graph), {}
+    for node in G.calls(graph):
+        name = G.name_of(node)
+        decision = state.plan.decision(name)
+        if decision is None or decision.execution is Execution.WEIGHTS or not G.is_float(node):
+            work[name] = 0
+        else:
+            work[name] = decision.macs + ELEMENT_WORK * elements(node, batch)
+    return work
+
+
+def _with_rules(state: ConversionState, choice: _Choice) -> Recipe:
+    """Return the recipe of a state with a rule for each layer in float."""
+    calls = {G.name_of(n): n for n in G.calls(state.graph.graph)}
+    target, recipe, rules = targets.target(state.plan.target), state.plan.recipe, []
+    for name in sorted(choice.nodes):
+        row = row_of(calls[name])
+        stored = row is not None and weight_only.is_stored(row, target)
+        scheme = _STORED if stored and name not in choice.weights else "float"
+        exact = REGEX + re.escape(name) if set(name) & set("*?[") else name
+        rules.append(Rule(select=exact, scheme=scheme))
+    return replace(recipe, rules=(*recipe.rules, *rules))
+
+
+def _first(batches: Sequence[Batch], samples: int) -> Iterator[Batch]:
+    for batch in batches:
+        if samples <= 0:
+            return
+        yield batch
+        samples -= batch.size
+
+
+def _worst(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> float:
+    """Return the largest relative squared error of an output over all batches.
+
+    Args:
+        pairs: float and quantized outputs of each batch.
+    """
+    worst = 0.0
+    for output in zip(*(zip(real, coded, strict=True) for real, coded in pairs), strict=True):
+        signal = noise = 0.0
+        for real, coded in output:
+            if real.is_floating_point():
+                finite, exact = real.isfinite(), real.double()
+                signal += float(exact.square().masked_fill(~finite, 0).sum())
+                noise += float((exact - coded).square().masked_fill(~finite, 0).sum())
+        worst = max(worst, noise / max(signal, MIN_POWER))
+    return worst
+
+
+def _decibels(error: float) -> float:
+    """Return the SQNR in dB of a relative squared error."""
+    return -10 * math.log10(max(error, MIN_POWER))

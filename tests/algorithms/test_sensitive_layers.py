@@ -1,0 +1,166 @@
+"""Layers that make most of a large error compute in float; good networks stay in integers."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from torch import nn
+
+import qtool
+from qtool import QuantizedModel
+from qtool.algorithms.sensitive_layers import BUDGET
+from qtool.evaluation.restored_model import restore
+from qtool.frontends.captured_model import Captured
+from qtool.planning.plan import Execution
+
+OUTLIER = 3000.0
+NOTE = "in float, for most of the error was theirs"
+
+
+class Stem(nn.Module):
+    """A stem whose result has one channel with rare large values, before layers with all the work.
+
+    The channel is subtracted again, so the rest of the network hardly sees it.
+    """
+
+    def __init__(self, outlier: float = OUTLIER) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.mix = nn.Conv2d(8, 8, 1)
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 48, 3, padding=1), nn.ReLU()
+        )
+        self.head = nn.Conv2d(48, 4, 1)
+        with torch.no_grad():
+            self.stem.weight[5] *= outlier
+            self.mix.weight[:, 5] /= outlier
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.body(self.mix(self.stem(x))))
+        return result
+
+
+def images(seed: int, samples: int = 24) -> torch.Tensor:
+    return torch.randn(samples, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+@functools.cache
+def captured(outlier: float = OUTLIER) -> Captured:
+    torch.manual_seed(0)
+    return qtool.capture_model(Stem(outlier).eval(), images(0))
+
+
+def quantized(outlier: float = OUTLIER, **options: Any) -> QuantizedModel:
+    # equalization would move the factor into the neighbour: this is about what it cannot move
+    options = {"recover": ["sensitive-layers"], **options}
+    return qtool.quantize(captured(outlier), [images(i) for i in range(3)], **options)
+
+
+def in_float(model: QuantizedModel) -> set[str]:
+    return {d.node for d in model.plan.nodes if d.macs and d.execution is not Execution.INTEGER}
+
+
+def sqnr(model: QuantizedModel, path: Path) -> float:
+    """Return the SQNR in dB of the file in ONNX Runtime, on new data."""
+    model.export(path)
+    x = images(9)
+    with torch.no_grad():
+        exact = captured().graph.module(x).numpy()
+    coded = ort.InferenceSession(path).run(None, {"x": x.numpy()})[0]
+    return float(10 * np.log10((exact**2).sum() / ((exact - coded) ** 2).sum()))
+
+
+def test_layers_around_the_tensor_that_loses_most_compute_in_float(tmp_path: Path) -> None:
+    plain, model = quantized(recover=[]), quantized()
+    assert in_float(plain) == set()
+    assert in_float(model) == {"stem", "mix"}
+    assert sqnr(plain, tmp_path / "plain.onnx") < 15
+    assert sqnr(model, tmp_path / "model.onnx") > 30
+    assert any(NOTE in note and "mix, stem" in note for note in model.notes)
+
+
+def test_the_file_holds_the_recipe_and_reads_back(tmp_path: Path) -> None:
+    model = quantized()
+    checked = model.export(tmp_path / "model.onnx")
+    assert checked is not None
+    read = restore(tmp_path / "model.onnx", captured(), model.sample)
+    assert read.plan == model.plan
+    assert [(r.select, r.scheme) for r in read.plan.recipe.rules] == [
+        ("mix", "float"),  # its weights are a source, too: one column is tiny
+        ("stem", "int8-weights"),  # codes, for a kernel in float
+    ]
+
+
+def test_work_in_float_stays_within_the_budget() -> None:
+    model = quantized()
+    work = {d.node: d.macs for d in model.plan.nodes}
+    assert 0 < sum(work[n] for n in in_float(model)) <= BUDGET * sum(work.values())
+
+
+def test_a_good_network_stays_in_integers() -> None:
+    assert in_float(quantized(outlier=1.0)) == set()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"slow_layers": "integer"},
+        {"rules": [{"select": "stem", "as": "static"}]},  # explicit, so the tensor keeps its codes
+    ],
+)
+def test_a_recipe_decides(recipe: dict[str, Any]) -> None:
+    assert "stem" not in in_float(quantized(recipe=recipe))
+
+
+def test_it_runs_by_default_and_not_where_other_steps_are_named() -> None:
+    assert "stem" in in_float(quantized(recover=None, accuracy="fast"))
+    assert in_float(quantized(recover=["bias-correction"])) == set()
+
+
+class Spectrum(nn.Module):
+    """A recurrent layer behind a spectrum: a few of its inputs are much larger than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(24, 16, batch_first=True)
+        self.head = nn.Linear(16, 5)
+        with torch.no_grad():
+            self.lstm.get_parameter("weight_ih_l0")[:, ::2] *= 3e3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.lstm(x)[0])
+        return result
+
+
+def test_weights_of_a_recurrent_layer_are_floats_where_their_codes_lose_most() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(48, 9, 24)
+    x[..., ::2] /= 3e4
+    options: dict[str, Any] = {"mode": "static", "recover": ["sensitive-layers"]}
+    model = qtool.quantize(Spectrum().eval(), [x], **options)
+    decision = model.plan.decision("lstm")
+    assert decision is not None
+    assert decision.execution is Execution.FLOAT
+    assert any(NOTE in note for note in model.notes)
+
+
+def test_names_with_characters_of_globs_select_themselves() -> None:
+    class Bracket(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("a[0]", Stem())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.get_submodule("a[0]")(x)
+            return result
+
+    torch.manual_seed(0)
+    data = [images(i) for i in range(3)]
+    model = qtool.quantize(Bracket().eval(), data, recover=["sensitive-layers"])
+    assert {name.rpartition(".")[2] for name in in_float(model)} == {"stem", "mix"}
