@@ -100,8 +100,8 @@ class _Network:
     def __init__(self, state: ConversionState) -> None:
         self.state = state
         self.run = Executor(replace(state.graph, module=runtime_module(state)))
-        one = 4 * max(1, sum(call.elements for call in self.run.calls.values()))
-        self.batches = state.batches(min(SAMPLES, max(1, MEMORY // one)), SAMPLES)
+        size = max(1, MEMORY // max(1, self.run.value_bytes()))
+        self.batches = state.batches(min(SAMPLES, size), SAMPLES)
         self._real = [self.run.output_values(batch, frozenset()) for batch in self.batches]
 
     def error(self, points: Set[str]) -> float:

@@ -28,7 +28,7 @@ from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import relaxed_gc
+from qtool.core.process_lock import relaxed_gc, trim_memory
 from qtool.core.remedies import OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
@@ -265,7 +265,11 @@ def _collect(
         return None
     probes, count = probes_of_steps(captured, plan), samples_to_keep(plan)
     graph, _ = captured.for_target(plan.target)
-    return collect_statistics(graph, plan, probes, data, captured.fingerprint, progress, count)
+    calibration = collect_statistics(
+        graph, plan, probes, data, captured.fingerprint, progress, count
+    )
+    trim_memory()  # batches of large images leave gigabytes of free memory
+    return calibration
 
 
 def _is_calibrated(captured: Captured, plan: QuantPlan) -> bool:
@@ -296,6 +300,7 @@ def _convert(
         )
     if shared:
         current().continue_on_rank_zero()
+    trim_memory()
     batch = state.graph.bind(next(batches([example], state.graph.module)))
     return QuantizedModel(state, state.graph.smaller(batch, VERIFIED_SAMPLES))
 

@@ -18,6 +18,7 @@ from qtool.verification.fidelity import LayerSqnr, NarrowInput
 
 _LAYERS = 3  # in the result
 _SAMPLES = 8  # to measure on
+_MEMORY = 256 << 20  # bytes of the values of one run
 _RUNS = 128  # samples times layers: each layer is run with all that depends on it
 _MIN_SHARE = 0.1  # of the whole error, that a layer makes alone
 _MIN_CODES = 16  # of 256, that an input of a concat should use
@@ -45,11 +46,13 @@ def costliest_layers(
     for module in graph.module.modules():
         if isinstance(module, Rounding):
             layers.setdefault(module.layer, set()).add(module.point)
-    run, samples = Executor(graph), min(_SAMPLES, max(1, _RUNS // max(1, len(layers))))
-    few = graph.smaller(batch, samples)
+    run = Executor(graph)
+    most = min(_RUNS // max(1, len(layers)), _MEMORY // max(1, run.value_bytes()))
+    few = graph.smaller(batch, min(_SAMPLES, max(1, most)))
+    quantized = run.output_values(few, run.points)
+    floats = [t for t in quantized if t.is_floating_point()]
+    limits = _highest_sqnr(reference, few, floats)
     real = run.run(few, frozenset())
-    quantized = run.run(few, run.points)
-    limits = _highest_sqnr(reference, few, [quantized[i] for i in run.outputs])
     ratios = []
     for layer, points in layers.items():
         new = run.rerun_changed(real, points & run.points, points)
@@ -68,8 +71,8 @@ def _highest_sqnr(
 ) -> list[float]:
     """Return for each output the SQNR of an error that is `_MIN_SHARE` of the whole one."""
     executor = Executor(reference)
-    values = executor.run(batch, frozenset())
-    whole = [_sqnr(values[i], o) for i, o in zip(executor.outputs, outputs, strict=True)]
+    values = [t for t in executor.output_values(batch, frozenset()) if t.is_floating_point()]
+    whole = [_sqnr(real, coded) for real, coded in zip(values, outputs, strict=True)]
     return [-float("inf") if db is None else db - 10 * math.log10(_MIN_SHARE) for db in whole]
 
 
@@ -94,13 +97,15 @@ def narrow_inputs(
     concats = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
     if not concats:
         return ()
-    narrow = []
-    run = Executor(graph)
-    values = run.run(graph.smaller(batch, _SAMPLES), frozenset())
-    for name in concats:
+    run, few = Executor(graph), graph.smaller(batch, _SAMPLES)
+    reads = {name: dict.fromkeys(run.calls[run.indices[name]].reads) for name in concats}
+    names = {i: name for name, i in run.indices.items()}
+    wanted = {names[i] for each in reads.values() for i in each}
+    values, narrow = dict(run.stream(few, frozenset(), wanted)), []
+    for name, inputs in reads.items():
         scale = params[name].scale if name in params else None
-        for i in dict.fromkeys(run.calls[run.indices[name]].reads):
-            value = values[i]
+        for i in inputs:
+            value = values[names[i]]
             if scale is None or not value.numel() or not value.is_floating_point():
                 continue
             codes = int((value.max() - value.min()).cpu() / scale) + 1

@@ -146,6 +146,10 @@ class Executor:
             values[i] = value
         return values
 
+    def value_bytes(self) -> int:
+        """Return the bytes of all values of a run of one sample, of 4 bytes each."""
+        return 4 * sum(call.elements for call in self.calls.values())
+
     def live_elements(self) -> int:
         """Return the largest number of elements per sample that are live at once in a run."""
         total = peak = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,18 @@ class OnnxModule(nn.Module):
             return self._run_node(index, values)
 
     def _run(self, *inputs: torch.Tensor) -> Any:
-        values = self._run_nodes(inputs)
+        values = self._run_nodes(inputs, whole=False, kept=self._checked_values())
         self._check_decisions(values)
         self._note_squeezes(values)
         tensors = [self.as_tensor(n, values[n]) for n in self.outputs]
         pairs = zip(self.outputs, tensors, strict=True)
         outputs = tuple(t.clone() if n in self.constants else t for n, t in pairs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _checked_values(self) -> frozenset[str]:
+        """Return the names of values whose sizes are read after a run."""
+        sources = {name for branch, _ in self.decisions for name in branch.sources}
+        return frozenset(sources | {node.inputs[0] for node in self.nodes if _squeezes_any(node)})
 
     def _check_decisions(self, values: Mapping[str, Any]) -> None:
         """Check that the branches of Ifs are right at these sizes."""
@@ -209,7 +214,7 @@ class OnnxModule(nn.Module):
         """Add a condition for each dynamic size that a Squeeze without axes removes where it is 1:
         a traced result has one rank."""
         for node in self.nodes:
-            if node.key != "Squeeze" or len(node.inputs) > 1 or node.call.get("axes"):
+            if not _squeezes_any(node):
                 continue
             sizes = getattr(values[node.inputs[0]], "shape", ())
             dynamic = (size for size in sizes if isinstance(size, torch.SymInt))
@@ -217,7 +222,11 @@ class OnnxModule(nn.Module):
             self.conditions |= {(sympy.Ne(size.node.expr, 1), why) for size in dynamic}
 
     def _run_nodes(
-        self, inputs: Sequence[torch.Tensor], record: bool = False, whole: bool = True
+        self,
+        inputs: Sequence[torch.Tensor],
+        record: bool = False,
+        whole: bool = True,
+        kept: Collection[str] = (),
     ) -> Values:
         values: Values = {"": None, **self.constants}
         values.update(zip(self.inputs, inputs, strict=True))
@@ -230,7 +239,7 @@ class OnnxModule(nn.Module):
             if record:
                 self._record_types(results)
             for name in () if whole else (*node.inputs, *node.outputs):
-                if last[name] == index and name not in self.outputs:
+                if last[name] == index and name not in self.outputs and name not in kept:
                     values[name] = None
         return values
 
@@ -338,6 +347,11 @@ def _sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
     dtype = integer if symbolic else torch.float32
     parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
     return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
+
+
+def _squeezes_any(node: OnnxNode) -> bool:
+    """Return whether a node is a Squeeze without axes, which removes each size of 1."""
+    return node.key == "Squeeze" and len(node.inputs) == 1 and not node.call.get("axes")
 
 
 def _fixed_batch(inputs: Iterable[Any]) -> int | None:
