@@ -6,7 +6,7 @@ slices to the rank that solves the layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from qtool.algorithms.layer_rows import (
 
 HOLDOUT_EVERY = 4  # every n-th batch is held out
 
-BatchSlice = Mapping[str, torch.Tensor]
+BatchSlice = dict[str, torch.Tensor]
 """Samples of one batch: rows of the inputs `x` and targets `y`, and their weights `counts`;
 `inputs` and `results`, the sums of all rows, with the weights of these sums in `<name>.weight`."""
 
@@ -79,7 +79,7 @@ class LayerSamples:
     slices: Sequence[BatchSlice]
 
     def rows(self, holdout: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return rows of inputs and targets, times the root of their weights.
+        """Return rows of inputs and targets, times the root of their weights, and drop them here.
 
         They are less their means where the layer has a bias, which restores the mean result.
 
@@ -92,7 +92,7 @@ class LayerSamples:
         chosen = [each for i, each in enumerate(self.slices) if is_holdout(i) == holdout]
         if not chosen:
             return None
-        x, y = (torch.cat([each[name] for each in chosen], 1) for name in ("x", "y"))
+        x, y = (_join(chosen, name) for name in ("x", "y"))
         if x.shape[1] < 2:
             return None
         if "counts" not in chosen[0]:
@@ -116,6 +116,19 @@ class LayerSamples:
 
     def _means(self, name: str) -> list[tuple[torch.Tensor, float]]:
         return [(each[name], float(each[f"{name}.weight"])) for each in self.slices]
+
+
+def _join(slices: Sequence[BatchSlice], name: str) -> torch.Tensor:
+    """Return the rows of slices as one tensor [groups, rows, columns], and drop them in the slices:
+    of a wide layer they take most of the memory of a conversion."""
+    first = slices[0][name]
+    rows = first.new_empty(len(first), sum(each[name].shape[1] for each in slices), first.shape[2])
+    start = 0
+    for each in slices:
+        part = each.pop(name)
+        rows[:, start : start + part.shape[1]] = part
+        start += part.shape[1]
+    return rows
 
 
 def slices_to_bytes(slices: Sequence[BatchSlice]) -> bytes:
