@@ -45,7 +45,7 @@ BUDGET = 0.1
 ELEMENT_WORK = 8
 """Work of an element that a node computes, in multiply-accumulates."""
 
-WORTH_DB = 1.5  # least gain of all choices
+WORTH_DB = 3.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices

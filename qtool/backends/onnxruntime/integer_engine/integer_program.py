@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,19 +124,56 @@ class Program:
         return wrong
 
     @torch.inference_mode()
+    def first_difference(
+        self, values: Mapping[str, torch.Tensor], inputs: Sequence[torch.Tensor]
+    ) -> str | None:
+        """Return the first tensor, by the user's name, that is not that of a runtime; None: none.
+
+        Args:
+            values: tensors of the runtime by their names in the file.
+            inputs: arrays for the inputs of the program.
+        """
+        own = self._start(inputs)
+        for instruction in self._steps(own, self._last_use()):
+            name = instruction.output
+            if name in values and not torch.equal(values[name], own[name]):
+                return self.labels.get(name, name)
+        return None
+
+    @torch.inference_mode()
     def _run(
         self,
         inputs: Sequence[torch.Tensor],
         keep: bool,
         float_results: Mapping[str, torch.Tensor] | None = None,
     ) -> dict[str, torch.Tensor]:
+        values = self._start(inputs)
+        for _ in self._steps(values, {} if keep else self._last_use(), float_results):
+            pass
+        return values
+
+    def _start(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the values before the first instruction."""
         if len(inputs) != len(self.inputs):
             raise DataError(
                 f"the program takes {len(self.inputs)} inputs, not {len(inputs)}: "
                 f"{', '.join(self.inputs)}"
             )
-        values = dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
-        last = {} if keep else self._last_use()
+        return dict(self.constants) | dict(zip(self.inputs, inputs, strict=True))
+
+    def _steps(
+        self,
+        values: dict[str, torch.Tensor],
+        last: Mapping[int, Sequence[str]],
+        float_results: Mapping[str, torch.Tensor] | None = None,
+    ) -> Iterator[Instruction]:
+        """Run the instructions; yield each one when its results are among the values.
+
+        Args:
+            values: known values, which are extended.
+            last: number of an instruction -> values to drop behind it.
+            float_results: see `values`.
+        """
         for i, instruction in enumerate(self.instructions):
             if float_results is not None and instruction.kind == "float":
                 values |= {n: float_results[n] for n in instruction.outputs if n in float_results}
@@ -149,9 +186,9 @@ class Program:
                 results = instruction.kernel(*arguments)
                 results = results if len(instruction.outputs) > 1 else (results,)
                 values |= dict(zip(instruction.outputs, results, strict=True))
+            yield instruction
             for name in last.get(i, ()):
                 del values[name]
-        return values
 
     def _dtype(self, name: str) -> torch.dtype:
         return torch_dtype(self.params[name].qtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def compare_codes(
         wrong |= {program.labels.get(n, n): None for n in differing if n not in inexact}
         if differing:
             values = _runtime_values(exported.path, program, batch)
-            first = first or _first_difference(program, values, batch)
+            first = first or program.first_difference(values, list(map(torch.from_numpy, batch)))
             wrong |= dict.fromkeys(program.wrong_kernels(values))
     return Exactness(*counts.figures(), first, program.float_nodes, tuple(wrong), program.profile)
 
@@ -96,15 +96,3 @@ def _runtime_values(path: Path, program: Program, batch: Arrays) -> dict[str, to
         arrays = zip(runtime.get_outputs(), run(runtime, list(batch)), strict=True)
         values = {o.name: torch.from_numpy(array) for o, array in arrays if o.name in names}
     return values | dict(zip(program.inputs, map(torch.from_numpy, batch), strict=True))
-
-
-def _first_difference(
-    program: Program, values: Mapping[str, torch.Tensor], batch: Arrays
-) -> str | None:
-    engine = program.trace(*map(torch.from_numpy, batch))
-    for instruction in program.instructions:
-        name = instruction.output
-        label = program.labels.get(name, name)
-        if name in values and not torch.equal(values[name], engine[label]):
-            return label
-    return None
