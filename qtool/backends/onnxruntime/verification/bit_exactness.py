@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from qtool.core.atomic import scratch_folder
 from qtool.verification.exactness import CodeCounts, Exactness
 
 Arrays = Sequence[np.ndarray[Any, Any]]
+
+_PART = 8  # samples whose tensors are all in memory
 
 
 def compare_codes(
@@ -50,9 +52,9 @@ def compare_codes(
                 differing.append(name)
         counts.add_samples(batch)
         wrong |= {program.labels.get(n, n): None for n in differing if n not in inexact}
-        if differing:
-            values = _runtime_values(exported.path, program, batch)
-            first = first or program.first_difference(values, list(map(torch.from_numpy, batch)))
+        for part in _parts(exported.path, batch) if differing else ():
+            values = _runtime_values(exported.path, program, part)
+            first = first or program.first_difference(values, list(map(torch.from_numpy, part)))
             wrong |= dict.fromkeys(program.wrong_kernels(values))
     return Exactness(*counts.figures(), first, program.float_nodes, tuple(wrong), program.profile)
 
@@ -75,6 +77,19 @@ def _largest_difference(
     scales = [float(p.scale) for n in program.outputs if (p := program.params.get(n)) is not None]
     step = scales[0] if len(scales) == len(program.outputs) == 1 else float(np.ptp(a)) / 255 or 1.0
     return float(np.nan_to_num(np.abs(a.astype(np.float64) - b), nan=np.inf).max()) / step
+
+
+def _parts(path: Path, batch: Arrays) -> Iterator[Arrays]:
+    """Yield a batch in parts of `_PART` samples, or whole where its inputs do not have one dynamic
+    first size."""
+    shapes = [i.type.tensor_type.shape.dim for i in load(path).graph.input]
+    names = {dims[0].dim_param if len(dims) else "" for dims in shapes}
+    sizes = {len(array) if array.ndim else 0 for array in batch}
+    if len(names) != 1 or "" in names or len(sizes) != 1:
+        yield batch
+        return
+    for start in range(0, sizes.pop(), _PART):
+        yield [array[start : start + _PART] for array in batch]
 
 
 def _runtime_values(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:
