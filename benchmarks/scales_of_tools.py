@@ -139,6 +139,7 @@ def equal_codes(own: Path, other: Path, tensors: Mapping[str, str], x: Any) -> l
 def codes(path: Path, tensors: Collection[str], x: Any) -> dict[str, Any]:
     """Return the codes of tensors, less their zero points."""
     model = onnx.load(path)
+    make_unsigned(model.graph)
     zeros = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     nodes = {n.input[0]: n for n in model.graph.node if n.op_type == "QuantizeLinear"}
     chosen = {name: nodes[name] for name in tensors if name in nodes}
@@ -152,6 +153,26 @@ def codes(path: Path, tensors: Collection[str], x: Any) -> dict[str, Any]:
     values = dict(zip(names, run(runtime, [x]), strict=True))
     file.unlink()
     return {t: values[n.output[0]].astype(int) - int(zeros[n.input[2]]) for t, n in chosen.items()}
+
+
+def make_unsigned(graph: onnx.GraphProto) -> None:
+    """Store int8 activations as uint8, as ONNX Runtime does itself when it loads a file; where
+    their codes are outputs, as in `codes`, it cannot, and then computes in float around them."""
+    stored = {i.name: i for i in graph.initializer}
+    kinds = ("QuantizeLinear", "DequantizeLinear")
+    nodes = [n for n in graph.node if n.op_type in kinds and len(n.input) == 3]
+    live = [n for n in nodes if n.input[0] not in stored and n.input[2] in stored]
+    weights = {n.output[0] for n in nodes if n not in live}
+    for node in live:
+        zero = numpy_helper.to_array(stored[node.input[2]])
+        if zero.dtype == np.int8 and node.input[0] not in weights:
+            name = f"{node.input[2]}.unsigned"
+            if name not in stored:
+                stored[name] = numpy_helper.from_array(
+                    (zero + np.int16(128)).astype(np.uint8), name
+                )
+                graph.initializer.append(stored[name])
+            node.input[2] = name
 
 
 def fidelity(source: Path, path: Path, x: Any) -> float:

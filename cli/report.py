@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.number_types import COUNT, Real
@@ -14,10 +15,10 @@ from qtool.evaluation.options import ReportOptions
 
 
 @click.command("report", cls=Command)
-@click.argument("source", metavar="MODEL|FILE")
+@click.argument("source", metavar="MODEL|FILE|JSON")
 @source_options.apply(
     source_options.weights,
-    source_options.data,
+    source_options.data_unless("a stored report"),
     options.report_folder(True, "Folder for the report."),
     click.option("--model", help="Float model of FILE, in a form of MODEL or as a file."),
     options.other_model,
@@ -65,7 +66,7 @@ from qtool.evaluation.options import ReportOptions
 def command(
     source: str,
     weights: Path | None,
-    data: str,
+    data: str | None,
     output_: Path,
     model: str | None,
     calibration: Path | None,
@@ -80,7 +81,8 @@ def command(
 
     FILE is an .onnx or a .tflite file. Writes report.html, report.md and report.json. A MODEL
     (package.module:factory or .pt2) is calibrated and converted first, and its int8 file is written
-    too. If the command is interrupted, run it again: it resumes.
+    too. If the command is interrupted, run it again: it resumes. JSON is the report.json of a
+    report, or what report or compare printed with --json: its pages are written again.
 
     \b
     Example:
@@ -96,6 +98,11 @@ def command(
             f"{output_.with_suffix('')}",
             param_hint="--output",
         )
+    if Path(source).suffix.lower() == ".json":
+        _write_again(Path(source), output_, as_json, fail_on)
+        return
+    if data is None:
+        raise click.MissingParameter(param_hint="--data", param_type="option")
     size = values["batch_size"]
     subject = _file_or_model(source, weights)
     file = subject if isinstance(subject, Path) else None
@@ -119,6 +126,27 @@ def command(
         **{name: values[name] for name in ("target", "observer", "recipe", "mode", "accuracy")},
     )
     output.show_report(report, as_json, output_)
+    output.exit_if_missed(report, fail_on)
+
+
+_PAGES = {"source", "output_", "as_json", "fail_on"}
+
+
+def _write_again(stored: Path, folder: Path, as_json: bool, fail_on: str | None) -> None:
+    """Write the pages of a stored report; nothing is measured."""
+    from qtool.evaluation.report.page.write import ReportFolder
+    from qtool.evaluation.report.report import Report
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        origin = context.get_parameter_source(parameter.name or "")
+        if origin is ParameterSource.COMMANDLINE and parameter.name not in _PAGES:
+            raise click.BadParameter(
+                f"{stored} is a stored report, of which nothing is measured: leave it out",
+                param_hint=parameter.opts[0],
+            )
+    report = ReportFolder.of(folder).write(Report.read(stored))
+    output.show_report(report, as_json, folder)
     output.exit_if_missed(report, fail_on)
 
 

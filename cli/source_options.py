@@ -209,15 +209,16 @@ _reading = apply(
         help="Skip unreadable image and sound files, up to this share of the data (0 to 1).",
     ),
 )
-data = apply(
-    click.option(
-        "--data",
-        required=True,
-        help="Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json "
-        "or .jsonl file; or package.module:function that returns an iterable of batches.",
-    ),
-    _reading,
+_DATA = (
+    "Folder of image, sound or .npy/.npz files; a .npy, .npz, .txt, .csv, .parquet, .json or "
+    ".jsonl file; or package.module:function that returns an iterable of batches."
 )
+data = apply(click.option("--data", required=True, help=_DATA), _reading)
+
+
+def data_unless(what: str) -> Callable[[F], F]:
+    """Return the options of data that a command does not need for something."""
+    return apply(click.option("--data", help=f"{_DATA} Not needed for {what}."), _reading)
 
 
 def data_or_none(required: bool) -> Callable[[F], F]:

@@ -83,6 +83,9 @@ def command(folder: Path, *arguments: str) -> tuple[int, str]:
             0,
             ("39.1 dB", "r/report.html"),
         ),
+        ("report report.json -o again", 0, ("again/report.html",)),
+        ("report report.json --batch-size 8 -o again", 2, ("--batch-size", "leave it out")),
+        ("report int8.onnx -o r", 2, ("Missing option", "--data")),
         (f"report int8.onnx {ON_EVAL} -o r", 2, ("without the float file as --model", NEEDS_TORCH)),
         (f"report int8.onnx --model a:b {ON_EVAL} -o r", 2, ("no .onnx or .tflite", NEEDS_TORCH)),
         ("quantize float.onnx --data eval.npz -o o.onnx", 2, ("qtool quantize", NEEDS_TORCH)),
@@ -110,6 +113,24 @@ def test_reports_hold_what_was_measured(folder: Path) -> None:
     page = (folder / "whole" / "report.html").read_text()
     assert "Speed-up over the reference is" in page
     assert 'aria-label="Speed-up over the reference"' not in page  # drawn by matplotlib
+
+
+def test_pages_of_stored_results_are_those_of_the_report(folder: Path) -> None:
+    printed = f"compare float.onnx int8.onnx {ON_EVAL} {FAST} -o measured --json"
+    code, output = command(folder, *printed.split())
+    assert not code, output
+    (folder / "printed.json").write_text(json.dumps(json.JSONDecoder().raw_decode(output)[0]))
+    for stored in ("measured/report.json", "printed.json"):
+        code, output = command(folder, "report", stored, "-o", "rendered")
+        assert not code, output
+        for page in ("report.json", "report.md", "report.html"):
+            same = [(folder / name / page).read_bytes() for name in ("measured", "rendered")]
+            assert same[0] == same[1], (stored, page)
+    (folder / "list.json").write_text("[]")
+    for stored, text in (("list.json", "not a report"), ("none.json", "cannot read none.json")):
+        code, output = command(folder, "report", stored, "-o", "rendered")
+        assert code == 2, output
+        assert text in output
 
 
 def test_what_only_conversion_needs_is_not_required() -> None:

@@ -31,6 +31,7 @@ from qtool.evaluation.model_inputs import check_same_inputs, resized
 
 CONFIDENCE = 0.95
 _SHUFFLES = 19  # of the labels
+_GAIN = 2.0  # default limits by which no rounding makes a file better
 _BETTER = 3.0  # standard deviations of these: by chance in 4 of 1,000 cases (Student)
 
 
@@ -143,7 +144,7 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
             "weights",
             Outcome.NOT_COMPARABLE,
             f"{weights.other} of {weights.layers} weights are {weights.steps:.1f} steps from those "
-            f"of {against.name}, rounding moves them by less than one: it is not the model that "
+            f"of {against.name}, rounding moves them by 0.3 to 0.6: it is not the model that "
             f"{file.name} was made from; give that one, or accept other weights with "
             f"{argument('--other-model')}",
         )
@@ -235,11 +236,8 @@ def _metric_check(
         text += "shuffled ones; check their order and the preprocessing"
         return GateCheck(measured.name, Outcome.NOT_COMPARABLE, text), None
     check_drop(options.max_drop, measured.percent)
-    limit = options.max_drop
-    if limit is None:
-        limit = default_drop(
-            measured.percent or (measured.higher_is_better and abs(real) <= 1), real
-        )
+    usual = default_drop(measured.percent or (measured.higher_is_better and abs(real) <= 1), real)
+    limit = usual if options.max_drop is None else options.max_drop
     drop = _drop(measured, options.confidence, metric.groups)
     if drop is None:
         text = f"{_text(measured, real)} -> {_text(measured, value)}; "
@@ -263,7 +261,14 @@ def _metric_check(
         f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     )
     outcome = Outcome.REGRESSION if low > limit else Outcome.ACCEPTED
-    if not drop.decides(limit):
+    if high < -(most := max(limit, _GAIN * usual)) and not options.other_model:
+        outcome = Outcome.NOT_COMPARABLE
+        text += (
+            f"; rounding makes no file better by more than {scale * most:.3g}: it was probably "
+            "made from another float file; give that one, or accept other weights with "
+            f"{argument('--other-model')}"
+        )
+    elif not drop.decides(limit):
         outcome = Outcome.INCONCLUSIVE
         text += (
             f"; about {needed:,} samples would decide"

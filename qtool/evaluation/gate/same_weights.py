@@ -16,7 +16,7 @@ _MOST = (128, 512)  # rows and columns of a tensor that are compared
 _TENSORS = 32
 _ROUNDS = 8
 _ALIKE = 0.5  # correlation of codes and weights of one layer
-_STEPS = 1.5  # deviation of the codes beyond which no rounding is
+_STEPS = 0.65  # deviation of the codes beyond which no rounding is
 _ORDERS = {2: ((0, 1), (1, 0)), 4: ((0, 1, 2, 3), (0, 2, 3, 1), (3, 0, 1, 2), (1, 2, 3, 0))}
 """Number of dimensions -> orders in which files of other formats and operators have them."""
 
@@ -46,7 +46,9 @@ def compare_weights(file: ReadableFile, real: ReadableFile) -> WeightDeviation:
 
     A row and a column of a weight may have any factor: folded BatchNorms, equalization and
     SmoothQuant change no more. Weights without a similar float one are left out (packed, rotated,
-    or of another network, which its outputs show).
+    or of another network, which its outputs show). Rounding to the nearest code deviates by 0.29
+    steps, up or down at random by 0.58; GPTQ, which also moves later weights, by 0.3 to 0.6 in the
+    median of a network.
     """
     stored = [a for a in file.constants() if a.dtype.kind in "iu" and a.itemsize == 1]
     codes = [a for a in stored if a.ndim in _ORDERS and min(_matrix(a).shape) >= _LEAST]
@@ -84,19 +86,30 @@ def _fit(code: Array, weight: Array) -> tuple[float, float]:
 
     The multiple has a factor per row and per column, and one offset, the zero point.
     """
+    inside = _inside(code)
+    weight = weight * inside
     offset = float(np.median(code)) if code.min() >= 0 else 0.0
     columns = np.ones(weight.shape[1])
-    fitted = np.zeros_like(code)
+    centred, fitted = code, np.zeros_like(code)
     for _ in range(_ROUNDS):
-        centred, scaled = code - offset, weight * columns
-        rows = _factors(centred, scaled, 1)
+        centred = (code - offset) * inside
+        rows = _factors(centred, weight * columns, 1)
         columns = _factors(centred, weight * rows[:, None], 0)
         fitted = weight * rows[:, None] * columns
-        offset += float((code - offset - fitted).mean()) if code.min() >= 0 else 0.0
-    centred = code - offset
+        offset += float((centred - fitted)[inside].mean()) if code.min() >= 0 else 0.0
+    centred = (code - offset) * inside
     size = np.linalg.norm(centred) * np.linalg.norm(fitted)
     like = float((centred * fitted).sum() / size) if size else 0.0
-    return float(np.sqrt(np.square(centred - fitted).mean())), like
+    return float(np.sqrt(np.square(centred - fitted)[inside].mean())), like
+
+
+def _inside(code: Array) -> Array:
+    """Return which codes are neither the least nor the largest: these stand for any weight beyond.
+
+    Of codes of few bits, which are mostly ends, all.
+    """
+    inside: Array = (code > code.min()) & (code < code.max())
+    return inside if 2 * inside.sum() > inside.size else np.ones_like(inside)
 
 
 def _factors(code: Array, weight: Array, axis: int) -> Array:

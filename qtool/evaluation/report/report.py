@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from qtool.backends.readable_file import Deployment
@@ -127,6 +128,23 @@ class Report(Result):
             return from_json(cls, value)
         except MALFORMED as error:
             raise FileError(f"the report is damaged ({error!r}); create it again") from error
+
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """Return a report from report.json, or from what a command printed with --json.
+
+        Raises:
+            FileError: there is no such file, or it holds no report.
+        """
+        try:
+            value = json.loads(path.read_bytes())
+        except OSError as error:
+            raise FileError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise FileError(f"{path}: not JSON ({error}); give report.json") from error
+        if not isinstance(value, dict) or not {"models", "accuracy"} <= value.keys():
+            raise FileError(f"{path}: not a report; give the report.json of one")
+        return cls.from_json(value)
 
     @property
     def missed(self) -> bool:

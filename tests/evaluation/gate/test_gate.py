@@ -34,6 +34,14 @@ CASES: dict[str, Case] = {
     "equal": (WEIGHT, X, {}, "accepted", "limit 1"),
     "near": (small(1e-4), X, {"metric": "top-1"}, "accepted", "top-1"),
     "another function": (small(1.0), X, {}, "regression", "drop"),
+    "better than float": (
+        *(WEIGHT, X, {"metric": "top-1", "against": small(0.3)}),
+        *("not comparable", "rounding makes no file better by more than 2"),
+    ),
+    "better, and accepted": (
+        *(WEIGHT, X, {"metric": "top-1", "against": small(0.3), "other_model": True}),
+        *("accepted", "limit 1"),
+    ),
     "few samples": (small(1e-4), X[:40], {}, "inconclusive", "about 299 samples would decide"),
     "NaN": (broken(np.nan), X, {}, "regression", "NaN or Inf on 600 of 600 samples"),
     "another input": (np.ones((16, 4)), X, {}, "not comparable", "outputs [[32, 4]]"),
@@ -83,12 +91,12 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_outcomes(name: str, tmp_path: Path) -> None:
     weight, data, options, outcome, text = CASES[name]
-    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    options = dict(options)
+    real = linear_file(tmp_path / "float.onnx", options.pop("against", WEIGHT))
     file = linear_file(tmp_path / "other.onnx", weight)
     batches = np.split(data, range(32, len(data), 32))
     labels = options.pop("labels", LABELS[: len(data)])
     result = qtool.gate(file, real, batches, labels, **{"max_drop": 0.01, **options})
-    options["labels"] = labels
     assert str(result.outcome) == outcome, result
     assert text in str(result)
     cases = ET.fromstring(result.junit()).findall("testcase")

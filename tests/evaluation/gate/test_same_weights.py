@@ -1,0 +1,134 @@
+"""Codes of weights next to float weights: what rounding makes, and what another training does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import qtool
+from qtool.backends.readable_file import ReadableFile
+from qtool.core.types import Array
+from qtool.evaluation.gate.same_weights import WeightDeviation, compare_weights
+from tests.evaluation.onnx_files import linear_file
+
+SHAPES = ((32, 64), (48, 32), (24, 16, 3, 3))
+GENERATOR = np.random.default_rng(0)
+
+
+class Stored:
+    """A file that has nothing but constants."""
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self._arrays = arrays
+
+    def constants(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+
+def weights() -> list[Array]:
+    draw = np.random.default_rng(1)
+    return [draw.normal(size=shape).astype(np.float32) / 10 for shape in SHAPES]
+
+
+def compared(codes: list[Array]) -> WeightDeviation:
+    return compare_weights(cast(ReadableFile, Stored(codes)), cast(ReadableFile, Stored(weights())))
+
+
+def steps_of(weight: Array, most: float = 127) -> Array:
+    """A step per output channel."""
+    peak = np.abs(weight.reshape(len(weight), -1)).max(1)
+    steps: Array = peak.reshape(-1, *[1] * (weight.ndim - 1)) / most
+    return steps
+
+
+def nearest(weight: Array) -> Array:
+    return np.rint(weight / steps_of(weight)).astype(np.int8)
+
+
+def up_or_down(weight: Array) -> Array:
+    exact = weight / steps_of(weight)
+    return (
+        (np.floor(exact) + GENERATOR.integers(0, 2, weight.shape)).clip(-128, 127).astype(np.int8)
+    )
+
+
+def scaled(weight: Array) -> Array:
+    """Equalized, behind a folded BatchNorm."""
+    rows, columns = (
+        np.exp(GENERATOR.normal(size=weight.shape[axis])).reshape(
+            -1, *[1] * (weight.ndim - 1 - axis)
+        )
+        for axis in (0, 1)
+    )
+    return nearest(weight * rows * columns)
+
+
+def clipped(weight: Array) -> Array:
+    """With a range that leaves out the largest percent."""
+    step = np.quantile(np.abs(weight), 0.99) / 127
+    codes: Array = np.rint(weight / step).clip(-127, 127).astype(np.int8)
+    return codes
+
+
+def with_zero_point(weight: Array) -> Array:
+    step = (weight.max() - weight.min()) / 255
+    codes: Array = np.rint((weight - weight.min()) / step).astype(np.uint8)
+    return codes
+
+
+def trained_on(steps: float) -> Callable[[Array], Array]:
+    """Weights that moved by so many steps, root mean square."""
+    return lambda w: nearest(w + steps * steps_of(w) * GENERATOR.normal(size=w.shape))
+
+
+@pytest.mark.parametrize("quantize", [nearest, up_or_down, scaled, clipped, with_zero_point])
+def test_rounding_leaves_less_than_a_step(quantize: Callable[[Array], Array]) -> None:
+    found = compared([quantize(w) for w in weights()])
+    assert (found.layers, found.other, found.is_other) == (3, 0, False), found
+    assert 0.2 < found.steps < 0.65
+
+
+def test_weights_of_few_bits_are_compared_at_their_ends_too() -> None:
+    codes = [np.rint(w / steps_of(w, 1)).astype(np.int8) for w in weights()]
+    assert not compared(codes).is_other
+
+
+@pytest.mark.parametrize("turn", [lambda w: w, lambda w: w.T], ids=["same order", "transposed"])
+def test_another_training_moves_weights_further(turn: Callable[[Array], Array]) -> None:
+    found = compared([turn(trained_on(1.0)(w)) for w in weights()[:2]])
+    assert found.other == found.layers == 2
+    assert found.is_other
+    assert 0.9 < found.steps < 1.2
+
+
+def test_what_has_no_similar_float_weight_is_left_out() -> None:
+    assert compared([nearest(GENERATOR.normal(size=SHAPES[0]))]).layers == 0
+
+
+def quantized_file(path: Path, codes: Array, steps: Array) -> Path:
+    model = onnx.load(linear_file(path, codes))
+    del model.graph.initializer[:]
+    stored = {"codes": codes, "steps": steps.reshape(-1).astype(np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in stored.items())
+    node = helper.make_node("DequantizeLinear", list(stored), ["w"], axis=0)
+    model.graph.node.insert(0, node)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_stale_float_file_with_the_same_answers_is_not_comparable(tmp_path: Path) -> None:
+    weight = weights()[0]
+    file = quantized_file(tmp_path / "int8.onnx", nearest(weight), steps_of(weight))
+    moved = weight + 1.5 * steps_of(weight) * GENERATOR.normal(size=weight.shape)
+    x = np.random.default_rng(2).normal(size=(400, 32)).astype(np.float32)
+    outcomes = [
+        str(qtool.gate(file, linear_file(tmp_path / "float.onnx", real), [x], max_drop=0.2).outcome)
+        for real in (weight, moved)
+    ]
+    assert outcomes == ["accepted", "not comparable"]
