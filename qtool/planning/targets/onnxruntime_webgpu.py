@@ -52,4 +52,5 @@ ONNXRUNTIME_WEBGPU = replace(
     saturation_limit=None,
     agreement=(),
     costs=None,
+    timed_in="webgpu",
 )
