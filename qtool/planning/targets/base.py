@@ -95,6 +95,7 @@ class FileForm:
             that a layer on integer weights alone without a kernel of its own is as fast as in
             float. (A DequantizeLinear stays in its graph and runs each time.)
         transposed_weights: linear layers read their weight transposed, as [out, in].
+        plain_lookups: rows in blocks of bytes are looked up by operators of ONNX alone.
         fusions: names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
     """
@@ -109,6 +110,7 @@ class FileForm:
     without_workarounds: frozenset[str] = frozenset()
     dequantizes_once: bool = False
     transposed_weights: bool = True
+    plain_lookups: bool = False
 
 
 @dataclass(frozen=True)
