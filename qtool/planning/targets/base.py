@@ -152,6 +152,8 @@ class Target:
             none for speed.
         timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
             that of the file's format.
+        browser: the provider of browsers that a file is run on when it is written, "wasm" or
+            "webgpu"; "" for other targets.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Target:
     runtime: str | None = None
     costs: CostTable | None = None
     timed_in: str = ""
+    browser: str = ""
 
     @property
     def weights_alone(self) -> bool:

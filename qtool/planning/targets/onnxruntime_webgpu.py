@@ -53,4 +53,5 @@ ONNXRUNTIME_WEBGPU = replace(
     agreement=(),
     costs=None,
     timed_in="webgpu",
+    browser="webgpu",
 )
