@@ -2,12 +2,13 @@
 
     python benchmarks/webgpu_models.py FOLDER [--only decoder,vit]
 
-Needs `qtool emulators install --webgpu` and transformers. Networks of the examples are trained,
-the others have random weights. Each is converted with 4-bit weights, without recovery, and with its
-layers in float where they are convolutions. Decoders read 256 tokens of a text that they are given:
-in four prompts of 64, and one by one, each behind the cache of all before it. A row: nodes on the provider, nodes with activations on
-the CPU provider, copies in a run, the worst output against the CPU provider at accuracy level 0,
-and the share of rows with the same largest value.
+Needs `qtool emulators install --webgpu` and transformers. Networks of the examples and one decoder,
+which is trained here, are trained, the others have random weights. Each is converted with 4-bit
+weights, without recovery, and with its convolutions in float. Decoders read 256 tokens of a text
+that they are given: in four prompts of 64, and one by one, each behind the cache of all before it.
+A row: nodes on the provider, nodes with activations on the CPU provider, copies in a run, the worst
+output against the CPU provider at accuracy level 0, and the share of rows with the same largest
+value.
 """
 
 from __future__ import annotations
