@@ -108,7 +108,7 @@ class QuantizedFile(Summarized):
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
-        devices: the file of a folder for each device of transformers.js; () where nobody asked.
+        devices: the file of a folder for each device of transformers.js; () for others.
         browser: what the file does on the providers of browsers, as rows; () for other targets.
         measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """

@@ -91,8 +91,8 @@ def serve() -> None:
     )
 
 
-def _as_message(found: Sequence[Adapter]) -> Message:
-    return {"adapters": [[adapter.name, adapter.kind] for adapter in found]}
+def _as_message(rows: Sequence[Adapter]) -> Message:
+    return {"adapters": [[adapter.name, adapter.kind] for adapter in rows]}
 
 
 @lru_cache(maxsize=8)
