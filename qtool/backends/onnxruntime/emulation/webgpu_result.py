@@ -130,9 +130,7 @@ class WebGpuComparison(Summarized):
             ("nodes", nodes),
         ]
         if self.codes_moved:
-            rows.append(
-                ("codes", "moved by last bits; each node is right for its inputs")
-            )
+            rows.append(("codes", "moved by last bits; each node is right for its inputs"))
         if not self.agrees:
             vanished = "none, when the file returns every node's result"
             rows.append(("first", str(self.first) if self.first else vanished))
