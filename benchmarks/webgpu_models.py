@@ -2,11 +2,13 @@
 
     python benchmarks/webgpu_models.py FOLDER [--only decoder,vit]
 
-Needs `qtool emulators install --webgpu` and transformers. Networks of the examples are trained,
-the others have random weights. Each is converted with 4-bit weights, without recovery, and with its
-layers in float where they are convolutions. A row: nodes on the provider, nodes with activations on
-the CPU provider, copies in a run, the worst output against the CPU provider at accuracy level 0,
-and the share of rows with the same largest value.
+Needs `qtool emulators install --webgpu` and transformers. Networks of the examples and one decoder,
+which is trained here, are trained, the others have random weights. Each is converted with 4-bit
+weights, without recovery, and with its convolutions in float. Decoders read 256 tokens of a text
+that they are given: in four prompts of 64, and one by one, each behind the cache of all before it.
+A row: nodes on the provider, nodes with activations on the CPU provider, copies in a run, the worst
+output against the CPU provider at accuracy level 0, and the share of rows with the same largest
+value.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import qtool
 TARGET, MODE = "onnxruntime-webgpu", "weight-only-int4"
 EXAMPLES = Path("examples")
 TEXTS = EXAMPLES / "language_model" / "evaluation.txt"
+TOKENS, PROMPT = 256, 64
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 Case = tuple[Path, list[Any] | None]
 
@@ -66,37 +69,79 @@ def images(size: int) -> torch.Tensor:
 
 
 def decoder(folder: Path) -> Iterator[tuple[str, Case]]:
-    """The trained decoder and a random Qwen2, prompt and step."""
-    random = folder / "qwen2"
+    """Two trained decoders and a random one, prompt and step."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(EXAMPLES / "language_model" / "model")
-    tokenizer.save_pretrained(random)
-    config = transformers.Qwen2Config(
-        vocab_size=len(tokenizer) + 8, intermediate_size=128, num_key_value_heads=2, **SMALL
+    tokens = np.array(tokenizer(TEXTS.read_text())["input_ids"][:TOKENS], np.int64)[None]
+    sizes = {"vocab_size": len(tokenizer) + 8, "intermediate_size": 128, "num_key_value_heads": 2}
+    config = transformers.Qwen2Config(**sizes, **SMALL)
+    made = {"random Qwen2": transformers.Qwen2ForCausalLM(config)}
+    made["Qwen2 trained here"] = _train(transformers.Qwen2ForCausalLM(config), tokenizer)
+    folders = {"Llama of the examples": EXAMPLES / "language_model" / "model"}
+    for name, model in made.items():
+        folders[name] = folder / name.replace(" ", "-")
+        model.save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    for name, source in folders.items():
+        words = (str(source), "--task", "text-generation-with-past", "--data", str(TEXTS))
+        path = by_command(folder / f"{source.name}.onnx", *words, "--max-length", "64")
+        session = onnxruntime.InferenceSession(path)
+        parts = [tokens[:, i : i + PROMPT] for i in range(0, TOKENS, PROMPT)]
+        prompts = [_call(session, part, {}) for part in parts]
+        yield f"decoder, {name}: prompt", (path, prompts)
+        cache = _cache(session, tokens)
+        steps = [
+            _call(session, tokens[:, i : i + 1], {k: v[:, :, :i] for k, v in cache.items()})
+            for i in range(TOKENS)
+        ]
+        yield f"decoder, {name}: step", (path, steps)
+
+
+def _train(model: Any, tokenizer: Any, steps: int = 300, length: int = 64) -> Any:
+    """Train a language model for a minute on the calibration text."""
+    text = (EXAMPLES / "language_model" / "calibration.txt").read_text()
+    ids = torch.tensor(tokenizer(text)["input_ids"])
+    generator, optimizer = (
+        torch.Generator().manual_seed(0),
+        torch.optim.AdamW(model.parameters(), 3e-3),
     )
-    transformers.Qwen2ForCausalLM(config).save_pretrained(random)
-    for name, model in (("trained", EXAMPLES / "language_model" / "model"), ("random", random)):
-        words = (str(model), "--task", "text-generation-with-past", "--data", str(TEXTS))
-        path = by_command(folder / f"{name}.onnx", *words, "--max-length", "64")
-        prompts = _prompts(tokenizer)
-        yield f"decoder, {name}: prompt", (path, [_with_cache(path, p, 0) for p in prompts])
-        yield f"decoder, {name}: step", (path, [_with_cache(path, p[:, :1], 24) for p in prompts])
+    for _ in range(steps):
+        starts = torch.randint(0, len(ids) - length, (16,), generator=generator)
+        batch = torch.stack([ids[s : s + length] for s in starts.tolist()])
+        loss = model(input_ids=batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print(f"(Qwen2 trained here: loss {loss.item():.2f} after {steps} steps)", file=sys.stderr)
+    return model.eval()
 
 
-def _prompts(tokenizer: Any) -> list[np.ndarray]:
-    tokens = np.array(tokenizer(TEXTS.read_text())["input_ids"][:256], np.int64)
-    return list(tokens.reshape(4, 1, 64))
+def _call(
+    session: onnxruntime.InferenceSession, tokens: np.ndarray, cache: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the inputs of a call with some tokens behind a cache; {} for an empty one."""
+    rows, length = tokens.shape
+    inputs = {i.name: i for i in session.get_inputs()}
+    empty = {
+        name: np.zeros((rows, i.shape[1], 0, i.shape[3]), np.float32)
+        for name, i in inputs.items()
+        if name.startswith("past")
+    }
+    arrays = {**empty, **{k: np.ascontiguousarray(v) for k, v in cache.items()}}
+    past = next(iter(arrays.values())).shape[2]
+    arrays |= {"input_ids": tokens, "position_ids": np.arange(past, past + length)[None]}
+    arrays["attention_mask"] = np.ones((rows, past + length), np.int64)
+    return {name: arrays[name] for name in inputs}
 
 
-def _with_cache(path: Path, tokens: np.ndarray, past: int) -> dict[str, np.ndarray]:
-    random, (rows, length) = np.random.default_rng(0), tokens.shape
-    arrays = {"input_ids": tokens, "attention_mask": np.ones((rows, length + past), np.int64)}
-    arrays["position_ids"] = np.arange(past, past + length)[None]
-    inputs = onnxruntime.InferenceSession(path).get_inputs()
-    for each in inputs:
-        if each.name.startswith("past"):
-            shape = (rows, each.shape[1], past, each.shape[3])
-            arrays[each.name] = random.standard_normal(shape).astype(np.float32)
-    return {each.name: arrays[each.name] for each in inputs}
+def _cache(session: onnxruntime.InferenceSession, tokens: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the keys and values of a text by the names of the inputs."""
+    results = session.run(None, _call(session, tokens, {}))
+    names = [o.name for o in session.get_outputs()]
+    return {
+        name.replace("present", "past_key_values"): array
+        for name, array in zip(names, results, strict=True)
+        if name.startswith("present")
+    }
 
 
 def sentences(folder: Path) -> Iterator[tuple[str, Case]]:
@@ -174,7 +219,10 @@ def main() -> None:
         torch.manual_seed(0)
         try:
             for name, (path, data) in group(chosen.folder):
-                print(_row(name, qtool.verify_on_webgpu(path, data)), flush=True)
+                print(
+                    _row(name, qtool.verify_on_webgpu(path, data, samples=TOKENS, timeout=3600)),
+                    flush=True,
+                )
         except (qtool.QtoolError, subprocess.CalledProcessError) as error:
             print(f"| {group.__name__} | {error} |", flush=True)
 

@@ -50,7 +50,8 @@ runtime = click.option(
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
-    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators install --web` installs it.",
+    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators install --web` installs it. "
+    "webgpu: ONNX Runtime's WebGPU provider on a GPU; `qtool emulators install --webgpu`.",
 )
 observer = click.option(
     "--observer",

@@ -1,4 +1,4 @@
-// A sentence encoder and a language model of qtool, in onnxruntime-web's WebAssembly.
+// A sentence encoder and a language model of qtool, in onnxruntime-web: WebAssembly and WebGPU.
 import { env, pipeline, AutoModelForCausalLM, AutoTokenizer, TextStreamer } from "./modules/@huggingface/transformers/dist/transformers.web.min.js";
 
 env.allowLocalModels = true;
@@ -8,19 +8,20 @@ env.backends.onnx.wasm.wasmPaths = new URL("modules/onnxruntime-web/dist/", impo
 env.backends.onnx.wasm.numThreads = 1;
 
 const TOKENS = 60;
-const once = (load) => {
-  let loading;
-  return () => (loading ??= load());
+const oncePerDevice = (load) => {
+  const loading = {};
+  return (device) => (loading[device] ??= load(device));
 };
-const encoder = once(() => pipeline("feature-extraction", "sentence_encoder", { device: "wasm" }));
-const writer = once(async () => [
+// config.json of each folder names the file of a device: 8 bits for wasm, 4 bits for webgpu
+const encoder = oncePerDevice((device) => pipeline("feature-extraction", "sentence_encoder", { device }));
+const writer = oncePerDevice(async (device) => [
   await AutoTokenizer.from_pretrained("language_model"),
-  await AutoModelForCausalLM.from_pretrained("language_model", { device: "wasm" }),
+  await AutoModelForCausalLM.from_pretrained("language_model", { device }),
 ]);
 
 /** Unit vectors of texts; one text at a time, since padding would change ranges. */
-export async function embed(texts) {
-  const run = await encoder();
+export async function embed(texts, device) {
+  const run = await encoder(device);
   const vectors = [];
   for (const text of texts) {
     vectors.push((await run(text, { pooling: "mean", normalize: true })).tolist()[0]);
@@ -29,8 +30,8 @@ export async function embed(texts) {
 }
 
 /** The most likely tokens behind a prompt, and how many came per second. */
-export async function write(prompt, onText = () => {}) {
-  const [tokenizer, model] = await writer();
+export async function write(prompt, device, onText = () => {}) {
+  const [tokenizer, model] = await writer(device);
   const inputs = tokenizer(prompt);
   const times = [];
   const streamer = new TextStreamer(tokenizer, {
@@ -46,6 +47,17 @@ export async function write(prompt, onText = () => {}) {
 
 const at = (id) => document.getElementById(id);
 const show = (id, text) => (at(id).textContent = text);
+const chosenDevice = () => document.querySelector("[name=device]:checked").value;
+
+/** Allows WebGPU where there is an adapter, and names it. */
+async function findAdapter() {
+  const adapter = await navigator.gpu?.requestAdapter();
+  const { vendor, architecture } = adapter?.info ?? {};
+  const software = architecture === "swiftshader" ? ", a software adapter: its speed says nothing" : "";
+  show("adapter", adapter ? `WebGPU: ${vendor} ${architecture}${software}` : "This browser offers no WebGPU adapter.");
+  document.querySelector("[value=webgpu]").disabled = !adapter;
+}
+findAdapter();
 
 /** Runs an action of a button, which is disabled meanwhile; an error is shown next to it. */
 function act(button, figures, action) {
@@ -78,9 +90,10 @@ function row(similarity, text) {
 act("compare", "encoder-figures", async () => {
   const texts = at("sentences").value.split("\n").filter((text) => text.trim());
   show("encoder-figures", "Loading the model \u2026");
-  await embed(texts); // the engine compiles what runs often once more
+  const device = chosenDevice();
+  await embed(texts, device); // the engine compiles what runs often once more
   const start = performance.now();
-  const [first, ...others] = await embed(texts);
+  const [first, ...others] = await embed(texts, device);
   const time = (performance.now() - start) / texts.length;
   const dot = (vector) => vector.reduce((sum, value, i) => sum + value * first[i], 0);
   at("similarities").replaceChildren(...others.map((vector, i) => row(dot(vector), texts[i + 1])));
@@ -93,8 +106,9 @@ act("write", "writer-figures", async () => {
   show("text", "");
   show("given", prompt);
   show("writer-figures", "Loading the model \u2026");
-  await writer();
+  const device = chosenDevice();
+  await writer(device);
   show("writer-figures", "Writing \u2026");
-  const result = await write(prompt, (piece) => show("text", (text += piece)));
+  const result = await write(prompt, device, (piece) => show("text", (text += piece)));
   show("writer-figures", `${result.tokens.length} tokens, ${result.perSecond.toFixed(1)} tokens per second`);
 });

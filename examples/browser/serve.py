@@ -1,11 +1,19 @@
 """Serves the page of this folder with models and JavaScript packages of other folders.
 
+Each folder has a file for WebAssembly and one for WebGPU:
+
     npm install @huggingface/transformers
-    qtool quantize examples/sentence_encoder/model \\
-        --data examples/sentence_encoder/calibration.txt -o models/sentence_encoder
-    qtool quantize examples/language_model/model --task text-generation-with-past \\
-        --data examples/language_model/calibration.txt --max-length 96 \\
-        --mode weight-only-int4 -o models/language_model
+    for options in "--target onnxruntime-web" \\
+        "--target onnxruntime-webgpu --mode weight-only-int4"; do
+      qtool quantize examples/sentence_encoder/model $options --layout transformers.js \\
+          --data examples/sentence_encoder/calibration.txt -o models/sentence_encoder
+    done
+    for options in "--target onnxruntime-web --mode dynamic" \\
+        "--target onnxruntime-webgpu --mode weight-only-int4"; do
+      qtool quantize examples/language_model/model $options --layout transformers.js \\
+          --task text-generation-with-past --data examples/language_model/calibration.txt \\
+          --max-length 96 -o models/language_model
+    done
     python -m examples.browser.serve models node_modules
 """
 

@@ -19,6 +19,7 @@ from qtool.core.remedies import Omission
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import phases
+from qtool.evaluation.speedup import timing_runtime
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.planning import targets
 from qtool.planning.recipe import INTEGER_LAYERS, Recipe
@@ -84,7 +85,8 @@ def fastest_recipe(
         baseline = Baseline(captured, folder, target, suffix)
         inputs = phases(baseline.timed, one.arrays())[-1].inputs
         pair = baseline.timed, baseline.profiled
-        files = CandidateFiles(folder, pair[0], inputs, seconds, converted, pair[1], suffix)
+        how = pair[1], suffix, timing_runtime(target, suffix)
+        files = CandidateFiles(folder, pair[0], inputs, seconds, converted, *how)
         fastest = find_fastest(space, files)
     chosen = replace(whole, rules=fastest.recipe.rules, slow_layers=INTEGER_LAYERS)
     return replace(fastest, recipe=chosen)

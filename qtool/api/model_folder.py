@@ -12,21 +12,30 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import check_folders
 from qtool.core.errors import FileError, OptionError
 from qtool.core.option_names import FOLDER_LAYOUTS
-from qtool.core.paths import is_dir
+from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
+    read_records,
     usable_consumers,
     write_card,
     write_companions,
     write_record,
 )
 from qtool.frontends.huggingface.consumers import refusal
-from qtool.frontends.huggingface.folder_layout import GENAI, LAYOUTS, SHARED, FolderLayout
+from qtool.frontends.huggingface.folder_layout import GENAI, JS, LAYOUTS, SHARED, FolderLayout
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.genai_files import write_speech_files
-from qtool.frontends.huggingface.model_card import model_card
+from qtool.frontends.huggingface.js_devices import (
+    GPU_TARGET,
+    WASM,
+    WEB_TARGET,
+    device_lines,
+    file_for,
+    same_part,
+)
+from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
 from qtool.planning.plan import QuantPlan
 
 
@@ -117,7 +126,8 @@ class FolderWriter:
                 f"{layout} does not load this model: {reason}",
                 Argument("--layout", text="choose another {}"),
             )
-        return cls(Path(source), folder, chosen, model)
+        records = read_records(folder) if JS in chosen.consumers else {}
+        return cls(Path(source), folder, chosen, model, records=records)
 
     def path(self, part: str, plan: QuantPlan) -> Path:
         """Return the path of an ONNX file, whose folder is made.
@@ -126,21 +136,42 @@ class FolderWriter:
             part: "encoder" or "decoder"; "" for a model of one part.
             plan: plan of the quantized model.
         """
-        path = self.layout.path(self.folder, part, plan.recipe.mode)
+        path = self.layout.path(self.folder, part, plan.recipe.mode, plan.target)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.parts[part] = path
         return path
 
     def add(self, file: QuantizedFile) -> QuantizedFile:
         """Write the other files after an ONNX file, and return it with `QuantizedFile.kept`."""
-        name, mode = file.path.relative_to(self.folder).as_posix(), file.mode
-        self.files[name] = file.summary()
-        self.records[name] = {"mode": mode, "target": file.target}
-        kept = write_companions(self.model, self.source, file.path, self.layout, self.folder, mode)
-        write_record(self.folder, self.records)
+        name = file.path.relative_to(self.folder).as_posix()
+        self.records.pop(name, None)  # the newest file is the last
+        self.records[name] = {"mode": file.mode, "target": file.target}
+        of_part = same_part(name, self.records)
+        main = self.folder / file_for(WASM, of_part)
         consumers = usable_consumers(self.layout, self.model)
+        lines = device_lines(of_part) if JS in consumers and self._for_browsers else []
+        self.files[name] = file.summary()
+        kept = write_companions(self.model, self.source, main, self.layout, self.folder, of_part)
+        write_record(self.folder, self.records)
         if GENAI in consumers and {"encoder", "decoder"} <= self.parts.keys():
             config, parts = self.model.config, self.parts
             write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
-        card = model_card(self.source.resolve().name, self.model, self.files, consumers)
-        return replace(file, kept=(*kept, *write_card(self.folder, card)))
+        card = model_card(
+            *(self.source.resolve().name, self.model, self.files, consumers, self._earlier(), lines)
+        )
+        return replace(file, devices=tuple(lines), kept=(*kept, *write_card(self.folder, card)))
+
+    @property
+    def _for_browsers(self) -> bool:
+        """Whether somebody asked for files for browsers, by the layout or the target."""
+        targets = {row["target"] for row in self.records.values()}
+        return self.layout.consumers == (JS,) or bool(targets & {WEB_TARGET, GPU_TARGET})
+
+    def _earlier(self) -> dict[str, str]:
+        """Return the card's sections of files from a command before."""
+        card = self.folder / CARD
+        if not is_file(card):
+            return {}
+        sections = sections_of(card.read_text(encoding="utf-8", errors="replace"))
+        names = {Path(name).name for name in self.records.keys() - self.files.keys()}
+        return {name: text for name, text in sections.items() if name in names}

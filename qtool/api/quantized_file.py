@@ -9,9 +9,11 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from qtool.api.browser_check import check_in_browser
 from qtool.api.evaluation import measure_accuracy
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.model_file import ONNX
+from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from qtool.backends.table import format_of, open_file
 from qtool.backends.tflite.c_source import FORMAT as C_SOURCE
 from qtool.backends.tflite.c_source import model_size
@@ -20,7 +22,7 @@ from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
 from qtool.core.limits import Range, check_fields
-from qtool.core.option_names import file_format
+from qtool.core.option_names import MODEL_SUFFIXES, file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
@@ -106,6 +108,8 @@ class QuantizedFile(Summarized):
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
         blocks: records of a block-wise conversion, in order.
+        devices: the file of a folder for each device of transformers.js; () for others.
+        browser: what the file does on the providers of browsers, as rows; () for other targets.
         measured: what the choice of layers by their speed was, see `FastestRecipe`; "" without one.
     """
 
@@ -126,6 +130,8 @@ class QuantizedFile(Summarized):
     kept: tuple[Path, ...] = ()
     blocks: tuple[BlockRecord, ...] = ()
     measured: str = ""
+    devices: tuple[str, ...] = ()
+    browser: tuple[tuple[str, str], ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -163,6 +169,9 @@ class QuantizedFile(Summarized):
             after.insert(at + 1, in_float)
         if self.blocks:
             after.append(("blocks", f"{len(self.blocks)}, each verified by itself"))
+        after += self.browser
+        if self.devices:
+            after.append(("in JavaScript", "; ".join(self.devices)))
         measured = [self.measured] if self.measured else []
         notes = (*measured, *self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
@@ -171,7 +180,10 @@ class QuantizedFile(Summarized):
         """Return the verification, the timing and the blocks in full."""
         speed = [] if self.speed is None else [str(self.speed)]
         blocks = [blocks_table(self.blocks)] if self.blocks else []
-        return "\n".join([self.verification.details(), *speed, *blocks])
+        gpu = []
+        if self.path.suffix == MODEL_SUFFIXES[0] and not self.browser:
+            gpu = [f"on WebGPU: {describe_on_webgpu(self.path)}"]
+        return "\n".join([self.verification.details(), *speed, *blocks, *gpu])
 
     def __str__(self) -> str:
         return str(self._with_all_warnings())
@@ -228,6 +240,8 @@ def write_file(
             evaluation.labels,
             progress=stage("evaluating", whole_texts(evaluation.batches)),
         )
+    check = check_in_browser(quantized, place)
+    wrong = {"browser": check.wrong} if check.wrong else {}
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
     return QuantizedFile(
         place,
@@ -243,7 +257,8 @@ def write_file(
         untimed,
         accuracy,
         "" if evaluation is None else evaluation.kind,
-        _missed(result, options),
+        {**_missed(result, options), **wrong},
+        browser=check.rows,
     )
 
 

@@ -17,6 +17,7 @@ from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation import by_input_name, data_module
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
+from qtool.backends.open_files import runtime_title
 from qtool.backends.table import format_of, open_file, own_format
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
@@ -25,7 +26,7 @@ from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
-from qtool.core.option_names import suffixes_of
+from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
@@ -36,6 +37,7 @@ from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.sensitivity import split_batch
+from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
@@ -154,7 +156,7 @@ def tune(
         "observer": observer,
         "format": kind,
         "choice of groups": repr((options.choices, options.groups)),
-        "machine": this_machine().cpu,
+        "machine": " ".join([this_machine().cpu, *_other_place(target, suffixes_of(kind)[0])]),
     }
     store = Archive(None if archive is None else Path(archive), identity)
     plan = captured.plan(target, observer, recipes[-1])
@@ -254,6 +256,7 @@ def _search(
         baseline = Baseline(captured, folder, target, space.suffix)
         judge = space.judge(baseline.timed)
         each = phases(baseline.timed, one.arrays())
+        place = timing_runtime(target, space.suffix)
         tried = CandidateFiles(
             folder,
             baseline.timed,
@@ -262,17 +265,26 @@ def _search(
             space.convert,
             baseline.profiled,
             space.suffix,
+            place,
         )
         samples = _sensitivity_samples(captured, space.data, target)
         search = Search(
             tried, target, space.recipes, samples, judge, goals, options, store, started
         )
-        result = replace(search.run(), phase=each[-1].name)
+        timed_in = " ".join(_other_place(target, space.suffix))
+        result = replace(search.run(), phase=each[-1].name, timed_in=timed_in)
         if len(each) > 1:
             files = (baseline.timed, tried.write(result.recipe))
-            others = (phase.time(files, seconds=options.timing) for phase in each[:-1])
-            result = replace(result, timings=tuple(others))
+            how = {"seconds": options.timing, "runtime": place}
+            others = tuple(phase.time(files, **how) for phase in each[:-1])
+            result = replace(result, timings=others)
     return replace(result, float_size=captured.file_bytes or result.float_size)
+
+
+def _other_place(target: str, suffix: str) -> list[str]:
+    """Return the runtime that files are timed in, if it is not that of their format."""
+    place = timing_runtime(target, suffix)
+    return [] if place == NATIVE else [runtime_title(place)]
 
 
 def _tried_format(target: str, wanted: str | None) -> str:

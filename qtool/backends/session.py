@@ -81,17 +81,17 @@ class OtherRuntime:
     Attributes:
         name: as users name it.
         title: what runs the files, as its makers write it, and where.
-        version: returns the installed version, None if it is not installed.
-        remedy: how to install it, as part of a sentence.
+        version: returns the version that runs the files, and on what, where it is not the CPU.
+        problem: returns why no file can be run or timed here, with what to do; "" if they can.
         session: opens a file there, with a number of threads (0 lets the runtime choose). Raises
-            VerificationError if it is not installed or refuses the file, OptionError if it cannot
-            run that many threads.
+            VerificationError if there is a problem or the runtime refuses the file, OptionError if
+            it cannot run that many threads.
     """
 
     name: str
     title: str
-    version: Callable[[], str | None]
-    remedy: str
+    version: Callable[[], str]
+    problem: Callable[[], str]
     session: Callable[[str | Path, int], Session]
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
 MODEL_FORMATS: dict[str, str] = {MODEL_SUFFIXES[0]: "qdq", TFLITE_SUFFIX: "tflite"}
 """Suffix of files that can be read -> the format that is written by default."""
 NATIVE = "onnxruntime"
-RUNTIMES = (NATIVE, "node")
+RUNTIMES = (NATIVE, "node", "webgpu")
 """Where files are run to be timed and evaluated: NATIVE is this machine's runtime of the format."""
 OBSERVERS = ("minmax", "moving_average", "percentile", "mse", "entropy", "gaussian", "laplace")
 IMAGE_LAYOUTS = ("nhwc", "nchw")

@@ -35,7 +35,8 @@ def bench(
         data: batches; the first one is used, cut or repeated. By default random inputs.
         batch_sizes, threads: every pair of them is timed.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
-            onnxruntime-web's WebAssembly in node, on one thread.
+            onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
+            provider on a GPU.
         seconds: maximum per pair.
         precision: a pair ends when every ratio's 95 % interval is within this of its median.
         bars: returns a progress bar for a title and a length.

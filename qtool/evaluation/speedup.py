@@ -145,10 +145,12 @@ def untimed_reason(target_name: str, suffix: str = MODEL_SUFFIXES[0]) -> str:
         return ""
     if not runs_here(chosen):
         return f"files for {target_name} do not run in ONNX Runtime here"
-    if chosen.timed_in and other_runtime(chosen.timed_in).version() is None:
-        other = other_runtime(chosen.timed_in)
-        return f"{other.title} is not installed: {other.remedy}"
-    return ""
+    return other_runtime(chosen.timed_in).problem() if chosen.timed_in else ""
+
+
+def timing_runtime(target_name: str, suffix: str = MODEL_SUFFIXES[0]) -> str:
+    """Return the runtime in which files for a target are timed, see `open_model`."""
+    return (target(target_name).timed_in if suffix == MODEL_SUFFIXES[0] else "") or NATIVE
 
 
 def measure_speedup(
@@ -170,7 +172,7 @@ def measure_speedup(
     if untimed_reason(chosen.name, path.suffix.lower()):
         return None
     suffix = by_suffix(path.suffix).suffix
-    place = chosen.timed_in if suffix == MODEL_SUFFIXES[0] and chosen.timed_in else NATIVE
+    place = timing_runtime(chosen.name, suffix)
     batches = quantized.reference.cut(quantized.sample, 1), quantized.sample
     with scratch_folder() as folder:
         baseline = Baseline(quantized.captured, folder, chosen.name, suffix)
@@ -206,7 +208,7 @@ def measure_file_speedup(
     Raises:
         VerificationError: the runtime refuses one of the files.
     """
-    place = target(target_name).timed_in or NATIVE
+    place = timing_runtime(target_name)
     timings, _ = _time_first([float_file, file], batches, seconds, place)
     size = sum(f.stat().st_size for f in open_file(float_file).parts)
     title = runtime_title(place, MODEL_SUFFIXES[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qtool.backends.table import open_file
 from qtool.conversion.quantized import Quantized
-from qtool.core.option_names import MODEL_SUFFIXES
+from qtool.core.option_names import MODEL_SUFFIXES, NATIVE
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import Ratio
@@ -38,6 +38,7 @@ class CandidateFiles:
         convert: returns the quantized model of a recipe.
         profiled: a file of the float model with the user's names.
         suffix: suffix of the files, that of their format.
+        runtime: where the files are timed, see `open_model`.
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class CandidateFiles:
     convert: Callable[[Recipe], Quantized]
     profiled: Path
     suffix: str = MODEL_SUFFIXES[0]
+    runtime: str = NATIVE
 
     def write(self, recipe: Recipe, model: Quantized | None = None) -> Path:
         """Return the file of a recipe; written on the first call.
@@ -61,7 +63,7 @@ class CandidateFiles:
 
     def speedups(self, files: Sequence[Path]) -> tuple[Ratio, ...]:
         """Time files against the float model and each other, in turns."""
-        return measure_speedups(self.float_file, files, self.inputs, self.timing)
+        return measure_speedups(self.float_file, files, self.inputs, self.timing, self.runtime)
 
 
 def file_bytes(file: Path) -> int:

@@ -125,7 +125,7 @@ def _time_model(space: SearchSpace, files: CandidateFiles) -> CostModel:
         return files.write(space.recipe_of(config))
 
     pair = (files.float_file, files.profiled)
-    costs = measure_costs(items, pair, write, files.inputs, files.timing)
+    costs = measure_costs(items, pair, write, files.inputs, files.timing, files.runtime)
     return CostModel(
         items=items,
         errors=np.zeros(len(items.points)),

@@ -1,7 +1,9 @@
-"""Time of each node in each form, in microseconds of the runtime on this machine.
+"""Time of each node in each form, in microseconds of the runtime that files are timed in.
 
 One file per choice, with the same choice for all layers, is profiled by the runtime; the node times
-are scaled to the latency of the file without a profile. Boundaries between integers and floats
+are scaled to the latency of the file without a profile. Where a target's files are timed in another
+runtime, that is the latency there, and nodes have their shares of a profile here: WebAssembly gives
+none. Boundaries between integers and floats
 (rounding, and the layout of float kernels) have no kernel of their own: their cost is the time of
 two files with alternating choices minus that of their nodes.
 """
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.evaluation.latency.interleaved_timing import time_files
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes
@@ -55,6 +58,7 @@ def measure_costs(
     write: Callable[[Config], Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     seconds: float,
+    runtime: str = NATIVE,
 ) -> NodeCosts:
     """Time files of a space.
 
@@ -63,6 +67,7 @@ def measure_costs(
         write: returns the file of a configuration.
         inputs: arrays of one run.
         seconds: duration of the timing of each file.
+        runtime: where files are timed, see `open_model`.
 
     Raises:
         VerificationError: the runtime refuses a file.
@@ -72,8 +77,10 @@ def measure_costs(
     float_file, named = float_files
     files = [named, *map(write, pure)]
     both = [float_file, *files[1:], *map(write, mixed)]
-    alone = time_files([float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS)
-    ratios = measure_speedups(float_file, both[1:], inputs, seconds)
+    alone = time_files(
+        [float_file], inputs, seconds=seconds, least_rounds=MIN_ROUNDS, runtime=runtime
+    )
+    ratios = measure_speedups(float_file, both[1:], inputs, seconds, runtime)
     whole = alone.models[0].median * 1000 / np.array([1.0, *(r.median for r in ratios)])
     tables = repeat_sessions(lambda: profile_nodes(files, inputs, runs=RUNS), seconds * len(files))
     microseconds = np.median([_shares(table) for table in tables], 0) * whole[: len(files)]

@@ -67,7 +67,7 @@ def measure_model(
 
     def measure() -> NodeCosts:
         pair = (files.float_file, files.profiled)
-        return measure_costs(items, pair, write, files.inputs, files.timing)
+        return measure_costs(items, pair, write, files.inputs, files.timing, files.runtime)
 
     with track_task("times of single nodes"):
         costs = store.load_or_make("costs", NodeCosts, measure)

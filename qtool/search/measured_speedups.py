@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from qtool.core.option_names import NATIVE
 from qtool.core.progress import track_task
 from qtool.evaluation.latency.interleaved_timing import Ratio, median_interval, time_files
 
@@ -38,17 +39,19 @@ def measure_speedups(
     files: Sequence[Path],
     inputs: Sequence[np.ndarray[Any, Any]],
     seconds: float,
+    runtime: str = NATIVE,
 ) -> tuple[Ratio, ...]:
     """Return the speed-up of each file over the reference, timed in turns.
 
     Args:
         seconds: per file, in all sessions together.
+        runtime: see `open_model`.
     """
     both, whole = [reference, *files], seconds * len(files)
 
     def one() -> Sequence[Ratio]:
         each = whole / MAX_SESSIONS
-        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS)
+        timing = time_files(both, inputs, seconds=each, least_rounds=MIN_ROUNDS, runtime=runtime)
         return timing.ratios[1:]
 
     with track_task("timing"):

@@ -63,6 +63,8 @@ class TuneResult(Result):
         phase: phase of a decoder whose speed was searched for: "step" or "prompt"; "" for any other
             model.
         timings: the best file in the other phases, after float.
+        timed_in: the runtime that files were timed in, with its version; "" for that of their
+            format.
     """
 
     target: str
@@ -83,6 +85,7 @@ class TuneResult(Result):
     seconds: float
     phase: str = ""
     timings: tuple[Timing, ...] = ()
+    timed_in: str = ""
 
     @property
     def recipe(self) -> Recipe:
@@ -94,13 +97,14 @@ class TuneResult(Result):
         best = self.best
         interval = f"{best.speedup_low:.2f} to {best.speedup_high:.2f}"
         exact = best.score.sqnr_db is None
+        place = f", in {self.timed_in}" if self.timed_in else ""
         rows = [
             ("size", f"{size(best.size)}, float {size(self.float_size)}"),
             (
                 self.phase or "speed",
-                f"{times(best.speedup)} as fast as float (95 % interval {interval})",
+                f"{times(best.speedup)} as fast as float (95 % interval {interval}){place}",
             ),
-            *speed_rows(self.timings),
+            *((label, f"{text}{place}") for label, text in speed_rows(self.timings)),
             ("SQNR", "no output error" if exact else f"{db(best.score.sqnr_db)} dB"),
             ("metric", best.score.text),
             ("integer", f"{share(best.share)} of the MACs"),

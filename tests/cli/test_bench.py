@@ -62,7 +62,7 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
 @pytest.mark.parametrize(
     ("runtime", "sentence"),
     [
-        ("browser", "unknown runtime 'browser'; there are: onnxruntime, node"),
+        ("browser", "unknown runtime 'browser'; there are: onnxruntime, node, webgpu"),
         ("node", "onnxruntime-web is not installed: `qtool emulators install --web` installs"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,7 +14,6 @@ from qtool.cli import output, progress
 from rich.console import Console
 
 import qtool
-from qtool.backends.open_files import other_runtime
 from qtool.core.progress import show_progress
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.latency.node_times import NodeTime
@@ -242,15 +240,15 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("onnxruntime-web", "onnxruntime-web in node is not installed: `qtool emulators install"),
+        ("onnxruntime-web", "onnxruntime-web is not installed: `qtool emulators install"),
         ("qnn", "files for qnn do not run in ONNX Runtime here"),
     ],
 )
 def test_why_there_is_no_speed(
     target: str, reason: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    web = replace(other_runtime("node"), version=lambda: None)
-    monkeypatch.setattr("qtool.evaluation.speedup.other_runtime", lambda _: web)
+    monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
+    monkeypatch.setattr("shutil.which", lambda _: "node")
     line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
     assert f"not measured: {reason}" in cli(*line, "--target", target, "--timing", "0.1").output
     assert "not measured" not in cli(*line, "--target", target, "--timing", "0").output

@@ -174,12 +174,17 @@ def _replace_value(value: ir.Value, source: ir.Value) -> None:
 
 
 def check_measurable(target: Target) -> None:
-    """Check that ONNX Runtime has the kernels of a target on this machine.
+    """Check that ONNX Runtime has the kernels of a target on this machine, and that the other
+    runtime that its speed counts in, if there is one, is here.
 
     Raises:
         PlanError: it has not.
+        VerificationError: it is not.
     """
+    others_here = {runtime.name: runtime for runtime in READABLE.other_runtimes}
     if runs_here(target):
+        if target.timed_in and (why := others_here[target.timed_in].problem()):
+            raise VerificationError(f"a search measures time in {target.timed_in}: {why}")
         return
     others = [s for s, name in MODEL_FORMATS.items() if name in target.file.formats]
     remedies = [

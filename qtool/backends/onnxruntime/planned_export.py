@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qtool.backends.export import Checked, ExportOptions
 from qtool.backends.onnx.export import is_qoperator, lower_to_qdq, to_onnx, to_qoperator
+from qtool.backends.onnx.export.plain_lookups import write_plain_lookups
 from qtool.backends.onnx.export.weight_order import store_as_read
 from qtool.backends.onnx.export.weight_storage import write_weights
 from qtool.backends.onnx.export.workarounds import ONNX_WORKAROUNDS
@@ -95,6 +96,8 @@ class OnnxExport:
         def finish(model: ir.Model) -> None:
             if not form.transposed_weights:
                 store_as_read(model)
+            if form.plain_lookups:
+                write_plain_lookups(model)
             store(model)
 
         return to_onnx(

@@ -26,6 +26,7 @@ from qtool.backends.onnxruntime.node_times import profile_file
 from qtool.backends.onnxruntime.self_test.run import check_self_test
 from qtool.backends.onnxruntime.session import OnnxSession
 from qtool.backends.onnxruntime_web.session import NODE
+from qtool.backends.onnxruntime_webgpu.session import WEBGPU
 from qtool.backends.readable_file import Conversion, NodeKernel, ReadableFormat, TensorParameters
 from qtool.core import value_names
 from qtool.core.errors import FileError, VerificationError
@@ -261,5 +262,5 @@ def read_parameters(path: str | Path) -> list[TensorParameters]:
 
 
 READABLE = ReadableFormat(
-    ReadableOnnx.suffix, lambda _: True, ReadableOnnx, OnnxSession, other_runtimes=(NODE,)
+    ReadableOnnx.suffix, lambda _: True, ReadableOnnx, OnnxSession, other_runtimes=(NODE, WEBGPU)
 )

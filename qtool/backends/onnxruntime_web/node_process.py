@@ -13,12 +13,14 @@ from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
 
 _SCRIPT = Path(__file__).with_name("serve.mjs")
-REMEDY = "`qtool emulators install --web` installs onnxruntime-web for it"
+_REMEDY = "`qtool emulators install --web` installs onnxruntime-web for it"
 
 
-def version() -> str | None:
-    """Return the version of onnxruntime-web, None if it or node is not installed."""
-    return None if shutil.which("node") is None else web_version() or None
+def problem() -> str:
+    """Return what is not installed, and how to install it; "" if node and onnxruntime-web are."""
+    if shutil.which("node") is None:
+        return f"node is not installed: install it (version 18 or newer); {_REMEDY}"
+    return "" if web_version() else f"onnxruntime-web is not installed: {_REMEDY}"
 
 
 class NodeProcess(PipeProcess):
@@ -41,7 +43,7 @@ class NodeProcess(PipeProcess):
         """
         message, results = self._request({"name": name, **fields}, arrays)
         if FAILED in message:
-            raise VerificationError(f"onnxruntime-web {version()}: {message[FAILED]}")
+            raise VerificationError(f"onnxruntime-web {web_version()}: {message[FAILED]}")
         return message, results
 
     def release(self, process: int, session: int) -> None:
@@ -77,12 +79,8 @@ def require_node() -> str:
         VerificationError: it or onnxruntime-web is not installed.
     """
     program = shutil.which("node")
-    if program is None:
-        raise VerificationError(
-            f"node is not installed: install it (version 18 or newer); {REMEDY}"
-        )
-    if not web_version():
-        raise VerificationError(f"onnxruntime-web is not installed: {REMEDY}")
+    if program is None or problem():
+        raise VerificationError(problem())
     return program
 
 

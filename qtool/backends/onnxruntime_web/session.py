@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qtool.backends.onnx.storage import model_files
+from qtool.backends.onnxruntime.emulation.cache_folder import web_version
 from qtool.backends.onnxruntime.session import OnnxSession
-from qtool.backends.onnxruntime_web.node_process import PROCESS, REMEDY, version
+from qtool.backends.onnxruntime_web.node_process import PROCESS, problem
 from qtool.backends.session import Clock, OtherRuntime
 from qtool.core.errors import OptionError
 from qtool.core.remedies import Argument
@@ -55,4 +56,4 @@ class WebSession:
         return float(response["seconds"])
 
 
-NODE = OtherRuntime("node", "onnxruntime-web in node", version, REMEDY, WebSession)
+NODE = OtherRuntime("node", "onnxruntime-web in node", web_version, problem, WebSession)

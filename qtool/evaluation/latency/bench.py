@@ -143,7 +143,8 @@ def time_in_turns(
         first_batch: returns the inputs for a file, which are cut or repeated; None: random ones.
         batch_sizes, threads: every pair of them is timed.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
-            onnxruntime-web's WebAssembly in node, on one thread.
+            onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
+            provider on a GPU.
         seconds: maximum per pair.
         precision: a pair ends when every ratio's 95 % interval is within this of its median.
         bars: returns a progress bar for a title and a length.

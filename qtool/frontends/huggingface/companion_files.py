@@ -13,9 +13,10 @@ from typing import Any
 
 from qtool.core.atomic import write_atomic
 from qtool.core.path_arguments import QUANTIZE_CONFIG
+from qtool.frontends.huggingface import js_devices
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
-from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout, js_dtype
+from qtool.frontends.huggingface.folder_layout import GENAI, JS, SENTENCES, FolderLayout
 from qtool.frontends.huggingface.genai_files import CONFIG, genai_config
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
@@ -51,7 +52,7 @@ def write_companions(
     path: Path,
     layout: FolderLayout | None = None,
     folder: Path | None = None,
-    mode: str = "",
+    files: js_devices.Records | None = None,
 ) -> list[Path]:
     """Write the configuration and the processors' files next to an exported file.
 
@@ -60,10 +61,10 @@ def write_companions(
     Args:
         model: the model; a `DecoderWithCache` also gets the configuration of onnxruntime-genai.
         source: the model's folder.
-        path: the exported file.
+        path: the exported file, in a folder of several the one to load on the CPU.
         layout: layout of the folder that is written; None for a file with the others next to it.
         folder: that is written; by default that of the exported file.
-        mode: quantization scheme of the exported file.
+        files: the ONNX files of the folder, of its first part.
 
     Returns:
         The paths of files that stayed.
@@ -83,7 +84,7 @@ def write_companions(
         name = original.relative_to(source)
         data = original.read_bytes()
         if name.name == _CONFIG and len(name.parts) == 1 and JS in consumers:
-            data = _as_json(json.loads(data) | {_JS_CONFIG: {"dtype": js_dtype(mode)}})
+            data = _as_json(json.loads(data) | {_JS_CONFIG: js_devices.config(files or {})})
         if not _write(folder / name, data):
             kept.append(folder / name)
     return kept
@@ -96,6 +97,19 @@ def write_record(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
         FileError: it cannot be written.
     """
     write_atomic(folder / QUANTIZE_CONFIG, _as_json({"quantizer": "qtool", "files": files}))
+
+
+def read_records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the records of quantize_config.json whose files are there; {} without one of qtool."""
+    content = _read_json(folder / QUANTIZE_CONFIG)
+    files = content.get("files") if isinstance(content, dict) else None
+    if not isinstance(files, dict) or content.get("quantizer") != "qtool":
+        return {}
+    return {
+        name: row
+        for name, row in files.items()
+        if isinstance(row, dict) and {"mode", "target"} <= row.keys() and (folder / name).is_file()
+    }
 
 
 def write_card(folder: Path, text: str) -> list[Path]:

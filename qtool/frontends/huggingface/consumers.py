@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qtool.core.argument_names import argument
@@ -16,6 +16,7 @@ from qtool.frontends.huggingface.library_models import (
     optimum_cache,
 )
 
+DEVICE = ', { device: "webgpu" }'
 FEATURES, CLASSES, TEXT = "feature-extraction", "text-classification", "text-generation"
 WRITING, SPEECH = "text2text-generation", "automatic-speech-recognition"
 
@@ -125,13 +126,14 @@ def _cache_refusal(consumer: str, model: DecoderWithCache) -> str | None:
     )
 
 
-def loading_lines(consumer: str, model: Any, file: str) -> list[str]:
+def loading_lines(consumer: str, model: Any, file: str, devices: Sequence[str] = ()) -> list[str]:
     """Return the code that loads the folder with a library.
 
     Args:
         consumer: name of the library.
         model: as it was loaded.
         file: path of the ONNX file in the folder.
+        devices: lines on the devices of transformers.js.
     """
     task, ort_class = _row(model)
     named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
@@ -146,7 +148,8 @@ def loading_lines(consumer: str, model: Any, file: str) -> list[str]:
         JS: [
             'import { pipeline } from "@huggingface/transformers";',
             "",
-            f'const model = await pipeline("{task}", folder);',
+            *(f"// {line}" for line in devices),
+            f'const model = await pipeline("{task}", folder{DEVICE if devices else ""});',
         ],
         SENTENCES: [
             f"from sentence_transformers import {sentences}",

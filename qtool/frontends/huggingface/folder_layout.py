@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtool.core.paths import is_file
+from qtool.frontends.huggingface.js_devices import precision
 
 GENAI, OPTIMUM, JS, SENTENCES = "genai", "optimum", "transformers.js", "sentence-transformers"
 SHARED = "shared"
 
-_PRECISIONS = {"weight-only-int4": "q4"}  # as transformers.js names them
-_OTHER_PRECISION, _OTHER_DTYPE = "quantized", "q8"
 _STEMS = {"": "model", "encoder": "encoder_model", "decoder": "decoder_model_merged"}
 
 
@@ -30,15 +29,16 @@ class FolderLayout:
     subfolder: str = ""
     with_precision: bool = False
 
-    def path(self, folder: Path, part: str, mode: str) -> Path:
+    def path(self, folder: Path, part: str, mode: str, target: str = "") -> Path:
         """Return the path of an ONNX file.
 
         Args:
             folder: folder of the model.
             part: "encoder" or "decoder"; "" for a model of one part.
             mode: quantization scheme.
+            target: name of the target.
         """
-        ending = f"_{_PRECISIONS.get(mode, _OTHER_PRECISION)}" if self.with_precision else ""
+        ending = f"_{precision(mode, target)}" if self.with_precision else ""
         return folder / self.subfolder / f"{_STEMS[part]}{ending}.onnx"
 
 
@@ -50,11 +50,6 @@ LAYOUTS: Mapping[str, FolderLayout] = {
     SENTENCES: FolderLayout((SENTENCES,), "onnx"),
 }
 """Name -> layout; `shared` is one that all of them load."""
-
-
-def js_dtype(mode: str) -> str:
-    """Return the name that transformers.js has for the precision of a mode."""
-    return _PRECISIONS.get(mode, _OTHER_DTYPE)
 
 
 def model_folder_of(file: Path) -> Path:

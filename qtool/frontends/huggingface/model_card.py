@@ -16,8 +16,22 @@ MARK = "<!-- written by qtool -->"
 """A line of each card; a README.md without it is somebody else's and stays."""
 
 
+def sections_of(card: str) -> dict[str, str]:
+    """Return the section of each ONNX file in the text of a card of qtool, by the file's name."""
+    if MARK not in card:
+        return {}
+    parts = card.split("\n## ")[1:]
+    named = {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
+    return {name: text for name, text in named.items() if name.endswith(".onnx")}
+
+
 def model_card(
-    name: str, model: Any, files: Mapping[str, Summary], consumers: Sequence[str]
+    name: str,
+    model: Any,
+    files: Mapping[str, Summary],
+    consumers: Sequence[str],
+    earlier: Mapping[str, str] | None = None,
+    devices: Sequence[str] = (),
 ) -> str:
     """Return the card of a folder.
 
@@ -26,11 +40,14 @@ def model_card(
         model: as it was loaded.
         files: path of each ONNX file in the folder -> what was measured.
         consumers: libraries that load the folder.
+        earlier: see `sections_of`; of files that lie in the folder from a command before.
+        devices: lines on the devices of transformers.js.
     """
     task = pipeline_task(model)
     head = ["---", f"pipeline_tag: {task}", "tags:", "- onnx", "- quantized", "---", MARK, ""]
     lines = [*head, f"# {name}, quantized", ""]
     lines += [f"{name} as ONNX for {task}, written and verified by qtool {own_version()}.", ""]
+    lines += (earlier or {}).values()
     for file, summary in files.items():
         lines += [
             f"## {Path(file).name}",
@@ -45,7 +62,7 @@ def model_card(
     if consumers:
         lines += ["## Use", ""]
     for consumer in consumers:
-        code = loading_lines(consumer, model, next(iter(files)))
+        code = loading_lines(consumer, model, next(iter(files)), devices)
         lines += [
             f"{consumer}:",
             "",

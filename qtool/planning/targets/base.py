@@ -95,6 +95,7 @@ class FileForm:
             that a layer on integer weights alone without a kernel of its own is as fast as in
             float. (A DequantizeLinear stays in its graph and runs each time.)
         transposed_weights: linear layers read their weight transposed, as [out, in].
+        plain_lookups: rows in blocks of bytes are looked up by operators of ONNX alone.
         fusions: names of the passes (`passes.FOR_FILES`) that fuse operators of a graph about to be
             written, in order.
     """
@@ -109,6 +110,7 @@ class FileForm:
     without_workarounds: frozenset[str] = frozenset()
     dequantizes_once: bool = False
     transposed_weights: bool = True
+    plain_lookups: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class Target:
             none for speed.
         timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
             that of the file's format.
+        browser: the provider of browsers that a file is run on when it is written, "wasm" or
+            "webgpu"; "" for other targets.
     """
 
     name: str
@@ -173,6 +177,7 @@ class Target:
     runtime: str | None = None
     costs: CostTable | None = None
     timed_in: str = ""
+    browser: str = ""
 
     @property
     def weights_alone(self) -> bool:

@@ -46,7 +46,8 @@ ONNXRUNTIME_WEB = replace(
         "average_pool": "WebAssembly's integer average pool is slower than the float one",
     },
     rewrites=tuple(name for name in ONNXRUNTIME.rewrites if name != "average_pool_as_conv"),
-    file=replace(ONNXRUNTIME.file, transposed_weights=False),
+    file=replace(ONNXRUNTIME.file, transposed_weights=False, plain_lookups=True),
     costs=None,
     timed_in="node",
+    browser="wasm",
 )

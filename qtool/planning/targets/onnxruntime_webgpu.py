@@ -39,7 +39,10 @@ ONNXRUNTIME_WEBGPU = replace(
         ),
         "embedding": KernelRule(schemes=_in_blocks(INT8_NARROW, INT4)),
     },
-    no_kernel=dict.fromkeys(rules.RECURRENT, "runs on the CPU provider, in float"),
+    no_kernel={
+        **dict.fromkeys(rules.RECURRENT, "runs on the CPU provider, in float"),
+        "experts": "QMoE refuses the weights of a routing there, and is wrong for several tokens",
+    },
     weight_only={"embedding": "rows are looked up as blocks of codes and then dequantized"},
     dynamic=frozenset(),
     rewrites=("rotary",),
@@ -52,4 +55,6 @@ ONNXRUNTIME_WEBGPU = replace(
     saturation_limit=None,
     agreement=(),
     costs=None,
+    timed_in="webgpu",
+    browser="webgpu",
 )

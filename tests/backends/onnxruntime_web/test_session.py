@@ -137,3 +137,26 @@ def test_what_is_missing_is_named_with_its_remedy(
     PROCESS.close()
     with pytest.raises(VerificationError, match=f"{missing} not installed.*emulators install"):
         WebSession(linear_file(tmp_path / "a.onnx", np.eye(3)))
+
+
+@in_node
+def test_a_search_measures_time_there(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(16, 64)
+    model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)).eval()
+    options = qtool.SearchOptions(evaluations=1, timing=0.01)
+    tuned = qtool.tune(
+        model, [x], [x], accuracy=["fast"], target="onnxruntime-web", options=options
+    )
+    assert tuned.timed_in.startswith("onnxruntime-web in node, version ")
+    assert f", in {tuned.timed_in}" in str(tuned)
+
+
+def test_a_search_without_node_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda _: "node")
+    x = torch.randn(16, 64)
+    with pytest.raises(VerificationError, match="time in node: onnxruntime-web is not installed"):
+        qtool.tune(nn.Linear(64, 8).eval(), [x], [x], target="onnxruntime-web")

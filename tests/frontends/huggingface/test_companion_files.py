@@ -46,7 +46,8 @@ def test_configuration_for_transformers_js(folder: Path, tmp_path: Path) -> None
     for mode, dtype in (("static", "q8"), ("weight-only-int4", "q4")):  # written again
         path = layout.path(out, "", mode)
         path.parent.mkdir(parents=True, exist_ok=True)
-        assert write_companions(None, folder, path, layout, out, mode) == []
+        files = {path.name: {"mode": mode, "target": "onnxruntime"}}
+        assert write_companions(None, folder, path, layout, out, files) == []
         config = json.loads((out / "config.json").read_text())
         assert config == {"model_type": "bert", "transformers.js_config": {"dtype": dtype}}
     assert (out / "1_Pooling" / "config.json").read_text() == "{}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qtool.frontends.huggingface.folder_layout import LAYOUTS, js_dtype, model_folder_of
+from qtool.frontends.huggingface.folder_layout import LAYOUTS, model_folder_of
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,6 @@ from qtool.frontends.huggingface.folder_layout import LAYOUTS, js_dtype, model_f
 )
 def test_names_of_files(layout: str, part: str, mode: str, name: str) -> None:
     assert LAYOUTS[layout].path(Path("out"), part, mode) == Path("out") / name
-
-
-def test_precisions_of_transformers_js() -> None:
-    assert (js_dtype("weight-only-int4"), js_dtype("static")) == ("q4", "q8")
 
 
 def test_the_folder_of_a_file(tmp_path: Path) -> None:

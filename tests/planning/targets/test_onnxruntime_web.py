@@ -135,3 +135,31 @@ def test_an_average_pool_between_integer_layers_stays_in_float() -> None:
     assert {"0": "integer", "2": "integer"}.items() <= {
         d.node: d.execution.value for d in captured.plan(WEB.name).nodes
     }.items()
+
+
+class Tied(nn.Module):
+    """A lookup in the weight of a layer, as in a language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(300, 64), nn.Linear(64, 300, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.table(ids)))
+
+
+def test_lookups_are_operators_of_every_build(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, ids = Tied().eval(), torch.randint(0, 300, (4, 12))
+    outputs, operators = [], []
+    for name in ("onnxruntime", WEB.name):
+        path = tmp_path / f"{name}.onnx"
+        quantized = qtool.quantize(model, [ids], target=name, mode="weight-only-int4")
+        quantized.export(path)
+        operators.append({n.op_type for n in onnx.load(path).graph.node})
+        outputs.append(open_model(path).run([ids.numpy()])[0])
+        assert qtool.verify(path, [ids]).passed
+    assert "GatherBlockQuantized" in operators[0]
+    assert "GatherBlockQuantized" not in operators[1]
+    np.testing.assert_array_equal(outputs[1], outputs[0])

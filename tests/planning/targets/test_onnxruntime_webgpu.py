@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.core.errors import PlanError
+from qtool.planning.targets.onnxruntime_webgpu import ONNXRUNTIME_WEBGPU
 from tests.backends.onnxruntime.emulation.webgpu import needs_webgpu
 
 TARGET = "onnxruntime-webgpu"
@@ -123,6 +124,12 @@ def test_rows_that_are_no_whole_blocks_stay_in_float(data: list[torch.Tensor]) -
     plan = qtool.capture_model(net(40), data[0]).plan(TARGET, recipe={"mode": "weight-only"})
     (table,) = (d for d in plan.nodes if d.node == "table")
     assert "its rows of 40 are not a multiple of blocks of 32" in str(table)
+
+
+def test_experts_stay_in_float() -> None:
+    """The provider's QMoE does not run them (docs/upstream.md)."""
+    assert "experts" not in ONNXRUNTIME_WEBGPU.kernels
+    assert ONNXRUNTIME_WEBGPU.no_kernel["experts"].startswith("QMoE refuses the weights")
 
 
 @pytest.mark.parametrize("mode", ["static", "dynamic"])

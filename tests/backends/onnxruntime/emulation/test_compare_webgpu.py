@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import qtool
-from tests.backends.onnxruntime.emulation.networks import batches, by_onnxruntime
+from qtool.backends.onnxruntime.emulation import compare_webgpu
+from tests.backends.onnxruntime.emulation.networks import batches, by_onnxruntime, by_qtool
 from tests.backends.onnxruntime.emulation.webgpu import attention, needs_webgpu, show_subgroups
 
 pytestmark = needs_webgpu
@@ -47,3 +48,16 @@ def test_a_file_that_rounds_activations_falls_back(tmp_path: Path) -> None:
     assert all("QuantizeLinear" in name for name in compared.placement.fallbacks)
     assert compared.placement.copies > 2
     assert compared.outputs[0].rows == compared.samples == 8
+
+
+def test_moved_codes_are_no_difference_if_each_node_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is above what the last bits of floats give here: codes are looked at."""
+    monkeypatch.setattr(compare_webgpu, "ROUNDED_DB", 1000.0)
+    file = by_qtool(tmp_path / "a.onnx", "onnxruntime")
+    compared = qtool.verify_on_webgpu(file, batches())
+    assert compared.limit_db == 1000
+    assert compared.agrees
+    assert compared.codes_moved
+    assert "moved by last bits; each node is right for its inputs" in str(compared)

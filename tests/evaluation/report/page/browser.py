@@ -71,12 +71,12 @@ class Opened:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
-    """A browser; skips the test, with the reason, where there is none."""
+def browser(*more: str) -> Iterator[Any]:
+    """A browser with more options; skips the test, with the reason, where there is none."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     chromium = _chromium()
     with sync_api.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=chromium, args=list(QUIET))
+        found = driver.chromium.launch(executable_path=chromium, args=[*QUIET, *more])
         try:
             yield found
         finally:

@@ -1,0 +1,92 @@
+"""Which file transformers.js loads on which device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qtool.frontends.huggingface.companion_files import read_records, write_record
+from qtool.frontends.huggingface.folder_layout import LAYOUTS
+from qtool.frontends.huggingface.js_devices import (
+    GPU_TARGET,
+    WASM,
+    WEB_TARGET,
+    WEBGPU,
+    config,
+    device_lines,
+    file_for,
+    same_part,
+)
+from qtool.frontends.huggingface.model_card import MARK, sections_of
+
+STATIC = {"mode": "static", "target": WEB_TARGET}
+INT4 = {"mode": "weight-only-int4", "target": GPU_TARGET}
+INT8 = {"mode": "weight-only", "target": GPU_TARGET}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([STATIC], {"dtype": "q8"}),
+        ([INT4], {"dtype": "q4"}),
+        ([STATIC, INT4], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "q4"}}}),
+        ([INT8, STATIC], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "int8"}}}),
+        ([{"mode": "dynamic", "target": "onnxruntime"}], {"dtype": "q8"}),
+    ],
+)
+def test_each_device_has_its_dtype(rows: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    folder, layout = Path("out"), LAYOUTS["transformers.js"]
+    files = {layout.path(folder, "", **row).relative_to(folder).as_posix(): row for row in rows}
+    assert config(files) == expected
+
+
+def test_files_for_both_devices_lie_next_to_each_other() -> None:
+    layout = LAYOUTS["transformers.js"]
+    paths = {layout.path(Path("out"), "decoder", **row).name for row in (STATIC, INT4, INT8)}
+    assert {p.removeprefix("decoder_model_merged") for p in paths} == {
+        *("_quantized.onnx", "_q4.onnx", "_int8.onnx")
+    }
+
+
+def test_the_newest_file_for_a_device() -> None:
+    older = {"mode": "weight-only-int4", "target": "onnxruntime"}
+    files = {"onnx/model_q4.onnx": older, "onnx/model_quantized.onnx": STATIC}
+    assert file_for(WASM, files) == "onnx/model_quantized.onnx"
+    assert file_for(WEBGPU, files) == "onnx/model_quantized.onnx"
+    assert file_for(WEBGPU, files | {"onnx/model_int8.onnx": INT8}) == "onnx/model_int8.onnx"
+
+
+def test_lines_name_the_file_or_how_to_write_one() -> None:
+    gpu, web = {"onnx/model_q4.onnx": INT4}, {"onnx/model_quantized.onnx": STATIC}
+    assert device_lines(web | gpu) == [
+        *("device wasm: model_quantized.onnx", "device webgpu: model_q4.onnx")
+    ]
+    assert "--target onnxruntime-webgpu --mode weight-only-int4" in device_lines(web)[1]
+    assert "--target onnxruntime-web " in device_lines(gpu)[0]
+
+
+def test_parts_of_a_model_are_apart() -> None:
+    files = {
+        "onnx/encoder_model_quantized.onnx": STATIC,
+        "onnx/decoder_model_merged_quantized.onnx": STATIC,
+        "onnx/encoder_model_q4.onnx": INT4,
+    }
+    encoder = same_part("onnx/encoder_model_q4.onnx", files)
+    assert set(encoder) == {"onnx/encoder_model_quantized.onnx", "onnx/encoder_model_q4.onnx"}
+
+
+def test_records_of_files_that_are_there(tmp_path: Path) -> None:
+    assert read_records(tmp_path) == {}
+    (tmp_path / "there.onnx").touch()
+    write_record(tmp_path, {"there.onnx": STATIC, "gone.onnx": INT4})
+    assert read_records(tmp_path) == {"there.onnx": STATIC}
+    (tmp_path / "quantize_config.json").write_text('{"quantizer": "other", "files": {}}')
+    assert read_records(tmp_path) == {}
+
+
+def test_sections_of_a_card() -> None:
+    card = f"{MARK}\n\n# m\n\n## a.onnx\n\nint8.\n\n## b.onnx\n\nint4.\n\n## Use\n\ncode\n"
+    assert sections_of(card) == {"a.onnx": "## a.onnx\n\nint8.\n", "b.onnx": "## b.onnx\n\nint4.\n"}
+    assert sections_of("## a.onnx\n") == {}
