@@ -28,7 +28,7 @@ from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import relaxed_gc, trim_memory
+from qtool.core.process_lock import relaxed_gc, return_free_memory
 from qtool.core.remedies import OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
@@ -268,7 +268,7 @@ def _collect(
     calibration = collect_statistics(
         graph, plan, probes, data, captured.fingerprint, progress, count
     )
-    trim_memory()  # batches of large images leave gigabytes of free memory
+    return_free_memory()  # batches of large images leave gigabytes of free memory
     return calibration
 
 
@@ -300,7 +300,7 @@ def _convert(
         )
     if shared:
         current().continue_on_rank_zero()
-    trim_memory()
+    return_free_memory()
     batch = state.graph.bind(next(batches([example], state.graph.module)))
     return QuantizedModel(state, state.graph.smaller(batch, VERIFIED_SAMPLES))
 

@@ -72,6 +72,12 @@ def trim_memory() -> None:
     """Collect reference cycles (graphs are, with their weights) and return free memory to the
     system: glibc keeps it otherwise, and later allocations come on top."""
     gc.collect(1)
+    return_free_memory()
+
+
+def return_free_memory() -> None:
+    """Return free memory to the system, without a collection: one in the middle of a conversion
+    would make what is in use old, and it would stay when it is dropped."""
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
 

@@ -29,7 +29,7 @@ from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, float_tolerance
 from qtool.core.in_process import InProcess
 from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.process_lock import trim_memory
+from qtool.core.process_lock import return_free_memory
 from qtool.core.progress import track_task
 from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
@@ -237,7 +237,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
     unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
-    trim_memory()
+    return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source)
 
 

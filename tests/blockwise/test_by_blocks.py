@@ -336,7 +336,10 @@ def test_steps_that_need_the_whole_network_are_refused_or_said(
         made(folder, path, recover=["smooth-quant", "learned-scales"])
     assert not list(tmp_path.iterdir())
     (note,) = made(folder, path, accuracy="best").notes
-    assert note == ("block by block these steps do not run: cross-layer-equalization, smooth-quant")
+    assert note == (
+        "block by block these steps do not run: cross-layer-equalization, smooth-quant, "
+        "sensitive-layers"
+    )
 
 
 def test_rounding_brings_results_nearer(folder: Path, whole: tuple[Any, Path]) -> None:

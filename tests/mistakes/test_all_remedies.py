@@ -16,6 +16,7 @@ ELSEWHERE = {
     "backends/onnxruntime/emulation/jobs --samples": "emulators",
     "backends/onnxruntime/emulation/jobs --timeout": "emulators",
     "backends/onnxruntime/model_file --model": "a report: tests/evaluation/report",
+    "backends/onnxruntime_webgpu/session --threads": "needs a GPU",
     "backends/tflite/model_file --model": "a report: tests/evaluation/report",
     "backends/tflite/planned_export --external-data": "Python's export, where the argument is one",
     "core/data/fixed_inputs --fix": "tests/frontends/onnx/test_size_branches.py",

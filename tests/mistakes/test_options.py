@@ -205,8 +205,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "threads is 100000; give a whole number of at least 1 and of at most",
     ),
     "a runtime that is none": (
-        "bench out.onnx --runtime webgpu",
-        "Invalid value for '--runtime': unknown runtime 'webgpu'; there are: onnxruntime, node",
+        "bench out.onnx --runtime cuda",
+        "Invalid value for '--runtime': unknown runtime 'cuda'; there are: onnxruntime",
     ),
     "a target of no name": (
         f"{Q} --target android",

@@ -71,7 +71,7 @@ def problem() -> str:
             "onnxruntime-webgpu is not installed: `qtool emulators install --webgpu` installs it, "
             "and a time needs a GPU"
         )
-    software = ", ".join(a.name for a in adapters()) or "SwiftShader of `verify --cpu webgpu`"
+    software = ", ".join(a.name for a in adapters()) or "SwiftShader of `qtool verify --cpu webgpu`"
     return (
         f"Vulkan names no GPU on this machine, and software adapters ({software}) are not timed: "
         "run `qtool bench --runtime webgpu` on a machine with a GPU and its Vulkan driver"

@@ -131,7 +131,7 @@ class Report(Result):
 
     @classmethod
     def read(cls, path: Path) -> Report:
-        """Return a report from report.json, or from what a command printed with --json.
+        """Return a report from report.json, or from the JSON that a command printed.
 
         Raises:
             FileError: there is no such file, or it holds no report.

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qtool.core.argument_names import argument
+
 WASM, WEBGPU = "wasm", "webgpu"
 """Names of devices."""
 GPU_TARGET, WEB_TARGET = "onnxruntime-webgpu", "onnxruntime-web"
@@ -72,10 +74,10 @@ def device_lines(files: Records) -> list[str]:
     """Return a line for each device: its file, or how to write one for it."""
     targets = {row["target"] for row in files.values()}
     missing = {
-        WASM: (targets == {GPU_TARGET}, f"--target {WEB_TARGET}"),
+        WASM: (targets == {GPU_TARGET}, argument("--target", WEB_TARGET)),
         WEBGPU: (
             GPU_TARGET not in targets,
-            f"--target {GPU_TARGET} --mode weight-only-int4",
+            f"{argument('--target', GPU_TARGET)} and {argument('--mode', 'weight-only-int4')}",
         ),
     }
     lines = []

@@ -63,8 +63,8 @@ def test_lines_name_the_file_or_how_to_write_one() -> None:
     assert device_lines(web | gpu) == [
         *("device wasm: model_quantized.onnx", "device webgpu: model_q4.onnx")
     ]
-    assert "--target onnxruntime-webgpu --mode weight-only-int4" in device_lines(web)[1]
-    assert "--target onnxruntime-web " in device_lines(gpu)[0]
+    assert "target='onnxruntime-webgpu' and mode='weight-only-int4' with" in device_lines(web)[1]
+    assert "target='onnxruntime-web' with" in device_lines(gpu)[0]
 
 
 def test_parts_of_a_model_are_apart() -> None:
