@@ -19,7 +19,7 @@ from qtool.verification.exactness import CodeCounts, Exactness
 
 Arrays = Sequence[np.ndarray[Any, Any]]
 
-_PART = 8  # samples whose tensors are all in memory
+_PART = 8  # samples whose tensors are all in memory; a model may refuse fewer
 
 
 def compare_codes(
@@ -80,16 +80,16 @@ def _largest_difference(
 
 
 def _parts(path: Path, batch: Arrays) -> Iterator[Arrays]:
-    """Yield a batch in parts of `_PART` samples, or whole where its inputs do not have one dynamic
-    first size."""
+    """Yield a batch in parts of at least `_PART` samples, or whole where its inputs do not have one
+    dynamic first size."""
     shapes = [i.type.tensor_type.shape.dim for i in load(path).graph.input]
     names = {dims[0].dim_param if len(dims) else "" for dims in shapes}
     sizes = {len(array) if array.ndim else 0 for array in batch}
     if len(names) != 1 or "" in names or len(sizes) != 1:
         yield batch
         return
-    for start in range(0, sizes.pop(), _PART):
-        yield [array[start : start + _PART] for array in batch]
+    count = max(1, sizes.pop() // _PART)
+    yield from zip(*(np.array_split(array, count) for array in batch), strict=True)
 
 
 def _runtime_values(path: Path, program: Program, batch: Arrays) -> dict[str, torch.Tensor]:

@@ -102,3 +102,14 @@ def test_what_a_float_node_rounds_is_its_own(file: Path, monkeypatch: pytest.Mon
     assert found.passed
     outputs[0].flat[0] += np.float32(1e-3)
     assert not compare_codes(onnx_file, [[X.numpy()]]).passed
+
+
+@pytest.mark.parametrize("place", [0, 12, 20])
+def test_a_wrong_kernel_is_named_whatever_sample_shows_it(file: Path, place: int) -> None:
+    """Tensors are compared in parts of a batch."""
+    batch = np.zeros((21, 3, 12, 12), np.float32)
+    batch[place] = X[0]
+    assert compare_codes(file, [[batch]]).passed
+    wrong = compare_codes(Wrong(file, "b"), [[batch]])
+    assert not wrong.passed
+    assert wrong.wrong
