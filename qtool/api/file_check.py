@@ -53,7 +53,13 @@ def verify(
     from qtool.backends.table import open_file  # of the engine
 
     opened = open_file(file)  # before a session: says why it is malformed
-    inputs = random_inputs(file, samples, batch_size) if data is None else file_inputs(file, data)
+    if data is not None:
+        return opened.verify(file_inputs(file, data), progress)
+    check = opened.verify(random_inputs(file, samples, batch_size), progress)
+    known = open_readable(file).known_sizes() if check.not_compared else {}
+    if not known:
+        return check
+    inputs = random_inputs(file, samples, batch_size, known=known)  # it does not take any sizes
     return opened.verify(inputs, progress)
 
 

@@ -184,6 +184,9 @@ class ReadableFile(Protocol):
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         """Return the least and the largest value of inputs that are quantized or select rows."""
 
+    def known_sizes(self) -> Mapping[str, int]:
+        """Return dynamic dimension -> a size that it takes, of those that the file records."""
+
     def conversion(self) -> Conversion | None:
         """Return what restores its model; None for files of other tools.
 

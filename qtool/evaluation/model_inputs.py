@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,13 @@ def resized(
 
 
 def random_inputs(
-    path: str | Path, samples: int, batch_size: int, seed: int = 0
+    path: str | Path,
+    samples: int,
+    batch_size: int,
+    seed: int = 0,
+    known: Mapping[str, int] | None = None,
 ) -> Iterator[list[Array]]:
-    """Generate reproducible random batches, with the sizes of `core.graph.random_inputs`.
+    """Generate reproducible random batches, with the sizes of `core.random_inputs`.
 
     Floats cover the range of the QuantizeLinear that reads them and a little more, so that values
     saturate. Integers that select rows of a table, such as token ids, are rows of it; masks are 1,
@@ -147,6 +151,7 @@ def random_inputs(
         samples: number of samples.
         batch_size: samples in a batch.
         seed: seed of the random generator.
+        known: sizes of dynamic dimensions, by name; a decoder with a cache has its own.
 
     Raises:
         DataError: an input has a type that cannot be generated.
@@ -159,7 +164,7 @@ def random_inputs(
             f"input '{odd[0].name}' is {odd[0].dtype}",
             Argument("--data", text="give data for it with {}"),
         )
-    calls = itertools.cycle(generated.calls_with_cache(inputs).values() or ({},))
+    calls = itertools.cycle(generated.calls_with_cache(inputs).values() or (known or {},))
     for start in range(0, samples, batch_size):
         count = min(batch_size, samples - start)
         yield generated.random_inputs(inputs, count, generator, ranges, next(calls))

@@ -99,6 +99,19 @@ class ReadableOnnx:
     def input_ranges(self) -> dict[str, tuple[float, float]]:
         return input_ranges(self.path)
 
+    def known_sizes(self) -> dict[str, int]:
+        try:
+            test = SelfTest.of(self.outline)
+        except VerificationError:  # damaged: the self-test says so
+            return {}
+        shapes = () if test is None else (spec.shape for spec in test.inputs)
+        return {
+            dim.dim_param: size
+            for each, shape in zip(self.outline.graph.input, shapes, strict=False)
+            for dim, size in zip(each.type.tensor_type.shape.dim, shape, strict=False)
+            if dim.dim_param
+        }
+
     def conversion(self) -> Conversion | None:
         info = FileInfo.of(self.outline)
         return None if info is None else Conversion(info, _FileConstants(OnnxModel.of(self.path)))

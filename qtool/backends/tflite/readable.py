@@ -67,6 +67,9 @@ class ReadableTflite:
     def input_ranges(self) -> Mapping[str, tuple[float, float]]:
         return self.file.input_ranges()
 
+    def known_sizes(self) -> Mapping[str, int]:
+        return {}
+
     def conversion(self) -> Conversion | None:
         record = self.file.record
         return None if record is None else Conversion(record.info, record)
