@@ -185,8 +185,8 @@ def time_in_turns(
 
 
 def _random_batch(paths: Sequence[Path], size: int, path: Path) -> list[Array]:
-    """Return random inputs of a file with the sizes that one of the files records: time at sizes
-    that nobody uses says little."""
+    """Return random inputs of a file with the sizes that one of the files records; the time at
+    other sizes says little."""
     known = next(filter(None, (open_readable(p).known_sizes() for p in paths)), None)
     return next(random_inputs(path, size, size, known=known))
 
