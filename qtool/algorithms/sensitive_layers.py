@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from qtool.algorithms.acceptance import MIN_POWER, runtime_module
-from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.acceptance import MIN_POWER, best_candidate, runtime_module
+from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.pipeline import Step
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -50,6 +50,7 @@ WORTH_DB = 3.0  # least gain of all choices
 STEP_DB = 0.5  # least gain of one of them
 FEW, SAMPLES = 2, 8  # that all tensors are measured on, and the worst ones
 TRIED = 16  # choices
+JUDGES = 32  # held-out samples, on which the plan may not be worse
 LEAST_SHARE = 0.005  # of the error, for a choice; small sources are what is left of a large error
 MEMORY = 256 << 20  # bytes of the values of one float run
 _CODES = frozenset({Execution.INTEGER, Execution.PASS, Execution.WEIGHTS, Execution.FUSED})
@@ -159,7 +160,10 @@ def _run(state: ConversionState) -> ConversionState:
     layers = quantity(len(choice.nodes), "layer")
     note = f"{layers} computes" if len(choice.nodes) == 1 else f"{layers} compute"
     note += f" in float, for most of the error was theirs: {group_names(sorted(choice.nodes))}"
-    return replace(state, plan=plan, parameters=None).solved().with_notes(note)
+    after = replace(state, plan=plan, parameters=None).solved()
+    if best_candidate(state, [after], JUDGES) is None:
+        return state.with_notes(f"{SENSITIVE_LAYERS.name}: {LESS_ACCURATE}")
+    return after.with_notes(note)
 
 
 SENSITIVE_LAYERS = Step("sensitive-layers", _run, optional=True)

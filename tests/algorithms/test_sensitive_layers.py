@@ -14,6 +14,8 @@ from torch import nn
 
 import qtool
 from qtool import QuantizedModel
+from qtool.algorithms import sensitive_layers
+from qtool.algorithms.conversion_state import LESS_ACCURATE
 from qtool.algorithms.sensitive_layers import BUDGET
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
@@ -164,3 +166,10 @@ def test_names_with_characters_of_globs_select_themselves() -> None:
     data = [images(i) for i in range(3)]
     model = qtool.quantize(Bracket().eval(), data, recover=["sensitive-layers"])
     assert {name.rpartition(".")[2] for name in in_float(model)} == {"stem", "mix"}
+
+
+def test_held_out_samples_judge_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitive_layers, "best_candidate", lambda *_: None)
+    model = quantized()
+    assert in_float(model) == set()
+    assert f"sensitive-layers: {LESS_ACCURATE}" in model.notes

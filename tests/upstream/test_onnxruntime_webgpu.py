@@ -24,14 +24,7 @@ def ratios(folder: Path, past: int) -> list[float]:
     inputs = attention(folder / "a.onnx", TOKENS, past)
     for i, array in enumerate(inputs):
         write_array(folder, 0, i, array)
-    results = []
-    for cpu, providers in ((None, ()), (WEBGPU, ("WebGpuExecutionProvider",))):
-        outputs = folder / f"outputs-{len(results)}"
-        outputs.mkdir()
-        job = Job(folder / "a.onnx", folder, outputs, 1, providers=providers)
-        run_jobs(cpu, [job], folder / f"job-{len(results)}", 60)
-        results.append(read_array(outputs, 0, 0)[0])
-    pairs = zip(*results, strict=True)
+    pairs = zip(*(array[0] for array in run_both(folder)), strict=True)
     return [200.0 if (db := sqnr(one, other)) is None else db for one, other in pairs]
 
 
@@ -87,7 +80,7 @@ def experts(path: Path, tokens: int, weights: bool = False) -> None:
         write_array(path.parent, 0, i, random.standard_normal((tokens, size)).astype(np.float32))
 
 
-def run_experts(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+def run_both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the outputs of the CPU provider and of WebGPU."""
     results = []
     for cpu, providers in ((None, ()), (WEBGPU, ("WebGpuExecutionProvider",))):
@@ -101,13 +94,13 @@ def run_experts(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def test_experts_of_one_token_in_4_bits_are_right(tmp_path: Path) -> None:
     experts(tmp_path / "a.onnx", tokens=1)
-    one, other = run_experts(tmp_path)
+    one, other = run_both(tmp_path)
     assert (sqnr(one, other) or 200) > 120
 
 
 def test_experts_give_zeros_for_some_of_several_tokens(tmp_path: Path) -> None:
     experts(tmp_path / "a.onnx", tokens=40)
-    one, other = run_experts(tmp_path)
+    one, other = run_both(tmp_path)
     assert one.any(axis=1).all()
     assert not other.any(axis=1).all()
 
@@ -115,4 +108,4 @@ def test_experts_give_zeros_for_some_of_several_tokens(tmp_path: Path) -> None:
 def test_experts_with_weights_of_their_own_are_refused(tmp_path: Path) -> None:
     experts(tmp_path / "a.onnx", tokens=1, weights=True)
     with pytest.raises(EmulationError, match="router_weights is not yet implemented"):
-        run_experts(tmp_path)
+        run_both(tmp_path)
