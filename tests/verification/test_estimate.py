@@ -23,9 +23,10 @@ RNG = np.random.default_rng(0)
 def errors(noise: np.ndarray, batch: int = 16) -> OutputErrors:
     real = np.ones((len(noise), 4), np.float32)
     parts = [
-        OutputErrors.of(["y"], [real[i : i + batch]], [(real + n)[i : i + batch]], batch)
-        for n in [noise[:, None].astype(np.float32)]
+        OutputErrors.of(["y"], [a], [b], len(a))
+        for coded in [real + noise[:, None].astype(np.float32)]
         for i in range(0, len(noise), batch)
+        for a, b in [(real[i : i + batch], coded[i : i + batch])]
     ]
     return OutputErrors.joined(parts)
 
@@ -145,3 +146,17 @@ def test_the_interval_of_more_samples_than_a_float_counts() -> None:
     """2^n does not fit into a float: rows of tokens are samples of a block."""
     low, high = median_interval(np.arange(3000.0))
     assert 1445 < low < 1500 < high < 1555
+
+
+def test_outputs_without_a_row_per_sample_have_no_interval() -> None:
+    """Of [time, samples, classes] one error is known; its median over one value is no interval."""
+    rng = np.random.default_rng(4)
+    real = [rng.standard_normal((7, 16, 3)).astype(np.float32) for _ in range(2)]
+    coded = [a + rng.normal(0, 0.1, a.shape).astype(np.float32) for a in real]
+    parts = [OutputErrors.of(["y"], [a], [b], 16) for a, b in zip(real, coded, strict=True)]
+    found = estimate_outputs(OutputErrors.joined(parts), ESTIMATE)
+    noise = sum(float(np.square(a - b).sum()) for a, b in zip(real, coded, strict=True))
+    exact = 10 * np.log10(sum(float(np.square(a).sum()) for a in real) / noise)
+    assert found.median_db == pytest.approx(exact, abs=1e-3)
+    assert found.interval_db == (None, None)
+    assert found.text(found.outputs) == f"{exact:.1f} dB (32 new samples together)"
