@@ -115,8 +115,8 @@ class Estimate(JsonRecord):
             samples are distributed log-normally.
         agreements: what changes for a user, of each output that has a yardstick.
         equal_shares: share of equal values of the integer and boolean outputs.
-        together: the errors of single samples are not known, since an output does not have one row
-            for each; medians are then those of all values, without an interval.
+        by_batch: the errors of single samples are not known, since an output does not have one row
+            for each; medians are then those of batches, without an interval.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = (
@@ -141,7 +141,7 @@ class Estimate(JsonRecord):
     unsure: float = 0.0
     agreements: tuple[OutputAgreement, ...] = ()
     equal_shares: tuple[OutputShare, ...] = ()
-    together: bool = False
+    by_batch: bool = False
 
     @property
     def lowest(self) -> OutputEstimate | None:
@@ -180,14 +180,14 @@ class Estimate(JsonRecord):
             (one,) = outputs
             spread = f", {_spread(one)}" if self.samples > 1 and one.median_db is not None else ""
             what = "median of " if self.samples > 1 else ""
-            if self.together:
-                return f"{_db(one.median_db)} ({self.source} together{place})"
+            if self.by_batch:
+                return f"{_db(one.median_db)} ({self.source}, batch by batch{place})"
             return f"{_db(one.median_db)} ({what}{self.source}{spread}{place})"
         lowest = sorted(outputs, key=lambda o: finite_or_inf(o.median_db))[:_SHOWN]
         shown = ", ".join(f"{o.output} {_db(o.median_db)}" for o in outputs if o in lowest)
         more = f" and {len(outputs) - _SHOWN} more" if len(outputs) > _SHOWN else ""
-        if self.together:
-            return f"{shown}{more} ({self.source} together{place})"
+        if self.by_batch:
+            return f"{shown}{more} ({self.source}, batch by batch{place})"
         low = lowest[0]
         spread = f"; {low.output}: {_spread(low)}" if self.samples > 1 else ""
         return f"{shown}{more} (medians of {self.source}{spread}{place})"
@@ -253,21 +253,18 @@ def estimate_outputs(
         reasons: what is extreme in each sample.
     """
     each, pooled = errors.by_sample(), errors.pooled()
-    outputs, together = [], each.shape[1] < errors.samples
+    outputs, by_batch = [], each.shape[1] < errors.samples
     for k, name in enumerate(errors.outputs):
         if np.isnan(errors.noise[k]).any():  # values decide its shape
             continue
-        if together:
-            outputs.append(OutputEstimate(name, pooled[k], None, None, pooled[k], pooled[k]))
-            continue
-        low_end, high_end = median_interval(each[k])
+        low_end, high_end = (math.inf, math.inf) if by_batch else median_interval(each[k])
         middle, low, high, worst = map(
             _none_if_inf, (float(np.median(each[k])), low_end, high_end, float(each[k].min()))
         )
         outputs.append(OutputEstimate(name, middle, low, high, pooled[k], worst))
     costly, loud = _costly(errors.relative(), samples, reasons), _loud(errors.signal)
     estimate = Estimate(
-        errors.samples, kind, tuple(outputs), costly=costly, loud=loud, together=together
+        errors.samples, kind, tuple(outputs), costly=costly, loud=loud, by_batch=by_batch
     )
     if estimate.lowest is None:
         return estimate

@@ -149,14 +149,17 @@ def test_the_interval_of_more_samples_than_a_float_counts() -> None:
 
 
 def test_outputs_without_a_row_per_sample_have_no_interval() -> None:
-    """Of [time, samples, classes] one error is known; its median over one value is no interval."""
+    """Of [time, samples, classes] one error of a batch is known, which has no interval."""
     rng = np.random.default_rng(4)
     real = [rng.standard_normal((7, 16, 3)).astype(np.float32) for _ in range(2)]
     coded = [a + rng.normal(0, 0.1, a.shape).astype(np.float32) for a in real]
     parts = [OutputErrors.of(["y"], [a], [b], 16) for a, b in zip(real, coded, strict=True)]
     found = estimate_outputs(OutputErrors.joined(parts), ESTIMATE)
-    noise = sum(float(np.square(a - b).sum()) for a, b in zip(real, coded, strict=True))
-    exact = 10 * np.log10(sum(float(np.square(a).sum()) for a in real) / noise)
-    assert found.median_db == pytest.approx(exact, abs=1e-3)
+    pairs = zip(real, coded, strict=True)
+    exact = [10 * np.log10(np.square(a).sum() / np.square(a - b).sum()) for a, b in pairs]
+    assert found.median_db == pytest.approx(np.median(exact), abs=1e-3)
+    assert found.worst_db == pytest.approx(min(exact), abs=1e-3)
     assert found.interval_db == (None, None)
-    assert found.text(found.outputs) == f"{exact:.1f} dB (32 new samples together)"
+    assert (
+        found.text(found.outputs) == f"{np.median(exact):.1f} dB (32 new samples, batch by batch)"
+    )
