@@ -3,6 +3,7 @@
 - `rotation`: the residual stream of a decoder, rotated offline (Ashkboos et al. 2024).
 - `cross-layer-equalization`: equal channel ranges across layers (Nagel et al. 2019).
 - `smooth-quant`: wide activation channels moved into the weights (Xiao et al. 2022).
+- `output-equalization`: one range for the channels of results that kernels round to codes.
 - `solve`: scales and zero points from the calibrated ranges.
 - `sensitive-layers`: the layers that make most of a large error, in float (Dong et al. 2019).
 - `weight-scale-search`: weight scales by least squares (Lloyd 1982, for a uniform grid).
@@ -23,6 +24,7 @@ from qtool.algorithms.batch_norm_reestimation import BATCH_NORM_REESTIMATION
 from qtool.algorithms.bias_correction import BIAS_CORRECTION
 from qtool.algorithms.cross_layer_equalization.equalization import CROSS_LAYER_EQUALIZATION
 from qtool.algorithms.learned_scales.training import LEARNED_SCALES
+from qtool.algorithms.output_equalization import OUTPUT_EQUALIZATION
 from qtool.algorithms.pipeline import SOLVE, Scope, Step
 from qtool.algorithms.rotation.rotation import ROTATION
 from qtool.algorithms.sensitive_layers import SENSITIVE_LAYERS
@@ -42,6 +44,7 @@ STEPS: list[Step] = [
     ROTATION,
     CROSS_LAYER_EQUALIZATION,
     SMOOTH_QUANT,  # channels that equalization could not move into other weights
+    OUTPUT_EQUALIZATION,
     SOLVE,  # for the graph as the steps before have changed it
     SENSITIVE_LAYERS,  # the steps behind it work for the plan that it leads to
     WEIGHT_SCALE_SEARCH,

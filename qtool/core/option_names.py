@@ -61,7 +61,7 @@ IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
 ACCURACIES = ("fast", "balanced", "best")
-STEPS = ("rotation", "sensitive-layers", *FORMER_NAMES.values())
+STEPS = ("rotation", "output-equalization", "sensitive-layers", *FORMER_NAMES.values())
 FORMER_STEPS = tuple(FORMER_NAMES)
 CHOICES = (
     *("static", "static-16", "dynamic", "int8-weights", "int4-weights", "int2-weights"),

@@ -250,9 +250,19 @@ def _refusal(state: NodeDecisions, node: fx.Node, row: Op) -> str | None:
         mixed = any(x.op == "call_function" and x not in state.codes_only for x in sources)
         if mixed and not _feeds_layer(state, node):
             return "one input is float and no layer reads the result"
+        if _scales_channels(node) and not _feeds_layer(state, node):
+            return "it scales channels and no layer reads the result"
         if row.role is Role.JOIN and not _feeds_integer_layer(state, node):
             return "no integer layer reads the result"
     return None
+
+
+def _scales_channels(node: fx.Node) -> bool:
+    """Return whether a node multiplies the last dimension by a constant vector."""
+    constants = [n for n in node.all_input_nodes if n.op == "get_attr"]
+    return operator_key(node) == "mul" and any(
+        G.shape(c) == tuple(G.shape(node)[-1:]) for c in constants
+    )
 
 
 def _feeds_layer(state: NodeDecisions, node: fx.Node) -> bool:

@@ -338,7 +338,7 @@ def test_steps_that_need_the_whole_network_are_refused_or_said(
     (note,) = made(folder, path, accuracy="best").notes
     assert note == (
         "block by block these steps do not run: cross-layer-equalization, smooth-quant, "
-        "sensitive-layers"
+        "output-equalization, sensitive-layers"
     )
 
 
