@@ -111,10 +111,12 @@ class Layout:
     Attributes:
         channels_last: images are [N, H, W, C] at the interface.
         int8: inputs and outputs are codes where the graph quantizes them.
+        one_sample: the batch is 1, and every size is fixed.
     """
 
     channels_last: bool = True
     int8: bool = False
+    one_sample: bool = False
 
 
 def identity(rank: int) -> Order:
@@ -160,8 +162,9 @@ class Cache:
 
     Attributes:
         floats: index of codes -> the dequantized value.
-        orders: (index, order) -> the value in that order.
+        orders: (index, order, other order) -> the value in that order. A tensor and a permutation
+            of its axes have one index and two orders.
     """
 
     floats: dict[int, Value] = field(default_factory=dict)
-    orders: dict[tuple[int, Order], Value] = field(default_factory=dict)
+    orders: dict[tuple[int, Order, Order], Value] = field(default_factory=dict)

@@ -198,10 +198,10 @@ class Writer:
         if known is None:
             name = f"{self.builder.tensors[value.index].name}.dequantize"
             known = self.tensor(name, value.sizes, value.dynamic, value.order)
-            known = replace(known, columns=value.columns)
             self.emit("DEQUANTIZE", [value], known, version=2)
             self.cache.floats[value.index] = known
-        return known
+        # codes may have several views
+        return replace(value, index=known.index, params=known.params, dtype=known.dtype)
 
     def read_operand(self, argument: Any, out: QuantParams | None) -> Value:
         """Return an operand in codes, or in float where the result is float."""
@@ -227,7 +227,7 @@ class Writer:
             value = self._without_columns(value)
         if value.order == order:
             return value
-        key = value.index, order
+        key = value.index, value.order, order
         if key not in self.cache.orders:
             name = f"{self.builder.tensors[value.index].name}.transpose"
             new = self.tensor(name, value.sizes, value.dynamic, order, value.params, value.dtype)
