@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     options.external_data,
     options.layout,
     options.interface,
+    options.batch,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -57,6 +58,7 @@ def command(
     external_data: bool,
     layout: str | None,
     interface: str | None,
+    batch: str | None,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -81,7 +83,9 @@ def command(
     from qtool.api.quantized_file import FileOptions, write_file
     from qtool.planning.targets import target_for
 
-    written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
+    written = FileOptions(
+        format_, external_data, layout, interface, batch, timing, min_coverage, min_sqnr
+    )
     place = FileTarget.check(output_, model, written, weights, calibration, scales)
     calibrated = None if calibration is None else qtool.Calibration.load(calibration)
     if calibrated is None and scales is None:

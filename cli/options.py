@@ -91,6 +91,13 @@ interface = click.option(
     default=None,
     help="Inputs and outputs of a .tflite file; by default int8 on microcontrollers, else float.",
 )
+batch = click.option(
+    "--batch",
+    type=click.Choice(("1", "dynamic")),
+    default=None,
+    help="Samples that a .tflite file takes at a time; by default 1 on microcontrollers and where "
+    "that is faster, else any number.",
+)
 recipe = click.option(
     "--recipe",
     type=Path_,

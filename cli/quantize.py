@@ -36,6 +36,7 @@ from qtool.core import formats
     options.external_data,
     options.layout,
     options.interface,
+    options.batch,
     options.recipe,
     options.mode,
     options.accuracy,
@@ -70,6 +71,7 @@ def command(
     external_data: bool,
     layout: str | None,
     interface: str | None,
+    batch: str | None,
     recipe: Path | None,
     mode: str | None,
     accuracy: str | None,
@@ -115,7 +117,9 @@ def command(
         accuracy = accuracy or ("fast" if recipe is None and recover is None else None)
     without_data = data == source_options.NO_DATA and (mode or "").startswith("weight-only")
     on_texts = without_data and accuracy == "fast" and recipe is None and recover is None
-    written = FileOptions(format_, external_data, layout, interface, timing, min_coverage, min_sqnr)
+    written = FileOptions(
+        format_, external_data, layout, interface, batch, timing, min_coverage, min_sqnr
+    )
     with _usage_errors():
         place = FileTarget.check(output_, model, written, weights, data)
     chosen = QuantizeOptions(

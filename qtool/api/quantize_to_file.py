@@ -121,6 +121,10 @@ class PartInputs:
     evaluation: EvaluationData | None = None
 
 
+_OF_ANY_FILE = (None, "nchw", "float", "dynamic")
+"""Layouts, interfaces and batches that ONNX files have, too."""
+
+
 @dataclass(frozen=True)
 class FileTarget:
     """Where files go.
@@ -161,9 +165,13 @@ class FileTarget:
             raise OptionError(
                 f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
             )
-        forms = (Argument("--layout", images), Argument("--interface", options.interface))
+        forms = (
+            Argument("--layout", images),
+            Argument("--interface", options.interface),
+            Argument("--batch", options.batch),
+        )
         for form in forms:
-            if form.value in (None, "nchw", "float") or FORMATS.get(written) != MODEL_SUFFIXES:
+            if form.value in _OF_ANY_FILE or FORMATS.get(written) != MODEL_SUFFIXES:
                 continue
             raise OptionError(
                 f"{argument(form.name, form.value)} is for .tflite files, and {path} is an .onnx "
@@ -199,7 +207,8 @@ class FileTarget:
             if self.options.format == "qdq":  # the suffix says it
                 leave_out = Argument("-o", "FILE.onnx", "write ONNX, {}")
             refused[argument("--format", self.format)] = leave_out
-        return refused | options_in_use({"--interface": self.options.interface is not None})
+        interface, batch = (v is not None for v in (self.options.interface, self.options.batch))
+        return refused | options_in_use({"--interface": interface, "--batch": batch})
 
 
 @accepts_paths("path")

@@ -48,7 +48,7 @@ class FileOptions:
     """How a file is written and measured.
 
     Attributes:
-        format, external_data, interface: as for `QuantizedModel.export`.
+        format, external_data, interface, batch: as for `QuantizedModel.export`.
         layout: "nhwc" or "nchw", as for `QuantizedModel.export`; of a folder the library that it is
             for, "genai", "optimum", "transformers.js" or "sentence-transformers", or "shared".
         timing: seconds for the comparison of its speed with float's; 0 skips it.
@@ -60,6 +60,7 @@ class FileOptions:
     external_data: bool = False
     layout: str | None = None
     interface: str | None = None
+    batch: str | None = None
     timing: float = 1.0
     min_coverage: float | None = None
     min_sqnr: float | None = None
@@ -222,6 +223,7 @@ def write_file(
             external_data=options.external_data,
             layout=options.layout or "nhwc",
             interface=options.interface,
+            batch=options.batch,
             timing=0,
         )
     assert result is not None

@@ -46,12 +46,14 @@ class QuantizedModel(Quantized):
         external_data: bool = False,
         layout: str = "nhwc",
         interface: str | None = None,
+        batch: str | None = None,
         timing: float | None = None,
     ) -> Verification | None:
         """Verify the integer model and write it; see `Quantized.export`.
 
         Args:
-            path, verify, format, external_data, layout, interface: as for `Quantized.export`.
+            path, verify, format, external_data, layout, interface, batch: as for
+                `Quantized.export`.
             timing: seconds to spend on the speed comparison with the float model (see `speed`); 0
                 skips it. The notes contain its result, and the layers that lose most where the file
                 is slower. By default only small models are timed, briefly, and there is a note
@@ -64,6 +66,7 @@ class QuantizedModel(Quantized):
             external_data=external_data,
             layout=layout,
             interface=interface,
+            batch=batch,
         )
         if result is None:
             return result

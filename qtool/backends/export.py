@@ -24,12 +24,14 @@ class ExportOptions:
         external_data: write weights to a second file.
         layout: layout of images at the interface.
         interface: type of inputs and outputs; None: the usual one of the target.
+        batch: "1" or "dynamic"; None: what is faster.
     """
 
     format: str = "qdq"
     external_data: bool = False
     layout: str = "nhwc"
     interface: str | None = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class PlannedFile(Protocol):
     @property
     def place(self) -> str:
         """What runs the file here, if it is not the runtime of its target; "" if it is."""
+
+    def takes(self, batch: Batch) -> bool:
+        """Return whether the file takes the sizes of a batch, bound to the inputs of the graph."""
 
     def run(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return the outputs of the file in the layout of the network.

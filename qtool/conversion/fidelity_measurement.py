@@ -115,6 +115,16 @@ class EstimateSamples:
             return cls(ESTIMATE, batches, origins, _beyond(state), _reach(state))
         return cls(CALIBRATION, state.batches(size, ESTIMATE_SAMPLES, holdout=None))
 
+    def taken_by(self, file: PlannedFile) -> EstimateSamples:
+        """Return the samples whose sizes a file takes."""
+        fits = [file.takes(batch) for batch in self.batches]
+        rows = [fit for fit, b in zip(fits, self.batches, strict=True) for _ in range(b.size)]
+        origins = self.origins
+        if len(rows) == len(origins):
+            origins = [o for o, fit in zip(origins, rows, strict=True) if fit]
+        batches = [b for b, fit in zip(self.batches, fits, strict=True) if fit]
+        return replace(self, batches=batches, origins=origins)
+
 
 Ends = tuple[float, float]
 
@@ -163,6 +173,7 @@ def measure_estimate(
         file: what is measured; None: the simulation, with what kernels round inside.
     """
     run = _simulated(model) if file is None else file.run
+    samples = samples if file is None else samples.taken_by(file)
     dynamic = any(isinstance(point.spec, Dynamic) for point in model.plan)
     # the simulation may not take a single sample, and a file of a fixed batch does not
     apart = dynamic and file is not None and model.graph.batches_are_samples

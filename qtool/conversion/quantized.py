@@ -192,6 +192,7 @@ class Quantized(Summarized, InProcess):
         external_data: bool = False,
         layout: str = "nhwc",
         interface: str | None = None,
+        batch: str | None = None,
     ) -> Verification | None:
         """Write the integer model after verifying it.
 
@@ -210,6 +211,8 @@ class Quantized(Summarized, InProcess):
             layout: layout of images at the interface of a TFLite file: "nhwc", or PyTorch's "nchw".
             interface: "float" or "int8" inputs and outputs of a TFLite file; by default int8 on
                 microcontrollers, float elsewhere.
+            batch: samples that a TFLite file takes at a time: "1", or "dynamic" for any number; by
+                default 1 on microcontrollers and where it is faster (transposed convolutions).
 
         Raises:
             ExportError: an operator cannot be written, or the target has no such format.
@@ -218,7 +221,7 @@ class Quantized(Summarized, InProcess):
         """
         kind = file_format(path, format)
         check_format(self.plan.target, kind)
-        options = ExportOptions(kind, external_data, layout, interface)
+        options = ExportOptions(kind, external_data, layout, interface, batch)
         try:
             return self._write(Path(path), options, verify)
         except UnfollowedSizesError as error:  # the file is right with these dimensions fixed

@@ -92,6 +92,14 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
         f"{QUANTIZE} --interface int8",
         {"api/quantize_to_file --interface"},
     ),
+    "one sample at a time of an ONNX file": (
+        f"{QUANTIZE} --batch 1",
+        {"api/quantize_to_file --batch"},
+    ),
+    "many samples on a microcontroller": (
+        f"quantize {M}:image_net --data images.npy --target tflite-micro --batch dynamic -o o.tflite",
+        {"backends/tflite/planned_export --batch"},
+    ),
     "a task for a factory": (
         f"{QUANTIZE} --task text-classification",
         {"frontends/load_model --task"},

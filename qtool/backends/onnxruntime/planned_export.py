@@ -202,6 +202,10 @@ class PlannedOnnx:
             checked = replace(checked, portability=other, missing="")
         return checked
 
+    def takes(self, batch: Batch) -> bool:  # noqa: ARG002  # a protocol
+        """See `PlannedFile`. An ONNX file has the dynamic sizes of its graph."""
+        return True
+
     @property
     def place(self) -> str:
         """See `PlannedFile`."""

@@ -21,6 +21,7 @@ from qtool.core import value_names
 from qtool.core.affine import Affine
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError, VerificationError
+from qtool.core.remedies import DataEdit
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,25 @@ class Port:
                 f"{len(self.order)}: {list(self.shape)}"
             )
         return np.ascontiguousarray(array.transpose(self.order)).astype(self.dtype, copy=False)
+
+    def takes(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether values of the network have the sizes of the tensor, the batch apart."""
+        sizes = fit_channels(array, self.shape).shape
+        return all(size in (-1, n) for size, n in zip(self.shape[1:], sizes[1:], strict=True))
+
+    def check_sizes(self, array: np.ndarray[Any, Any]) -> None:
+        """Refuse values that `takes` does not take.
+
+        Raises:
+            DataError: they have other sizes.
+        """
+        if not self.takes(array):
+            own = ["batch" if i == 0 or s < 0 else s for i, s in enumerate(self.shape)]
+            raise DataError(
+                f"input '{self.name}' has the shape {list(array.shape)}, and the file was written "
+                f"for [{', '.join(map(str, own))}]",
+                DataEdit("pad or cut the samples to these sizes"),
+            )
 
     def back(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return values of the file in the layout of the network, codes dequantized."""
@@ -139,13 +159,27 @@ class LitertFile:
         return ports
 
     def arrays(self, batch: Arrays) -> list[np.ndarray[Any, Any]]:
-        """Return the inputs of the network as the file takes them."""
+        """Return the inputs of the network as the file takes them.
+
+        Raises:
+            DataError: other inputs, or sizes that a file of qtool was not written for: LiteRT runs
+                some files at other sizes and gives wrong results, without an error.
+        """
         if len(batch) != len(self.inputs):
             names = ", ".join(p.name for p in self.inputs)
             raise DataError(
                 f"{self.path.name} takes {len(self.inputs)} inputs ({names}), not {len(batch)}"
             )
-        return [port.into(np.asarray(a)) for port, a in zip(self.inputs, batch, strict=True)]
+        pairs = [(port, np.asarray(a)) for port, a in zip(self.inputs, batch, strict=True)]
+        arrays = [port.into(a) for port, a in pairs]
+        if not self.is_foreign:
+            for port, array in pairs:
+                port.check_sizes(array)
+        return arrays
+
+    def takes(self, batch: Arrays) -> bool:
+        """Return whether the inputs of the network have the sizes of the file, the batch apart."""
+        return all(port.takes(a) for port, a in zip(self.inputs, batch, strict=True))
 
     def run(self, batch: Arrays, default: bool = False) -> list[np.ndarray[Any, Any]]:
         """Return the outputs in the layout of the network, in float.

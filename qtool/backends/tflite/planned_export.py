@@ -20,7 +20,7 @@ from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.tflite import c_source, deployment, litert, microcontroller, tflm
 from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
 from qtool.backends.tflite.coverage import tflite_coverage
-from qtool.backends.tflite.export import Layout, Written, to_tflite
+from qtool.backends.tflite.export import Layout, Written, gains_by_one_sample, to_tflite
 from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
 from qtool.backends.tflite.self_test import with_self_test, without_self_test
 from qtool.backends.tflite.self_test_creation import make_self_test
@@ -32,6 +32,7 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
+from qtool.core.graph import FloatGraph
 from qtool.core.option_names import TFLITE_SUFFIX
 from qtool.core.remedies import Argument, Omission, Package
 from qtool.core.types import Array
@@ -58,23 +59,43 @@ _MISSING = (
 FORMATS = (TFLITE, c_source.FORMAT)
 """Formats of files that are written here."""
 
-_LAYOUTS = {"nhwc": True, "nchw": False}
-_INTERFACES = {"int8": True, "float": False}
+_Choices = Mapping[str | None, bool]
+_LAYOUTS: _Choices = {"nhwc": True, "nchw": False}
+_INTERFACES: _Choices = {"int8": True, "float": False}
+ONE, DYNAMIC = "1", "dynamic"
+_BATCHES: _Choices = {ONE: True, DYNAMIC: False}
 
 
-def layout_of(target_name: str, layout: str, interface: str | None) -> Layout:
-    """Return the layouts of inputs and outputs from their options.
+def layout_of(graph: FloatGraph, target_name: str, options: ExportOptions) -> Layout:
+    """Return the layouts of inputs and outputs from the options of an export.
 
     Raises:
-        OptionError: an unknown layout or interface.
+        OptionError: an unknown layout, interface or batch, or one that the target does not have.
+        ExportError: the graph has no samples to take one of.
     """
-    if layout not in _LAYOUTS:
-        raise OptionError(f"unknown layout '{layout}'; choose {' or '.join(_LAYOUTS)}")
-    if interface is None:
-        return Layout(_LAYOUTS[layout], target_name == deployment.TARGET)
-    if interface not in _INTERFACES:
-        raise OptionError(f"unknown interface '{interface}'; choose {' or '.join(_INTERFACES)}")
-    return Layout(_LAYOUTS[layout], _INTERFACES[interface])
+    small = target_name == deployment.TARGET
+    faster = small or gains_by_one_sample(graph)
+    values: Sequence[tuple[str, str | None, _Choices]] = (
+        ("layout", options.layout, _LAYOUTS),
+        ("interface", options.interface, {**_INTERFACES, None: small}),
+        ("batch", options.batch, {**_BATCHES, None: faster}),
+    )
+    for name, value, known in values:
+        if value not in known:
+            choices = " or ".join(str(choice) for choice in known if choice is not None)
+            raise OptionError(f"unknown {name} '{value}'; choose {choices}")
+    layout = Layout(*(known[value] for _, value, known in values))
+    if small and not layout.one_sample:
+        raise OptionError(
+            f"files of {target_name} are for one sample", Omission("--batch", "leave out {}")
+        )
+    if options.batch == ONE and not graph.batches_are_samples:
+        raise ExportError(
+            "a file for one sample needs a batch in dimension 0 of every input, which this model "
+            "does not have",
+            Omission("--batch", "leave out {}"),
+        )
+    return layout
 
 
 def save(written: Written, path: Path) -> None:
@@ -152,7 +173,7 @@ def write(
         "target": chosen.name,
         "plan": model.plan.digest,
     }
-    written = to_tflite(qdq, model.graph, model.plan, metadata, layout, small, info)
+    written = to_tflite(qdq, model.graph, model.plan, metadata, layout, info)
     if small:
         microcontroller.check(written.model, {d.node: d.reason for d in model.plan.nodes})
     return written
@@ -186,11 +207,11 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     as_written = difference(expected_few, few_outputs, scales)
     if not installed:
         parity = Parity(batch.size, as_written, None, None, "", steps)
-        missing, remarks = _MISSING, _remarks(file)
+        missing, remarks = _MISSING, _remarks(file, model.graph)
         coverage = tflite_coverage(file)
         return Checked(parity, None, coverage, missing=missing, remarks=remarks, simulation=model)
     arrays = batch.arrays()
-    outputs, remarks = file.run(arrays), _remarks(file)
+    outputs, remarks = file.run(arrays), _remarks(file, model.graph)
     try:
         default = difference(model.run(batch), file.run(arrays, default=True), scales)
     except VerificationError as error:
@@ -263,8 +284,8 @@ def _compare_points(
     return NodeParity(few.size, compared, tuple(wrong)), outputs
 
 
-def _remarks(file: TfliteFile) -> tuple[str, ...]:
-    """Describe the interface of the file."""
+def _remarks(file: TfliteFile, graph: FloatGraph) -> tuple[str, ...]:
+    """Describe the interface of the file of a graph."""
     ports = [*file.inputs, *file.outputs]
     images = [p for p in ports if len(p.order) == 4]
     last = [p for p in images if p.order == (0, 2, 3, 1)]
@@ -277,7 +298,10 @@ def _remarks(file: TfliteFile) -> tuple[str, ...]:
     elif images:
         text.append("layout: as in PyTorch")
     remarks = ["; ".join(text)] if text else []
-    if file.metadata.get("target") == deployment.TARGET:
+    small = file.metadata.get("target") == deployment.TARGET
+    if file.is_fixed and graph.batches_are_samples and not small:
+        remarks.append(f"batch: one sample; {argument('--batch', DYNAMIC)} takes any number")
+    if small:
         remarks.append(deployment.describe(file))
     return tuple(remarks)
 
@@ -305,7 +329,7 @@ class TfliteExport:
         if options.external_data:
             raise ExportError("a TFLite file holds its weights itself", Omission("--external-data"))
         plan = self.simulation.plan
-        written = self._write(layout_of(plan.target, options.layout, options.interface))
+        written = self._write(layout_of(self.simulation.graph, plan.target, options))
         with scratch_folder() as folder:
             temporary = folder / "model.tflite"
             save(written, temporary)
@@ -326,7 +350,7 @@ class TfliteExport:
         file = TfliteFile(path)
         ports = [*file.inputs, *file.outputs]
         last, codes = any(p.order == (0, 2, 3, 1) for p in ports), any(p.params for p in ports)
-        written = self._write(Layout(last, codes))
+        written = self._write(Layout(last, codes, file.is_fixed))
         if _structure(written.model) != _structure(file.model):
             raise VerificationError(
                 f"{path} is not a file of this model: its operators or tensors are others"
@@ -339,7 +363,8 @@ class TfliteExport:
 
     def program(self, profile: str | None = None) -> Program:
         """See `Export`. Inputs and outputs are in the layout of the network."""
-        written = self._write(Layout(channels_last=False, int8=False))
+        small = self.simulation.plan.target == deployment.TARGET
+        written = self._write(Layout(channels_last=False, one_sample=small))
         with scratch_folder() as folder:
             save(written, folder / "model.tflite")
             return _ending_in_codes(TfliteFile(folder / "model.tflite").program(profile))
@@ -368,6 +393,10 @@ class PlannedTflite:
     def check(self, batch: Batch) -> Checked:
         """See `PlannedFile`."""
         return check(self.simulation, self.written, self.path, batch)
+
+    def takes(self, batch: Batch) -> bool:
+        """See `PlannedFile`. Sizes other than that of the batch are those of the example."""
+        return TfliteFile(self.path).takes(batch.arrays())
 
     @property
     def place(self) -> str:

@@ -174,4 +174,4 @@ def test_timed_runs_are_on_kept_inputs(
     session.run([0 * batch])
     assert session.seconds([batch], 4, lambda: next(ticks)) == 1
     last = litert.outputs(session._interpreter)[0]
-    assert np.array_equal(last, expected[0][-len(last) :])
+    assert np.array_equal(last, expected[0][: len(last)])

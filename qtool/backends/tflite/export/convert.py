@@ -41,6 +41,7 @@ from qtool.core.ops import row_of
 from qtool.core.remedies import Argument
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
+from qtool.planning.node_decisions import operator_key
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import Recipe
 
@@ -80,7 +81,6 @@ def to_tflite(
     plan: QuantPlan,
     metadata: Mapping[str, Any],
     layout: Layout | None = None,
-    fixed: bool = False,
     info: Mapping[str, str] | None = None,
 ) -> Written:
     """Return the TFLite model of a QDQ graph.
@@ -91,14 +91,13 @@ def to_tflite(
         plan: plan of the graph.
         metadata: JSON values that the file carries.
         layout: layout of inputs and outputs.
-        fixed: every size is fixed and the batch is 1, as microcontrollers need it.
         info: description of the conversion, which the file carries to restore its model.
 
     Raises:
         ExportError: an operator cannot be written; names it.
     """
     layout = layout or Layout()
-    writer = Writer(module, plan, _batch_symbols(module), fixed)
+    writer = Writer(module, plan, _batch_symbols(module), layout.one_sample)
     if not layout.int8:
         writer.split_outputs = find_split_outputs(module, plan)
     inputs = _inputs(writer, graph, layout)
@@ -178,6 +177,16 @@ def without_unused(model: Model) -> Model:
     return replace(model, operators=tuple(reversed(kept)))
 
 
+def gains_by_one_sample(graph: G.FloatGraph) -> bool:
+    """Return whether a file for one sample is faster than one for batches of any size.
+
+    TRANSPOSE_CONV takes the sizes of its result as an input. Where they are computed in the run,
+    with the batch, XNNPACK leaves the operator to the slower kernels of LiteRT.
+    """
+    nodes = G.calls(graph.graph)
+    return graph.batches_are_samples and any(operator_key(n) == "conv_transpose" for n in nodes)
+
+
 def _batch_symbols(module: fx.GraphModule) -> frozenset[Any]:
     symbols: set[Any] = set()
     for node in G.placeholders(module.graph):
@@ -255,5 +264,6 @@ def write_float(graph: FloatGraph, path: str | Path, target_name: str) -> Path:
         FileError: the file cannot be written.
     """
     plan = QuantPlan(target_name, ObserverSpec("minmax"), Recipe(), (), ())
-    save(to_tflite(graph.module, graph, plan, {"version": own_version()}).model, path)
+    layout = Layout(one_sample=gains_by_one_sample(graph))
+    save(to_tflite(graph.module, graph, plan, {"version": own_version()}, layout).model, path)
     return Path(path)

@@ -201,7 +201,7 @@ def _image(writer: Writer, x: Value) -> Value:
     if len(x.sizes) == 4:
         return writer.in_order(x, channels_last(4))
     x = writer.in_order(x, channels_last(3))
-    key = x.index, channels_last(4)
+    key = x.index, x.order, channels_last(4)
     if key not in writer.cache.orders:
         sizes, dynamic = (*x.sizes[:2], 1, x.sizes[2]), (*x.dynamic[:2], False, x.dynamic[2])
         title = f"{writer.builder.tensors[x.index].name}.image"
@@ -231,7 +231,7 @@ def _signal(writer: Writer, node: fx.Node, image: Value) -> Value:
         return image
     result = writer.tensor_like(name(node), node, channels_last(3), image.params)
     writer.reshape(image, result)
-    writer.cache.orders[result.index, channels_last(4)] = image
+    writer.cache.orders[result.index, result.order, channels_last(4)] = image
     return result
 
 

@@ -48,7 +48,8 @@ def test_transposed_convolutions_of_a_dynamic_batch(tmp_path: Path) -> None:
     torch.manual_seed(3)
     network = nn.Sequential(nn.ConvTranspose2d(4, 20, 3, stride=2), nn.Conv2d(20, 4, 1)).eval()
     path, data = tmp_path / "model.tflite", torch.randn(64, 4, 16, 16)
-    qtool.quantize(network, [data], target="tflite", accuracy="fast").export(path, verify=False)
+    model = qtool.quantize(network, [data], target="tflite", accuracy="fast")
+    model.export(path, verify=False, batch="dynamic")
     file, x = TfliteFile(path), torch.randn(32, 4, 16, 16)
     remaining = litert.partitioning(path).remaining
     kinds = {op.name for op in file.model.operators if op.outputs[0] in remaining}
