@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
         {"api/quantize_to_file --batch"},
     ),
     "many samples on a microcontroller": (
-        f"quantize {M}:image_net --data images.npy --target tflite-micro --batch dynamic -o o.tflite",
+        f"quantize {M}:image_net --data images.npy --batch dynamic -o out.cc",
         {"backends/tflite/planned_export --batch"},
     ),
     "a task for a factory": (
