@@ -42,6 +42,7 @@ from qtool.frontends.captured_model import (
 from qtool.frontends.torch.example_inputs import UnknownInputError
 from qtool.frontends.torch.export_errors import is_run_error
 from qtool.planning import targets
+from qtool.planning.default_mode import mode_notes
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import Recipe
 
@@ -83,8 +84,10 @@ def calibrate(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
+    options = (recipe, mode, accuracy, recover)
+    plain = Recipe.of(*options)
     captured, _, data = capture_data(model, data, dynamic, samples)
-    plan = captured.plan(target, observer, Recipe.of(recipe, mode, accuracy, recover))
+    plan = captured.plan(target, observer, captured.recipe(target, *options))
     _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
@@ -95,7 +98,7 @@ def calibrate(
             ),
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
-    return replace(calibration, notes=notes)
+    return replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
 
 
 @accepts_paths(mixed="calibration")
@@ -166,12 +169,13 @@ def convert(
             "the calibration was made with another model, or with other weights",
             OtherFile("calibrate this model first"),
         )
-    chosen = calibration.recipe if options == (None,) * 4 else Recipe.of(*options)
+    name = target or calibration.target
+    chosen = calibration.recipe
+    if options != (None,) * 4:
+        chosen = captured.recipe(name, *options)
     if scales is not None:
         chosen = steps_with_scales(chosen, has_samples=True)
-    plan = captured.plan(
-        target or calibration.target, calibration.observer, chosen, seen=calibration.specs
-    )
+    plan = captured.plan(name, calibration.observer, chosen, seen=calibration.specs)
     if scales is not None:
         calibration = with_scales(calibration, model, captured, plan, scales)
     return _convert(captured, plan, calibration, example)
@@ -233,11 +237,16 @@ def quantize(
         ExportError: a file of this format cannot hold an operator.
         RanksError: the ranks have different arguments, or one of them failed.
     """
-    chosen = Recipe.of(recipe, mode, accuracy, recover)
+    options = (recipe, mode, accuracy, recover)
+    plain = Recipe.of(*options)
+
+    def plan_of(captured: Captured) -> QuantPlan:
+        return captured.plan(target, observer, captured.recipe(target, *options))
+
     captured, first, data = capture_data(
-        model, data, dynamic, samples, lambda c: _is_calibrated(c, c.plan(target, observer, chosen))
+        model, data, dynamic, samples, lambda c: _is_calibrated(c, plan_of(c))
     )
-    plan = captured.plan(target, observer, chosen)
+    plan = plan_of(captured)
     _check_format(captured, target, format)
     calibration = _collect(captured, plan, data, progress)
     if calibration is None:
@@ -246,8 +255,12 @@ def quantize(
             captured.fingerprint, target, plan.observer, plan.recipe, graph.inputs, 0, {}, {}
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
-    calibration = replace(calibration, notes=notes)
+    calibration = replace(calibration, notes=(*_mode_notes(plan, plain), *notes))
     return _convert(captured, plan, calibration, first, shared=True)
+
+
+def _mode_notes(plan: QuantPlan, plain: Recipe) -> tuple[str, ...]:
+    return mode_notes(plan.recipe, plain, targets.target(plan.target))
 
 
 def _check_format(captured: Captured, target: str, name: str | None) -> None:

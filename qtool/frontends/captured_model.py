@@ -45,6 +45,7 @@ from qtool.frontends.torch.exported_program import from_program
 from qtool.frontends.torch.shape_decisions import run_model
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.planning import targets
+from qtool.planning.default_mode import recipe_for
 from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 from qtool.planning.recipe import Recipe
@@ -159,9 +160,15 @@ class Captured(InProcess):
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
-        chosen = Recipe.of(recipe, mode)
+        chosen = recipe_for(graph.graph, targets.target(target), recipe, mode)
         plan = make_plan(graph.graph, targets.target(target), spec, chosen, seen, layers)
         return replace(plan, rewrites=rewrites)
+
+    def recipe(self, target: str, *options: Any) -> Recipe:
+        """Return the recipe for a target, of options as `Recipe.of` takes them; where these set no
+        mode it is the usual one of the model on the target."""
+        graph, _ = self.for_target(target)
+        return recipe_for(graph.graph, targets.target(target), *options)
 
     @accepts_paths("path")
     def export_float(self, path: str | Path, target: str = targets.DEFAULT) -> Path:

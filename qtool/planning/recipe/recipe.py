@@ -109,6 +109,8 @@ class Recipe:
         mode: str | None = None,
         accuracy: str | None = None,
         recover: Iterable[str] | None = None,
+        *,
+        default_mode: str = "static",
     ) -> Recipe:
         """Return a recipe from a file, Python objects or nothing.
 
@@ -118,13 +120,14 @@ class Recipe:
             mode: one of MODES, if `source` sets none.
             accuracy: one of ACCURACIES, if `source` sets none.
             recover: names of steps, if `source` sets none.
+            default_mode: the mode if neither sets one.
 
         Raises:
             FileError: no such file, or invalid TOML or JSON.
             PlanError: an unknown key or value; names the rule and lists the known ones.
         """
         if isinstance(source, str | Path):
-            return cls._load(Path(source), mode, accuracy, recover)
+            return cls._load(Path(source), default_mode, mode, accuracy, recover)
         if isinstance(source, Recipe):
             source = source.to_json()
         if not isinstance(source, Mapping):
@@ -133,16 +136,17 @@ class Recipe:
         steps = source.get("recover")
         return cls(
             _rules(source.get("rules", ())),
-            _resolve("mode", source.get("mode"), mode, "static"),
+            _resolve("mode", source.get("mode"), mode, default_mode),
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
             _resolve("recover", _step_names(steps), _step_names(recover), None),
             source.get("slow_layers", FLOAT_LAYERS),
         )
 
     @classmethod
-    def _load(cls, path: Path, *options: Any) -> Recipe:
+    def _load(cls, path: Path, default_mode: str, *options: Any) -> Recipe:
         try:
-            return cls.of(read_toml_or_json(path, "recipe"), *options)
+            source = read_toml_or_json(path, "recipe")
+            return cls.of(source, *options, default_mode=default_mode)
         except PlanError as error:
             raise PlanError(f"{path}: {error}") from error
 

@@ -152,6 +152,7 @@ class Target:
             none for speed.
         timed_in: name of the other runtime (backends/table.py) whose speed counts; "" for
             that of the file's format.
+        transformers: mode of transformers, if none is chosen.
         browser: the provider of browsers that a file is run on when it is written, "wasm" or
             "webgpu"; "" for other targets.
     """
@@ -177,6 +178,7 @@ class Target:
     runtime: str | None = None
     costs: CostTable | None = None
     timed_in: str = ""
+    transformers: str = "static"
     browser: str = ""
 
     @property

@@ -145,12 +145,14 @@ TFLITE = Target(
     },
     same_parameters=frozenset({"average_pool"}),
     profile="tflite",
+    transformers="dynamic",  # nothing rounds the results of linear layers, and nothing converts
 )
 
 TFLITE_MICRO = replace(
     TFLITE,
     name="tflite-micro",
     results_in_parts=False,  # its outputs are codes
+    transformers="static",
     description="TensorFlow Lite Micro, for microcontrollers and Ethos-U",
     kernels=_KERNELS,
     no_kernel={**TFLITE.no_kernel, "gelu": "TensorFlow Lite Micro has no such operator"},
