@@ -14,8 +14,8 @@ import torch
 
 from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
-from qtool.core.data.arguments import LABELS
 from qtool.core.errors import DataError, describe
+from qtool.core.label_names import LABELS
 from qtool.core.option_names import NATIVE
 from qtool.core.types import Array
 from qtool.core.user_code import user_place

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "evaluation/model_inputs --eval-data": "a decoder with a cache in int8",
     "evaluation/model_inputs --task": "a decoder with a cache",
     "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
+    "core/label_names --labels": "tests/mistakes/test_file_remedies.py",
     "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
     "frontends/data/processors --processor": "a folder of a user: tests/mistakes/test_folders.py",
     "frontends/data/processors --transform": "code of a user: tests/frontends/data",

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.core.data.arguments import LABELS, Arguments
+from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import to_tensor
 from qtool.core.errors import DataError
+from qtool.core.label_names import LABELS
 from qtool.core.log import log_note
 from qtool.core.types import Array
 

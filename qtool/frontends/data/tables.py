@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
-from qtool.core.data.arguments import LABELS, Arguments
+from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
+from qtool.core.label_names import LABELS
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, DataEdit
