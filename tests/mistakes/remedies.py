@@ -34,6 +34,7 @@ VALUES = {
     "--calibration": "float.calib",
 }
 """Argument, or placeholder of a value -> what the user chooses."""
+PLACEHOLDERS = {"FILE.onnx": "other.onnx", "n=VALUE": "n=3", "s=VALUE": "s=3.0"}
 FLAGS = ("--external-data",)
 
 
@@ -67,6 +68,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "branches.onnx",
             "float[n, 4] x, int64[1] n",
             "c = Greater (n, one) "
+            f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
+        )
+        np.savez("threshold.npz", x=vectors[:1], s=np.float32([3]))
+        _save(
+            "threshold.onnx",
+            "float[n, 4] x, float[1] s",
+            "o = CastLike (one, s) c = Greater (s, o) "
             f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
         )
         quantize([IMAGES], image_net()).export("image.onnx")
@@ -129,7 +137,7 @@ def changed(words: list[str], remedy: Argument | Omission) -> list[str]:
         spelled = str(Argument(remedy.name, remedy.value, "{}"))
     if remedy.value is None:
         spelled = f"{spelled} {VALUES[remedy.name]}"
-    for placeholder, value in (("FILE.onnx", "other.onnx"), ("n=VALUE", "n=3")):
+    for placeholder, value in PLACEHOLDERS.items():
         spelled = spelled.replace(placeholder, value)
     return [*words, *shlex.split(spelled)]
 

@@ -76,14 +76,12 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
     ),
     "images for labels": (
         f"quantize {M}:image_net --data shapes.npz --labels image {TO}",
-        "labels are taken from 'image', which is an input, and inputs from label; name the array "
-        "of labels with --labels label",
+        "an input, and inputs from label; name the array of labels with --labels label",
         {},
     ),
     "an input of the file for labels": (
         f"quantize images.onnx --data kinds.npz --labels image {TO}",
-        "labels are taken from 'image', which is an input, and inputs from kind; name the array "
-        "of labels with --labels kind",
+        "an input, and inputs from kind; name the array of labels with --labels kind",
         {},
     ),
 }

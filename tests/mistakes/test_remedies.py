@@ -113,6 +113,10 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
         "quantize branches.onnx --data branches.npz -o out.onnx",
         {"planning/planner --fix"},
     ),
+    "a network inside an If on a number": (
+        "quantize threshold.onnx --data threshold.npz -o out.onnx",
+        {"planning/planner --fix"},
+    ),
     "rules that keep all in float": (
         f"{QUANTIZE} --recipe float.toml",
         {"planning/planner --recipe"},
