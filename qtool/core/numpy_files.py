@@ -13,6 +13,7 @@ from qtool.core.archive_limits import archive_expansion_error
 from qtool.core.downloads import DOWNLOAD, check_download, is_cut_off, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 
 SUFFIXES = (".npy", ".npz")
@@ -210,5 +211,7 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
         return read_labels(data, key)
     arrays = read_arrays(Path(key))
     if len(arrays) > 1 and "labels" not in arrays:
-        raise DataError(f"{key} holds {', '.join(arrays)}; name the one with the labels 'labels'")
+        raise DataError(
+            f"{key} holds {', '.join(arrays)}", OtherFile("name the one with the labels 'labels'")
+        )
     return arrays.get("labels", next(iter(arrays.values())))

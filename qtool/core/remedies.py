@@ -76,8 +76,18 @@ class ModelEdit:
 
 
 @dataclass(frozen=True)
+class CallEdit:
+    """Another call or command, or a change of code that qtool calls: a function, a registration."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class OtherFile:
-    """Another file or folder in place of one, or the same made again."""
+    """Another file or folder in place of one, the same made again, changed, or removed."""
 
     text: str
 
@@ -96,7 +106,18 @@ class Package:
         return self.text.replace("{}", self.name)
 
 
-Remedy = Argument | Omission | DataEdit | ModelEdit | OtherFile | Package
+@dataclass(frozen=True)
+class Setup:
+    """A change of what runs: the processes, variables of the environment, programs of the "
+    "system."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Remedy = Argument | Omission | DataEdit | ModelEdit | CallEdit | OtherFile | Package | Setup
 
 
 def sentence_with(message: str, remedies: Sequence[Remedy]) -> str:
