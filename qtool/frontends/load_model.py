@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import Omission
+from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
@@ -84,8 +84,10 @@ def load_model(
         model.eval()  # a user's own eval may return nothing
     except RecursionError as error:
         raise CaptureError(
-            f"{source} contains itself as a submodule; store such a reference in a list or a dict, "
-            "where torch does not look for modules"
+            f"{source} contains itself as a submodule",
+            ModelEdit(
+                "store such a reference in a list or a dict, where torch does not look for modules"
+            ),
         ) from error
     except Exception as error:
         why = f"{describe(error)}{user_place(error)}"
@@ -101,9 +103,11 @@ def _text(source: object) -> str:
     """
     if not isinstance(source, str | Path):
         kind = "None" if source is None else f"a {type(source).__name__}"
-        raise CaptureError(f"the source is {kind}; give a path or a name")
+        raise CaptureError(f"the source is {kind}", CallEdit("give a path or a name"))
     if "://" in str(source):
-        raise CaptureError(f"{source} is an address; download it, and give the file or folder")
+        raise CaptureError(
+            f"{source} is an address", OtherFile("download it, and give the file or folder")
+        )
     return str(source)
 
 

@@ -134,7 +134,8 @@ def _renamed(state: State, own: State, file: Path) -> State:
     if len(complete) > 1:
         raise CaptureError(
             f"{file} holds the model's tensors {len(complete)} times, as "
-            f"{' and '.join(f'{p}*' for p in sorted(complete))}; save one of them"
+            f"{' and '.join(f'{p}*' for p in sorted(complete))}",
+            OtherFile("save one of them"),
         )
     prefix = f"{longest.partition('.')[0]}."
     if {prefix + name for name in state} == set(own):

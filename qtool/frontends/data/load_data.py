@@ -26,7 +26,7 @@ from qtool.core.label_names import check_label_array
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import (
     Collator,
@@ -234,7 +234,7 @@ def load_data(
         check_used(source, (BATCHES if named else ARRAYS,), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
-            raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
+            raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))
         recordings = _recordings(source, path, named, arrays, without)
         return with_states(model, recordings, None if isinstance(states, str) else states, samples)
     if named:
@@ -350,8 +350,8 @@ def _recordings(
         return _from_code(str(source))
     if not arrays:
         raise DataError(
-            f"{source} has no recordings for {argument('--state')}; give .npy or .npz files with a "
-            "row per step, or package.module:function"
+            f"{source} has no recordings for {argument('--state')}",
+            CallEdit("give .npy or .npz files with a row per step, or package.module:function"),
         )
     return ArrayFiles(path, sys.maxsize, without)
 

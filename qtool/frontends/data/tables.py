@@ -20,7 +20,7 @@ from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
-from qtool.core.remedies import Argument, DataEdit
+from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
 from qtool.core.types import Array
 from qtool.frontends.optional_packages import require
 
@@ -101,8 +101,11 @@ def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return value
     raise DataError(
-        f"{path} is no table; write a list of objects, [{{...}}, {{...}}], an object per line, or "
-        "columns of equal lengths"
+        f"{path} is no table",
+        OtherFile(
+            "write a list of objects, [{...}, {...}], an object per line, or columns of "
+            "equal lengths"
+        ),
     )
 
 
@@ -145,7 +148,7 @@ def _separated(path: Path) -> dict[str, Array]:
         )
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
-        raise DataError(f"{path} has two columns called '{twice}'; rename one")
+        raise DataError(f"{path} has two columns called '{twice}'", OtherFile("rename one"))
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
 
@@ -243,7 +246,8 @@ def number_columns(
         name, numbers = mixed
         raise DataError(
             f"{path}: the column '{name}' holds {columns[name][0]!r:.40}, others of "
-            f"{argument('--column')} numbers; give it as numbers, as the model was trained",
+            f"{argument('--column')} numbers",
+            DataEdit("give it as numbers, as the model was trained"),
             Argument("--column", ",".join(numbers), "choose the numbers alone with {}"),
         )
     return (columns, target) if _hold_numbers(columns) else None
@@ -350,8 +354,12 @@ def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names out of a list, or of a text where commas separate them."""
     names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
     if odd := [name for name in names if not isinstance(name, str)]:
-        raise DataError(f"{argument('--column')} has {odd[0]!r:.40}; give names of columns")
+        raise DataError(
+            f"{argument('--column')} has {odd[0]!r:.40}", CallEdit("give names of columns")
+        )
     stripped = tuple(name.strip() for name in names)
     if not all(stripped):
-        raise DataError(f"{argument('--column')} has an empty name; give names of columns")
+        raise DataError(
+            f"{argument('--column')} has an empty name", CallEdit("give names of columns")
+        )
     return stripped
