@@ -33,7 +33,7 @@ from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.remedies import Argument, Omission, Package
+from qtool.core.remedies import Argument, CallEdit, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -69,11 +69,13 @@ def layout_of(target_name: str, layout: str, interface: str | None) -> Layout:
         OptionError: an unknown layout or interface.
     """
     if layout not in _LAYOUTS:
-        raise OptionError(f"unknown layout '{layout}'; choose {' or '.join(_LAYOUTS)}")
+        raise OptionError(f"unknown layout '{layout}'", CallEdit(f"choose {' or '.join(_LAYOUTS)}"))
     if interface is None:
         return Layout(_LAYOUTS[layout], target_name == deployment.TARGET)
     if interface not in _INTERFACES:
-        raise OptionError(f"unknown interface '{interface}'; choose {' or '.join(_INTERFACES)}")
+        raise OptionError(
+            f"unknown interface '{interface}'", CallEdit(f"choose {' or '.join(_INTERFACES)}")
+        )
     return Layout(_LAYOUTS[layout], _INTERFACES[interface])
 
 
