@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtool.core.errors import QtoolError
+from qtool.core.remedies import Package
 
 OPTIONS: Mapping[str, Any] = {
     "direction": "topbottom",
@@ -53,7 +54,7 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
     try:
         import graphlay
     except ImportError as error:
-        raise QtoolError("graphlay is not installed; run `pip install graphlay`") from error
+        raise QtoolError("graphlay is not installed", Package("graphlay")) from error
     graph = graphlay.Graph()
     for width, height in sizes:
         graph.node(width=width, height=height)
