@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,8 @@ from qtool.cli import main
 from torch import nn
 
 import qtool
+from qtool import cli as qtool_cli
+from qtool.core import remedies
 from qtool.core.argument_names import options_in_messages
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, DataEdit, Omission, Remedy
@@ -140,6 +145,43 @@ def changed(words: list[str], remedy: Argument | Omission) -> list[str]:
     for placeholder, value in PLACEHOLDERS.items():
         spelled = spelled.replace(placeholder, value)
     return [*words, *shlex.split(spelled)]
+
+
+Edit = tuple[Callable[[], object], Callable[[], object]]
+"""A call that is refused with a remedy, and the call after it."""
+
+
+def check_edit(kind: type[Remedy], text: str, edit: Edit) -> None:
+    """Check that a call offers a remedy, whose varying parts are {}, and works after it."""
+    refused, edited = edit
+    with pytest.raises(QtoolError) as caught:
+        refused()
+    form = re.escape(text).replace(re.escape("{}"), ".+")
+    texts = [str(r) for r in caught.value.remedies if isinstance(r, kind)]
+    assert any(re.fullmatch(form, each) for each in texts), caught.value
+    edited()
+
+
+def texts_of(kind: str) -> set[str]:
+    """Return the texts of the remedies of a kind in the whole code, with {} for varying parts."""
+    package = Path(remedies.__file__).parents[1]
+    commands = Path(qtool_cli.__file__).parent
+    return {
+        _text(call.args[0])
+        for folder in (package, commands)
+        for path in folder.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == kind
+        and call.args
+    }
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "{}"
 
 
 def check_offer(error: QtoolError, sites: set[str]) -> None:
