@@ -37,7 +37,6 @@ ELSEWHERE = {
     "frontends/data/unused_options --processor": "tests/mistakes/test_unused_options.py",
     "frontends/data/unused_options --transform": "tests/mistakes/test_unused_options.py",
     "backends/onnx/cross_attention --task": "an encoder-decoder",
-    "backends/tflite/export/layers --target": "tests/backends/tflite/export",
     "backends/tflite/file/storage --recipe": "a file of more than 2 GiB",
     "backends/tflite/file/storage --target": "the same",
     "calibration/merge --observer": "several ranks",

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 
 import qtool
 from qtool.core.remedies import ModelEdit
-from tests.mistakes.nets import IMAGES, custom, flat_net, image_net
+from tests.mistakes.nets import IMAGES, custom, flat_net, image_net, quantize
 from tests.mistakes.remedies import check_edit, texts_of
 
 Function = Callable[[torch.Tensor, torch.Tensor], Any]
@@ -141,6 +142,27 @@ def noisy(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return y + torch.randn_like(y)
 
 
+def in_tflite(*layers: nn.Module) -> Callable[[], object]:
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), *layers).eval()
+    return lambda: quantize([IMAGES], net, target="tflite").export("out.tflite")
+
+
+def pooled(counts: bool) -> Callable[[], object]:
+    return in_tflite(nn.AvgPool2d(3, 2, 1, count_include_pad=counts))
+
+
+class PerGroup(nn.Module):
+    """A transposed convolution of three groups, with a layer for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ConvTranspose2d(2, 2, 3) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.layers, x.chunk(3, 1), strict=True)
+        return torch.cat([layer(part) for layer, part in parts], 1)
+
+
 def in_default(dtype: torch.dtype) -> object:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -259,6 +281,11 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: in_default(torch.float16),
         lambda: in_default(torch.float32),
     ),
+    "use count_include_pad=True or no padding": (pooled(False), pooled(True)),
+    "write a layer per group in the model": (
+        in_tflite(nn.ConvTranspose2d(6, 6, 3, groups=3)),
+        in_tflite(PerGroup()),
+    ),
     "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
@@ -290,9 +317,7 @@ ELSEWHERE = {
         "tests/frontends/test_load_model.py"
     ),
     "that code is of {}: wrap the part of the model in front of it": "code of a package",
-    "use count_include_pad=True or no padding": "tests/backends/tflite/export",
-    "use float32, int32, int64 or bool": "the same",
-    "write a layer per group in the model": "the same",
+    "use float32, int32, int64 or bool": "tests/backends/tflite/export",
     "give it a batch": "as x[None]: tests/mistakes/test_remedies_of_calls.py",
 }
 """Edits that are not made here, with the reason."""
@@ -308,7 +333,7 @@ class TwoImages(nn.Module):
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_the_edited_model_is_captured(edit: str) -> None:
+def test_the_edited_model_is_captured(edit: str, folder: Path) -> None:
     check_edit(ModelEdit, edit, EDITS[edit])
 
 

@@ -59,6 +59,10 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
             "backends/tflite/microcontroller --target",
         },
     ),
+    "a transposed convolution of groups in a .tflite file": (
+        f"quantize {M}:grouped --data images.npy -o out.tflite",
+        {"backends/tflite/export/layers -o"},
+    ),
     "two sizes that follow the batch in a .tflite file": (
         f"quantize {M}:similarities --data images.npy -o out.tflite",
         {"backends/tflite/export/writer --target"},

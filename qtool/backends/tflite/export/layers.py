@@ -93,7 +93,7 @@ def conv_transpose(
         raise ExportError(
             f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation",
             ModelEdit("write a layer per group in the model"),
-            Argument("--target", "onnxruntime", "write an .onnx file with {}"),
+            Argument("-o", "FILE.onnx", "write an .onnx file, {}"),
         )
     x, weight, bias = read_layer(writer, node, out)
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
