@@ -225,7 +225,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
             )
         notes += (*cache_notes, *size_notes)
     else:
-        raise CaptureError(no_model(model))
+        raise no_model(model)
     mark = fingerprint(graph.module)
     norms = batch_norms(graph.module)
     if are_untrained(graph.module, norms):

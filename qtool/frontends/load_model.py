@@ -74,7 +74,7 @@ def load_model(
             return load_onnx(source, fixed)
         return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
-        raise CaptureError(_no_model(source))
+        raise _no_model(source)
     model = _from_code(source)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"{source} returns a {type(model).__name__}, not an nn.Module")
@@ -128,31 +128,38 @@ _FOREIGN = {
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def _no_model(source: str) -> str:
-    """Return why a text is no model, and what to write instead."""
-    forms = (
+def _no_model(source: str) -> CaptureError:
+    """Return an error that says why a text is no model."""
+    forms = CallEdit(
         "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or "
         ".onnx file, or a folder with a config.json"
     )
     suffix = Path(source).suffix.lower()
     if suffix in _WEIGHTS:
         there = "" if is_file(source) else " (and there is no such file)"
-        return (
+        return CaptureError(
             f"{source} is a file of weights or of pickled Python objects{there}, from which qtool "
-            "builds no model; give the code that builds it, package.module:factory, and the "
-            f"state dict with {argument('--weights', source)}"
+            "builds no model",
+            CallEdit(
+                "give the code that builds it, package.module:factory, and the state dict with "
+                f"{argument('--weights', source)}"
+            ),
         )
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")
-        return f"{source} is a file of Python code; name what builds the model: {module}:factory"
+        named = CallEdit(f"name what builds the model: {module}:factory")
+        return CaptureError(f"{source} is a file of Python code", named)
     if is_file(source.replace(".", "/") + ".py"):
-        return f"{source} is a module of Python; name what builds the model: {source}:factory"
+        named = CallEdit(f"name what builds the model: {source}:factory")
+        return CaptureError(f"{source} is a module of Python", named)
     if (tool := _FOREIGN.get(suffix)) is not None:
-        return f"{source} is a file of {tool}; qtool reads PyTorch and ONNX: {forms}"
+        return CaptureError(f"{source} is a file of {tool}; qtool reads PyTorch and ONNX", forms)
     if is_file(source):
-        return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
-    hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"
-    return f"no such model: '{source}'; {forms}{hub if _HUB_ID.fullmatch(source) else ''}"
+        return CaptureError(f"{source} is no model: the suffix '{suffix}' is unknown", forms)
+    hub = CallEdit(f"download a Hugging Face model: `hf download {source} --local-dir FOLDER`")
+    return CaptureError(
+        f"no such model: '{source}'", forms, *([hub] if _HUB_ID.fullmatch(source) else [])
+    )
 
 
 def _from_code(source: str) -> Any:

@@ -62,6 +62,7 @@ SETUPS = {
     "type `sudo apt-get install --no-install-recommends {}` (Debian, Ubuntu)": "emulators",
     "install the package that holds {} and {}, version 7.2 or newer": "emulators",
     "install them again": "emulators",
+    "run qtool in the folder that holds '{}'": "tests/frontends/test_named_objects.py",
     "wait until it ends, or stop it": "tests/blockwise/test_checkpoint.py",
     "run one process": "several ranks: tests/distributed",
     "start all of them with torchrun": "the same",

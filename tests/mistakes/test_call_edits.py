@@ -12,6 +12,7 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import qtool
 from qtool.backends import profiles
@@ -84,6 +85,13 @@ def transformed(*shapes: tuple[int, ...]) -> Any:
 
 def data(**options: Any) -> Any:
     return lambda: qtool.load_data("table.csv", **options)
+
+
+NET = "tests.mistakes.nets:image_net"
+
+
+def load(source: str) -> Any:
+    return lambda: qtool.load_model(source)
 
 
 def own_function(name: str, key: str = "CompositeExplicitAutograd") -> Any:
@@ -192,6 +200,32 @@ EDITS: dict[str, Edit] = {
         transformed((1, 3, 8, 8)),
         transformed((3, 8, 8)),
     ),
+    "{}": (
+        lambda: qtool.quantize(nn.Linear, [IMAGES]),  # type: ignore[arg-type]  # a class
+        lambda: qtool.capture_model(nn.Linear(8, 3).eval(), IMAGES),
+    ),
+    "call it, and give its result": (
+        lambda: quantize(lambda: [IMAGES]),  # type: ignore[arg-type]  # a function
+        lambda: quantize([IMAGES]),
+    ),
+    "write package.module:name": (load(":image_net"), load(NET)),
+    "write the module, {}, not the path of its file": (
+        load("tests/mistakes/nets.py:image_net"),
+        load(NET),
+    ),
+    "did you mean '{}'?": (load("tests.mistakes.nets:img_net"), load(NET)),
+    "write {}(VALUE, ...)": (load("torch.nn:Linear"), load("torch.nn:Linear(4, 3)")),
+    "write package.module:factory(arguments), each argument a number, a text, a list or a dict": (
+        load("torch.nn:Linear(a, b)"),
+        load("torch.nn:Linear(4, 3)"),
+    ),
+    "name what builds the model: {}:factory": (load("tests.mistakes.nets"), load(NET)),
+    "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or .onnx "
+    "file, or a folder with a config.json": (load("a.png"), load(NET)),
+    "give the code that builds it, package.module:factory, and the state dict with {}": (
+        load("w.pt"),
+        lambda: qtool.load_model("torch.nn:Linear(4, 3)", weights="w.pt"),
+    ),
     "give a path or a name": (
         lambda: qtool.load_model(3),  # type: ignore[arg-type]  # a number
         lambda: qtool.load_model("tests.mistakes.nets:image_net"),
@@ -233,6 +267,7 @@ ELSEWHERE = {
     "give the recipe it was made with": "calibrations of plans: tests/calibration",
     "calibrate again with this one": "the same",
     "convert it as a whole": "a size that a block computes: tests/blockwise",
+    "download a Hugging Face model: `hf download {} --local-dir FOLDER`": "a download",
     "write module:function": "tests/mistakes/test_options.py",
     "name each file once": "as any two files",
     "give two or more to compare": "the same",
@@ -273,6 +308,7 @@ def files(folder: Path) -> Iterator[None]:
     np.save("x.npy", IMAGES.numpy())
     Path("table.csv").write_text("a,b\n1,0\n2,1\n")
     Image.new("RGB", (8, 8)).save("a.png")
+    torch.save(nn.Linear(4, 3).state_dict(), "w.pt")
     linear = "float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}"
     graph = f"g (float[n, 4] x) => (float[n, 3] y) <{linear}> {{ y = MatMul (x, w) }}"
     head = '<ir_version: 8, opset_import: ["" : 17]>'

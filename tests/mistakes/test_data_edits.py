@@ -214,6 +214,7 @@ ELSEWHERE = {
     "check its weights and the preprocessing of the data": "as any data without NaN",
     "give texts": "needs a tokenizer: tests/frontends/data/test_collators.py",
     "remove it": "tests/mistakes/test_downloads.py",
+    "remove it from the data": "a pipe: tests/frontends/data",
     "repair or remove that row": "tests/mistakes/test_file_remedies.py",
     "give data of the kind that it takes": "a folder of a user: tests/mistakes/test_folders.py",
     "give the input": "as the state of a recording, above",

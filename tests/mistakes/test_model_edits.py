@@ -15,6 +15,7 @@ from torch import nn
 
 import qtool
 from qtool.core.remedies import ModelEdit
+from qtool.frontends.state_dicts import load_weights
 from tests.mistakes.nets import IMAGES, custom, flat_net, image_net, quantize
 from tests.mistakes.remedies import check_edit, texts_of
 
@@ -163,6 +164,14 @@ class PerGroup(nn.Module):
         return torch.cat([layer(part) for layer, part in parts], 1)
 
 
+def weights_for(size: int) -> Callable[[], object]:
+    def call() -> None:
+        torch.save(nn.Linear(2, 1).state_dict(), "weights.pt")
+        load_weights(nn.Linear(size, 1), "weights.pt")
+
+    return call
+
+
 def in_default(dtype: torch.dtype) -> object:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -286,6 +295,7 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         in_tflite(nn.ConvTranspose2d(6, 6, 3, groups=3)),
         in_tflite(PerGroup()),
     ),
+    "give the model the sizes it was trained with": (weights_for(3), weights_for(2)),
     "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""

@@ -172,6 +172,11 @@ EDITS: dict[str, Edit] = {
             file("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)")
         ),
     ),
+    "give the weights of this model": (weights(other=ONE), weights(weight=ONE, bias=TWO)),
+    "save it as UTF-8": (
+        lambda: (Path("t.txt").write_bytes(b"\xff\xfe"), read_rows(Path("t.txt"))),
+        lambda: (Path("t.txt").write_text("a cat"), read_rows(Path("t.txt"))),
+    ),
     "save one of them": (
         weights(**{"a.weight": ONE, "a.bias": TWO, "b.weight": ONE, "b.bias": TWO}),
         weights(**{"a.weight": ONE, "a.bias": TWO}),
@@ -190,6 +195,12 @@ ELSEWHERE = {
     "give the float .onnx file that the tool quantized as the model": "tests/api/test_scales.py",
     "give those of this one": "the same",
     "give scales of this model, made without a change of weights": "the same",
+    "give the folder of the float model that it was made from": "tests/frontends/huggingface",
+    "make one of it with transformers and the package gguf: {}.save_pretrained(folder)": "the same",
+    "merge it with the package peft and give the folder of the result: "
+    "AutoPeftModelForCausalLM.from_pretrained({}).merge_and_unload().save_pretrained(folder)": (
+        "the same"
+    ),
     "export the encodings again": "the same",
     "convert the file with onnx.version_converter first": "a part of an old opset: "
     "tests/backends/onnx",

@@ -137,11 +137,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a hub id": (
         f"quantize bert-base-uncased {D} {OUT}",
-        "no such model: 'bert-base-uncased'; give ... bert-base-uncased --local-dir FOLDER`)",
+        "no such model: 'bert-base-uncased'; give ... bert-base-uncased --local-dir FOLDER`",
     ),
     "a hub id with an owner": (
         f"quantize meta-llama/Llama-3.2-1B {D} {OUT}",
-        "no such model: 'meta-llama/Llama-3.2-1B'; give ... --local-dir FOLDER`)",
+        "no such model: 'meta-llama/Llama-3.2-1B'; give ... --local-dir FOLDER`",
     ),
     "a pickled model": (
         f"quantize whole.pt {D} {OUT}",

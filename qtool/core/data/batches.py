@@ -20,7 +20,7 @@ from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.user_code import user_place
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
@@ -100,9 +100,9 @@ def batches(
     try:
         iterator = iter(data)
     except TypeError as error:
-        call = "; call it, and give its result" if callable(data) else ""
-        what = f"data of type {type(data).__name__} cannot be iterated over{call}"
-        raise DataError(what) from error
+        call = [CallEdit("call it, and give its result")] if callable(data) else []
+        what = f"data of type {type(data).__name__} cannot be iterated over"
+        raise DataError(what, *call) from error
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:

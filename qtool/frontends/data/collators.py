@@ -260,7 +260,9 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 def _check_file(file: Any) -> None:
     """Refuse a pipe or a device, which reading may never end, and what is no picture or sound."""
     if is_special_file(file):
-        raise UnreadableFileError(f"{file} is a pipe or a device; remove it from the data")
+        raise UnreadableFileError(
+            f"{file} is a pipe or a device", DataEdit("remove it from the data")
+        )
     check_download(file, UnreadableFileError)
 
 

@@ -73,9 +73,8 @@ def read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        remedy = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        why = f"{describe(error)}{remedy}"
-        raise DataError(f"{path} cannot be read as text: {why}") from error
+        utf_8 = [OtherFile("save it as UTF-8")] if isinstance(error, UnicodeDecodeError) else []
+        raise DataError(f"{path} cannot be read as text: {describe(error)}", *utf_8) from error
 
 
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
