@@ -45,13 +45,10 @@ def check_label_array(files: NumpyFiles, labels: str, inputs: Collection[str] = 
             continue
         usual = [n for n, a in others.items() if n in LABELS and a.ndim < arrays[labels].ndim]
         if usual or labels in inputs:
-            choices = usual or list(others)
+            names = usual or list(others)
+            name = names[0] if len(names) == 1 else None
             raise DataError(
                 f"{file}: labels are taken from '{labels}', which is an input, and inputs from "
                 f"{', '.join(others)}",
-                Argument(
-                    "--labels",
-                    choices[0] if len(choices) == 1 else None,
-                    "name the array of labels with {}",
-                ),
+                Argument("--labels", name, "name the array of labels with {}"),
             )

@@ -168,7 +168,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     if is_cut_off(file):  # numpy would leave it open
         raise unreadable(file, f"{file} cannot be read as arrays", DataError)
     if (why := archive_expansion_error(file)) is not None:
-        raise DataError(f"{file} is not read: {why}")
+        raise DataError(f"{file} is not read: {why}", OtherFile("give the intended file"))
     try:
         mode: Literal["r"] | None = "r" if file.suffix == ".npy" else None
         content = np.load(file, allow_pickle=False, mmap_mode=mode)
@@ -179,7 +179,10 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
         why = describe(error)
         if "pickle" in why or "Python objects" in why:  # numpy advises to unpickle
-            why = "it is damaged, or holds Python objects, which are not loaded; save numbers"
+            why = "it is damaged, or holds Python objects, which are not loaded"
+            raise DataError(
+                f"{file} cannot be read as arrays: {why}", OtherFile("save numbers")
+            ) from error
         if "mmap length" in why:
             why = "it is shorter than its header says"
             raise DataError(f"{file} cannot be read as arrays: {why}", DOWNLOAD) from error

@@ -11,8 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.archive_limits import archive_damage, archive_expansion_error
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import check_archive, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
@@ -73,8 +72,7 @@ def _read(file: Path) -> Any:
     check_download(file, CaptureError)
     if (kind := _NO_WEIGHTS.get(file.suffix.lower())) is not None:
         raise CaptureError(f"{file} is {kind}, no state dict", _SAVE)
-    if (why := archive_expansion_error(file) or archive_damage(file)) is not None:
-        raise CaptureError(f"{file} is not read: {why}")
+    check_archive(file, CaptureError)
     try:
         if file.suffix == ".safetensors":
             return safetensors.torch.load_file(file)

@@ -17,7 +17,7 @@ import qtool
 from qtool.api.quantize_to_file import QuantizeOptions
 from qtool.backends.open_files import check_quantized
 from qtool.core.atomic import check_writable
-from qtool.core.numpy_files import find_labels
+from qtool.core.numpy_files import find_labels, read_arrays
 from qtool.core.path_arguments import model_file
 from qtool.core.remedies import OtherFile
 from qtool.evaluation.history import read_history
@@ -173,6 +173,10 @@ EDITS: dict[str, Edit] = {
         ),
     ),
     "give the weights of this model": (weights(other=ONE), weights(weight=ONE, bias=TWO)),
+    "save numbers": (
+        lambda: read_arrays(Path("objects.npy")),
+        lambda: read_arrays(Path("x.npy")),
+    ),
     "save it as UTF-8": (
         lambda: (Path("t.txt").write_bytes(b"\xff\xfe"), read_rows(Path("t.txt"))),
         lambda: (Path("t.txt").write_text("a cat"), read_rows(Path("t.txt"))),
@@ -219,6 +223,8 @@ ELSEWHERE = {
     "write the result to a folder that all ranks can access": "several ranks",
     "give {}": "a configuration: tests/mistakes/test_paths.py",
     "give true or false": "the same",
+    "give the intended file": "tests/core/test_archive_limits.py",
+    "copy the file again": "the same",
     "download it again": "tests/mistakes/test_downloads.py",
     "download the file itself, with a login if the address asks for one": "the same",
     "run `git lfs pull` in its folder, or download the file itself": "the same",
@@ -258,6 +264,7 @@ ELSEWHERE = {
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
     np.save("x.npy", IMAGES.numpy())
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
     np.savez("two.npz", x=IMAGES, kind=np.zeros(40))
     np.savez("named.npz", x=IMAGES, labels=np.zeros(40))
     for name in ("images/cat", "models", "bert"):
