@@ -67,6 +67,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _save("weights.onnx", "float[n, 4] x", f"{rounded} y = MatMul (x, d)")
         _save("one.onnx", "float[n, 4] x", "r = Reshape (x, sizes) y = MatMul (r, w)")
         _save("four.onnx", "float[4, 4] x", linear, "float[4, 3] y")
+        _save("open.onnx", "float[n, m, 4] x", linear, "float[n, m, 3] y")
         _save("texts.onnx", "string[n] t, float[n, 4] x", f"{linear} u = Identity (t)")
         then, other = (f"(float[n, 3] {r}) {{ {r} = MatMul (x, w) }}" for r in "te")
         _save(

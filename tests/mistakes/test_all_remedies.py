@@ -39,7 +39,7 @@ ELSEWHERE = {
     "backends/onnx/cross_attention --task": "an encoder-decoder",
     "backends/tflite/file/storage --recipe": "a file of more than 2 GiB",
     "backends/tflite/file/storage --target": "the same",
-    "calibration/merge --observer": "several ranks",
+    "calibration/merge --observer": "tests/calibration/test_merge.py",
     "evaluation/gate/metrics --metric": "tests/evaluation/gate",
     "frontends/data/class_order --classes": "tests/frontends/data/test_class_order.py",
     "frontends/data/collators --processor": "needs a tokenizer: tests/frontends/data",
@@ -49,7 +49,6 @@ ELSEWHERE = {
     "frontends/huggingface/causal_decoder --task": "a decoder with layers of other kinds",
     "frontends/huggingface/meta_init --task": "tests/frontends/huggingface",
     "frontends/huggingface/model_folder --task": "the same",
-    "frontends/onnx/onnx_module --data": "a file of open sizes: tests/mistakes/test_paths.py",
     "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",
 }
 """Arguments of remedies that are not applied here, with the reason."""
@@ -63,7 +62,7 @@ SETUPS = {
     "install the package that holds {} and {}, version 7.2 or newer": "emulators",
     "install them again": "emulators",
     "run qtool in the folder that holds '{}'": "tests/frontends/test_named_objects.py",
-    "wait until it ends, or stop it": "tests/blockwise/test_checkpoint.py",
+    "wait until it ends, or stop it": "tests/blockwise/test_by_blocks.py",
     "run one process": "several ranks: tests/distributed",
     "start all of them with torchrun": "the same",
     "unset WORLD_SIZE to run in one process": "the same",

@@ -27,6 +27,7 @@ from qtool.frontends.data.rows import Row
 from qtool.observers import MinMax
 from qtool.passes import GraphPass
 from qtool.planning.recipe import Recipe
+from qtool.planning.recipe.safe_regex import check_regex
 from qtool.planning.targets import TARGETS, KernelRule
 from tests.backends.onnx.operators.outside import Gate, gate, restored, write_gate
 from tests.mistakes.nets import IMAGES, captured, image_net, quantize
@@ -240,6 +241,10 @@ EDITS: dict[str, Edit] = {
         lambda: qtool.capture_model(image_net(), IMAGES, {"input": {0: "b"}}),
     ),
     "add select, op or both": (rule(**{"as": "float"}), rule(select="0", **{"as": "float"})),
+    "use at most {} of *, +, ? and {m,n}, and no | or other repetition inside them": (
+        lambda: check_regex("select", "/(a+)+/", "(a+)+"),
+        lambda: check_regex("select", "/a+/", "a+"),
+    ),
     "add one of {}": (rule(select="0"), rule(select="0", observer="mse")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
@@ -263,7 +268,7 @@ ELSEWHERE = {
     "use a larger input scale": "the same",
     "leave this operator in float": "a kernel from outside: tests/backends/test_profiles.py",
     "name it alone": "needs the emulation of WebGPU",
-    "resume it with the same {}": "tests/blockwise/test_checkpoint.py",
+    "resume it with the same {}": "tests/blockwise/test_by_blocks.py",
     "give the recipe it was made with": "calibrations of plans: tests/calibration",
     "calibrate again with this one": "the same",
     "convert it as a whole": "a size that a block computes: tests/blockwise",
@@ -283,9 +288,6 @@ ELSEWHERE = {
     "give package.module:factory that returns the model": "as any factory",
     "use `qtool quantize` (in Python qtool.quantize), which needs one batch only": (
         "tests/api/test_modes.py"
-    ),
-    "use at most {} of *, +, ? and {m,n}, and no | or other repetition inside them": (
-        "tests/planning/recipe/test_recipe.py"
     ),
 }
 """Edits that are not made here, with the reason."""

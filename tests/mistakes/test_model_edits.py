@@ -327,7 +327,7 @@ ELSEWHERE = {
         "tests/frontends/test_load_model.py"
     ),
     "that code is of {}: wrap the part of the model in front of it": "code of a package",
-    "use float32, int32, int64 or bool": "tests/backends/tflite/export",
+    "use float32, int32, int64 or bool": "not applied: float64 inside a network",
     "give it a batch": "as x[None]: tests/mistakes/test_remedies_of_calls.py",
 }
 """Edits that are not made here, with the reason."""

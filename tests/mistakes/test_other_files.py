@@ -83,6 +83,10 @@ def weights(**tensors: torch.Tensor) -> Callable[[], object]:
     return call
 
 
+def external() -> object:
+    return qtool.load_onnx("external.onnx")
+
+
 def real_report() -> None:
     data = [np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)]
     options = qtool.ReportOptions(seconds=0.01)
@@ -173,6 +177,14 @@ EDITS: dict[str, Edit] = {
         ),
     ),
     "give the weights of this model": (weights(other=ONE), weights(weight=ONE, bias=TWO)),
+    "put it into the folder of the model, under this name": (
+        lambda: (Path("away").mkdir(), shutil.move("weights.bin", "away"), external()),
+        lambda: (shutil.move("away/weights.bin", "."), external()),
+    ),
+    "remove it from the outputs": (
+        lambda: qtool.capture_model(qtool.load_onnx("sequence.onnx"), torch.ones(2, 4)),
+        lambda: qtool.capture_model(qtool.load_onnx(file()), torch.ones(2, 4)),
+    ),
     "save numbers": (
         lambda: read_arrays(Path("objects.npy")),
         lambda: read_arrays(Path("x.npy")),
@@ -211,12 +223,11 @@ ELSEWHERE = {
     "convert again": "a damaged file: tests/backends/onnx, tests/backends/tflite",
     "take a fresh copy of the file": "the same",
     "create it again": "a damaged report: tests/evaluation/report",
-    "put it into the folder of the model, under this name": "tests/mistakes/test_paths.py",
     "write it with {}": "a decoder without a cache: tests/evaluation/test_generation.py",
     "set QTOOL_CACHE to another folder": "emulators",
     "use the model in QDQ format": "tests/backends/onnxruntime/integer_engine",
-    "cut the file before what reads it": "the same",
-    "write the pads out": "the same",
+    "cut the file before what reads it": "not applied: texts between nodes",
+    "write the pads out": "tests/backends/onnxruntime/integer_engine",
     "delete {}": "tests/blockwise",
     "delete it to start again": "the same",
     "delete {} to start again": "the same",
@@ -239,14 +250,13 @@ ELSEWHERE = {
     "give the model's own tokenizer": "the same",
     "save the model with save_pretrained": "the same",
     "{}": "tests/mistakes/test_file_remedies.py",
-    "give a longer text": "needs a tokenizer: tests/frontends/data",
+    "give a longer text": "not applied: needs a tokenizer",
     "give the folder of the model that they were made from": "tests/frontends/huggingface",
     "give the folder of one model": "the same",
     "give names of files in the same folder": "the same",
     "cut the file behind the nodes that read it": "tests/frontends/onnx/test_check.py",
     "export the model in eval mode": "the same",
     "check that the file is what you expect": "the same",
-    "remove it from the outputs": "tests/frontends/onnx/test_onnx_file.py",
     "export the file with a dynamic batch": "as four.onnx in tests/mistakes/test_remedies.py",
     "give the PyTorch model that the file was exported from": "as any model",
     "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)": (
@@ -274,6 +284,17 @@ def files(folder: Path) -> None:
     for name in ("a", "b"):
         file(name=f"models/{name}.onnx")
     Path("bert/config.json").write_text('{"model_type": "bert"}')
+    model = onnx.load(file())
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(
+            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name)
+        )
+    options = {"location": "weights.bin", "size_threshold": 0}
+    onnx.save(model, "external.onnx", save_as_external_data=True, **options)
+    outputs = "float[n, 3] y, seq(float[n, 4]) u"
+    graph = f"g (float[n, 4] x) => ({outputs}) <{WEIGHTS}>"
+    nodes = "{ y = MatMul (x, w) u = SequenceConstruct (x) }"
+    onnx.save(onnx.parser.parse_model(f"{HEAD.format(opset=17)} {graph} {nodes}"), "sequence.onnx")
     Path("bad.jsonl").write_text("{}\n")
 
 

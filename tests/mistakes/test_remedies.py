@@ -21,6 +21,11 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
         f"quantize {M}:image_net --mode weight-only -o out.onnx",
         {"api/conversion_inputs --data", "api/conversion_inputs --shape"},
     ),
+    "weights alone of a file of unknown sizes": (
+        "quantize open.onnx --mode weight-only -o out.onnx",
+        {"frontends/onnx/onnx_module --data"},
+        {"--data": "the batch gives float32[40, 3, 8, 8]"},
+    ),
     "no data and no BatchNorm": (
         f"calibrate {M}:rows --data none --shape 3,8,8 -o c.calib",
         {"calibration/data_free --data"},
