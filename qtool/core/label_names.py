@@ -27,8 +27,8 @@ LABELS = frozenset(
 def check_label_array(files: NumpyFiles, labels: str, inputs: Collection[str] = ()) -> None:
     """Check that the array that has the labels is not the one that the model takes.
 
-    It is where the model has an input of its name, and where it has more dimensions than an array
-    with a usual name of labels, which would be an input.
+    It is where the model has an input of its name, and where only arrays with usual names of labels
+    and of fewer dimensions would be inputs.
 
     Args:
         files: the data.
@@ -43,9 +43,10 @@ def check_label_array(files: NumpyFiles, labels: str, inputs: Collection[str] = 
         others = {name: array for name, array in arrays.items() if name != labels}
         if labels not in arrays or labels in LABELS:
             continue
-        usual = [n for n, a in others.items() if n in LABELS and a.ndim < arrays[labels].ndim]
-        if usual or labels in inputs:
-            names = usual or list(others)
+        dims = arrays[labels].ndim
+        left = bool(others) and all(n in LABELS and a.ndim < dims for n, a in others.items())
+        if left or labels in inputs:
+            names = list(others)
             name = names[0] if len(names) == 1 else None
             raise DataError(
                 f"{file}: labels are taken from '{labels}', which is an input, and inputs from "

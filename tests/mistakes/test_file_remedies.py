@@ -256,6 +256,12 @@ def test_an_input_with_a_usual_name_of_labels() -> None:
     assert (code, run([*words, "--column", "a,b,target"])[0]) == (2, 0)
 
 
+def test_masks_next_to_classes() -> None:
+    np.savez("masks.npz", image=IMAGES, mask=IMAGES, label=np.arange(40))
+    data = qtool.load_data("masks.npz", labels="mask")
+    assert next(iter(data)).keys() == {"image", "label"}  # a model that takes no label drops it
+
+
 def test_a_table_that_no_choice_of_columns_mends() -> None:
     check_refused(
         lambda: qtool.quantize(token_net(), qtool.load_data("prices.csv")),
