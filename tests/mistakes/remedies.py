@@ -6,7 +6,9 @@ import ast
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -165,18 +167,22 @@ def check_edit(kind: type[Remedy], text: str, edit: Edit) -> None:
 
 def texts_of(kind: str) -> set[str]:
     """Return the texts of the remedies of a kind in the whole code, with {} for varying parts."""
-    package = Path(remedies.__file__).parents[1]
-    commands = Path(qtool_cli.__file__).parent
-    return {
-        _text(call.args[0])
-        for folder in (package, commands)
+    return {_text(call.args[0]) for name, call in _calls() if name == kind and call.args}
+
+
+@cache
+def _calls() -> list[tuple[str, ast.Call]]:
+    """Return (function, call) for the calls of remedies in the whole code."""
+    kinds = {kind.__name__ for kind in get_args(Remedy)}
+    folders = Path(remedies.__file__).parents[1], Path(qtool_cli.__file__).parent
+    return [
+        (node.func.id, node)
+        for folder in folders
         for path in folder.rglob("*.py")
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id == kind
-        and call.args
-    }
+        if "qtool.core.remedies" in (source := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+    ]
 
 
 def _text(node: ast.expr) -> str:
