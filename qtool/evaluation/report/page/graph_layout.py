@@ -54,9 +54,8 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
     try:
         import graphlay
     except ImportError as error:
-        raise QtoolError(
-            "graphlay is not installed", Package("graphlay", "run `pip install {}`")
-        ) from error
+        install = Package("graphlay", "run `pip install {}`")
+        raise QtoolError("graphlay is not installed", install) from error
     graph = graphlay.Graph()
     for width, height in sizes:
         graph.node(width=width, height=height)
