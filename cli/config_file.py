@@ -23,6 +23,7 @@ import click
 
 from qtool.core.errors import FileError
 from qtool.core.option_names import unknown_name
+from qtool.core.remedies import OtherFile
 from qtool.core.text_files import read_toml_or_json
 
 _NOT_IN_FILES = frozenset({"help", "config", "verbose", "quiet", "log-level"})
@@ -102,13 +103,13 @@ def _value(parameter: click.Parameter, value: Any, path: Path, key: str) -> Any:
     several = parameter.multiple or parameter.nargs != 1
     values = value if isinstance(value, list) else [value]
     if not all(isinstance(each, str | int | float | bool) for each in values):
-        raise FileError(f"{path}: {key} is {value!r:.40}; give {', '.join(_TEXTS)}")
+        raise FileError(f"{path}: {key} is {value!r:.40}", OtherFile(f"give {', '.join(_TEXTS)}"))
     if any(isinstance(each, bool) for each in values):
         if several or len(values) > 1 or not getattr(parameter, "is_flag", False):
             raise FileError(f"{path}: {key} takes no true or false")
         return value
     if getattr(parameter, "is_flag", False):
-        raise FileError(f"{path}: {key} is {value!r:.40}; give true or false")
+        raise FileError(f"{path}: {key} is {value!r:.40}", OtherFile("give true or false"))
     texts = [_located(parameter, str(each), path.parent) for each in values]
     return texts if several else ",".join(texts)
 

@@ -82,13 +82,15 @@ def _check_environment() -> None:
         RanksError: one is no number.
     """
     from qtool.core.errors import RanksError
+    from qtool.core.remedies import Setup
 
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
         value = os.environ.get(name) or "0"
         if not value.strip().isdecimal():
             raise RanksError(
-                f"the environment variable {name} is {value!r}, not a number; start all ranks with "
-                "torchrun, or unset it to run in one process"
+                f"the environment variable {name} is {value!r}, not a number",
+                Setup("start all ranks with torchrun"),
+                Setup("unset it to run in one process"),
             )
 
 
@@ -104,7 +106,7 @@ def _code_of(work: Callable[[], Any], ranks: Ranks) -> int:
     except DataError as error:  # its batch numbers count the batches of this rank
         nth = {2: "2nd", 3: "3rd"}.get(ranks.size, f"{ranks.size}th")
         where = f"rank {ranks.rank} of {ranks.size}, in its share of every {nth} batch"
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(f"{where}: {error.problem}", *error.remedies) from error
     except click.exceptions.Exit as error:
         return error.exit_code
     except SystemExit as error:
@@ -146,6 +148,7 @@ def _process_group() -> Iterator[None]:
     from torch import distributed as dist
 
     from qtool.core.errors import RanksError
+    from qtool.core.remedies import Setup
 
     if dist.is_initialized():
         yield
@@ -158,8 +161,9 @@ def _process_group() -> Iterator[None]:
             dist.init_process_group("cpu:gloo,cuda:nccl" if gpus else "gloo")
     except (RuntimeError, ValueError) as error:
         raise RanksError(
-            f"cannot reach the other ranks of WORLD_SIZE ({error}); start all of them with "
-            "torchrun, or unset WORLD_SIZE to run in one process"
+            f"cannot reach the other ranks of WORLD_SIZE ({error})",
+            Setup("start all of them with torchrun"),
+            Setup("unset WORLD_SIZE to run in one process"),
         ) from error
     try:
         yield

@@ -27,11 +27,12 @@ def command(calibrations: tuple[Path, ...], output_: Path, as_json: bool) -> Non
     from qtool import Calibration
     from qtool.core.errors import CalibrationError
     from qtool.core.paths import same_file
+    from qtool.core.remedies import CallEdit
 
     if (same := same_file(calibrations)) is not None:
         raise CalibrationError(
-            f"{same[0]} and {same[1]} are one file, whose samples would count twice; name each "
-            "file once"
+            f"{same[0]} and {same[1]} are one file, whose samples would count twice",
+            CallEdit("name each file once"),
         )
     merged = reduce(Calibration.merge, (Calibration.load(c) for c in calibrations))
     merged.save(output_)

@@ -277,10 +277,11 @@ def load_metrics(source: str | None) -> Callable[[Any], Any] | None:
     if source is None:
         return None
     from qtool.core.errors import DataError
+    from qtool.core.remedies import CallEdit
     from qtool.frontends.named_objects import import_object
 
     if ":" not in source:
-        raise DataError(f"'{source}' names no function; write module:function")
+        raise DataError(f"'{source}' names no function", CallEdit("write module:function"))
     function = import_object(source, DataError)
     if not callable(function):
         raise DataError(f"{source} is a {type(function).__name__}, not a function")

@@ -28,8 +28,8 @@ from qtool.planning import targets
 from qtool.planning.plan import QuantPlan, Rewrite
 from qtool.planning.planner import make_plan
 
-LESS_ACCURATE = "skipped, since it was less accurate on held-out samples"
-FAILED = "skipped, since it failed ({})"
+LESS_ACCURATE = "skipped as less accurate on held-out samples"
+FAILED = "skipped after a failure ({})"
 
 Solutions = WeakKeyDictionary[fx.GraphModule, tuple[Parameters, tuple[object, ...]]]
 """Module -> its parameters, and the parts of plan and calibration that they were solved from."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_readable, quantization_warnings
 from qtool.core.argument_names import argument
+from qtool.core.label_names import check_label_array
 from qtool.core.numpy_files import SUFFIXES, NumpyFiles, has_arrays
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
@@ -61,6 +62,8 @@ def load_data(
         )
     files = NumpyFiles(path, batch_size, () if labels is None else (labels,), samples)
     files.files()
+    if labels is not None:
+        check_label_array(files, labels)
     return files
 
 

@@ -29,7 +29,7 @@ from qtool.core.errors import CalibrationError, CaptureError, DataError
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc, return_free_memory
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import CallEdit, OtherFile
 from qtool.core.types import Observed, Progress
 from qtool.distributed import collective, current, share_steps
 from qtool.frontends.captured_model import (
@@ -93,9 +93,7 @@ def calibrate(
     if calibration is None:
         raise CalibrationError(
             "there is nothing to calibrate: no tensor of this plan has a fixed range",
-            OtherFile(
-                "use `qtool quantize` (in Python qtool.quantize), which needs one batch only"
-            ),
+            CallEdit("use `qtool quantize` (in Python qtool.quantize), which needs one batch only"),
         )
     notes = (*capture_notes(captured, model, data, dynamic), *calibration.notes)
     return replace(calibration, notes=(*_mode_notes(plan, plain), *notes))

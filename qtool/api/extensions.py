@@ -18,6 +18,7 @@ from qtool.backends.runtime import Runtime
 from qtool.core import ops
 from qtool.core.errors import CalibrationError, PassError, PlanError
 from qtool.core.option_names import unknown_name
+from qtool.core.remedies import CallEdit
 from qtool.observers import Observer, Option
 from qtool.passes import GraphPass
 from qtool.planning import targets
@@ -87,7 +88,8 @@ def register_observer(
     """
     if not name.isidentifier():
         raise CalibrationError(
-            f"an observer cannot be called '{name}'; use letters, digits and underscores"
+            f"an observer cannot be called '{name}'",
+            CallEdit("use letters, digits and underscores"),
         )
     if not all(map(callable, (statistic, estimate))):
         raise CalibrationError(f"observer '{name}' needs a statistic and a function of it")
@@ -105,18 +107,26 @@ def register_target(target: Target) -> None:
     named = {*target.kernels, *target.no_kernel, *target.weight_only, *target.file.implicit_fusions}
     if unknown := sorted((named | target.file.passthrough_on_codes) - known):
         raise PlanError(
-            f"{where} names '{unknown[0]}', which is not an operator; see qtool.core.ops"
+            f"{where} names '{unknown[0]}', which is not an operator",
+            CallEdit("name keys of qtool.core.ops.rows()"),
         )
     if twice := sorted(target.kernels.keys() & target.no_kernel.keys()):
         raise PlanError(
-            f"{where} has a kernel for '{twice[0]}' and a reason why it has none; remove one"
+            f"{where} has a kernel for '{twice[0]}' and a reason why it has none",
+            CallEdit("remove one"),
         )
     if unknown := sorted(set(target.rewrites) - passes.FOR_TARGETS.keys()):
-        raise PlanError(f"{where} uses the unknown pass '{unknown[0]}'; register it first")
+        raise PlanError(
+            f"{where} uses the unknown pass '{unknown[0]}'", CallEdit("register it first")
+        )
     if target.runtime is not None and target.runtime not in runtimes.RUNTIMES:
-        raise PlanError(f"{where} has the unknown runtime '{target.runtime}'; register it first")
+        raise PlanError(
+            f"{where} has the unknown runtime '{target.runtime}'", CallEdit("register it first")
+        )
     if unknown := sorted(set(target.file.formats) - {n for f in table.FORMATS for n in f.names}):
-        raise PlanError(f"{where} has the unknown format '{unknown[0]}'; register it first")
+        raise PlanError(
+            f"{where} has the unknown format '{unknown[0]}'", CallEdit("register it first")
+        )
     others = [runtime.name for f in table.FORMATS for runtime in f.other_runtimes]
     if target.timed_in and target.timed_in not in others:
         sentence = unknown_name("runtime", target.timed_in, others)
@@ -166,7 +176,7 @@ def register_pass(
     """
     name = graph_pass.name
     if any(p.name == name for p in (*passes.CANONICAL, *passes.FOR_TARGETS.values())):
-        raise PassError(f"pass '{name}' is registered already; register it once")
+        raise PassError(f"pass '{name}' is registered already", CallEdit("register it once"))
     chosen = None if target is None else targets.target(target)
     order = [p.name for p in passes.CANONICAL] if chosen is None else list(chosen.rewrites)
     if before is not None and before not in order:
@@ -176,7 +186,8 @@ def register_pass(
         passes.CANONICAL.insert(at, graph_pass)
     elif not graph_pass.reason:
         raise PassError(
-            f"pass '{name}' for {chosen.name} has no reason; set `reason` to what it improves"
+            f"pass '{name}' for {chosen.name} has no reason",
+            CallEdit("set `reason` to what it improves"),
         )
     else:
         passes.FOR_TARGETS[name] = graph_pass

@@ -43,7 +43,7 @@ from qtool.core.option_names import (
 )
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
-from qtool.core.remedies import Argument, Omission, OtherFile, Remedy
+from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
@@ -88,8 +88,8 @@ class QuantizeOptions:
             own = self.recipe if isinstance(self.recipe, str | Path) else None
             if Path(self.measure).suffix.lower() not in RECIPE_SUFFIXES:
                 raise FileError(
-                    f"{self.measure} is no name of a recipe; name it in "
-                    f"{' or '.join(RECIPE_SUFFIXES)}"
+                    f"{self.measure} is no name of a recipe",
+                    OtherFile(f"name it in {' or '.join(RECIPE_SUFFIXES)}"),
                 )
             check_writable(self.measure, own, *inputs)
 
@@ -254,7 +254,9 @@ def quantize_to_file(
     for name, value, expected in records:
         if not (value is None or isinstance(value, expected)):
             kind = expected.__name__
-            raise OptionError(f"{name} is a {type(value).__name__}; give qtool.{kind}(...)")
+            raise OptionError(
+                f"{name} is a {type(value).__name__}", CallEdit(f"give qtool.{kind}(...)")
+            )
     source = model if isinstance(model, str | Path) else None
     stored = data if isinstance(data, str | Path) else None
     target = FileTarget.check(Path(path), source, file or FileOptions(), weights, stored)

@@ -21,6 +21,7 @@ from qtool.core.data import Batch, peek
 from qtool.core.errors import CaptureError, DataError, VerificationError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
+from qtool.core.remedies import DataEdit
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.baseline import ONNX
 from qtool.evaluation.build_report import build_report
@@ -192,7 +193,7 @@ def _report_file(
         table = data
         sample, data = peek(data, data_module(model))
         if sample is None:
-            raise DataError("the data is empty; give at least one batch")
+            raise DataError("the data is empty", DataEdit("give at least one batch"))
         with columns_in_errors(table, model, sample):
             reference = capture_model(model, sample, dynamic)
         check_cache(file, reference.graph.inputs)

@@ -28,6 +28,7 @@ from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of
 from qtool.core.path_arguments import accepts_paths
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
@@ -130,7 +131,7 @@ def tune(
     for value, expected in records:
         if not isinstance(value, expected):
             name = expected.__name__
-            raise OptionError(f"{value!s:.60} is no {name}; give qtool.{name}(...)")
+            raise OptionError(f"{value!s:.60} is no {name}", CallEdit(f"give qtool.{name}(...)"))
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
         check_label_count(labels, eval_data)
@@ -141,7 +142,7 @@ def tune(
         function, eval_data, _ = over_data(function, eval_data, labels)
     first = next(batches(data, data_module(model)), None)
     if first is None:
-        raise DataError("the calibration data is empty; give at least one batch")
+        raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
     with columns_in_errors(data, model, first):
         captured = capture_model(model, first, dynamic)
     format_of(kind).check_graph(captured.for_target(target)[0])
@@ -209,7 +210,7 @@ def explain(
     check_fixed_inputs(file, model)
     first, data = peek(data, model if isinstance(model, nn.Module) else None)
     if first is None:
-        raise DataError("the data is empty; give at least one batch")
+        raise DataError("the data is empty", DataEdit("give at least one batch"))
     captured = capture_model(model, first, dynamic)
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))

@@ -11,6 +11,7 @@ from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core.errors import FileError, OptionError
 from qtool.core.option_names import NATIVE, unknown_name
 from qtool.core.paths import is_file
+from qtool.core.remedies import OtherFile
 
 READABLE: list[ReadableFormat] = [TFLITE, ONNX]
 """The first that fits a file opens it; ONNX, the last, refuses what is no model."""
@@ -40,8 +41,8 @@ def check_quantized(path: str | Path) -> None:
     """
     if not open_readable(path).is_quantized:
         raise FileError(
-            f"{path}: it has no quantized operator, so there is nothing to verify; give the file "
-            "that `qtool quantize` wrote"
+            f"{path}: it has no quantized operator, so there is nothing to verify",
+            OtherFile("give the file that `qtool quantize` wrote"),
         )
 
 

@@ -46,6 +46,7 @@ from qtool.backends.tflite.kernels import softmax as tflite_softmax
 from qtool.backends.tflite.kernels import xnnpack
 from qtool.core.errors import KernelError
 from qtool.core.profile_titles import PROFILE_TITLES, describe_profile
+from qtool.core.remedies import CallEdit
 
 Binder = Callable[..., Kernel]
 """Static parameters in, a bound kernel out."""
@@ -100,7 +101,8 @@ class Profile:
         except KeyError:
             raise KernelError(
                 f"profile {self.name} has no kernel for {op!r}; it has: "
-                f"{', '.join(sorted(self.binders))}. Leave this operator in float"
+                f"{', '.join(sorted(self.binders))}",
+                CallEdit("leave this operator in float"),
             ) from None
         return binder(*args, **kwargs)
 
@@ -256,5 +258,6 @@ def profile(name: str) -> Profile:
         return PROFILES[name]
     except KeyError:
         raise KernelError(
-            f"unknown numerics profile {name!r}; choose one of {', '.join(sorted(PROFILES))}"
+            f"unknown numerics profile {name!r}",
+            CallEdit(f"choose one of {', '.join(sorted(PROFILES))}"),
         ) from None

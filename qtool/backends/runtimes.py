@@ -9,6 +9,7 @@ from qtool.backends.profiles import profile
 from qtool.backends.runtime import Runtime
 from qtool.core.argument_names import argument
 from qtool.core.errors import PlanError
+from qtool.core.remedies import CallEdit
 from qtool.planning.targets import Target
 
 RUNTIMES: dict[str, Runtime] = {r.name: r for r in (ONNXRUNTIME, OPENVINO)}
@@ -21,7 +22,9 @@ def register(new: Runtime) -> None:
         PlanError: the name is taken.
     """
     if new.name in RUNTIMES:
-        raise PlanError(f"runtime '{new.name}' is registered already; choose another name")
+        raise PlanError(
+            f"runtime '{new.name}' is registered already", CallEdit("choose another name")
+        )
     RUNTIMES[new.name] = new
 
 

@@ -16,6 +16,7 @@ from qtool.core.option_names import (
     add_format,
 )
 from qtool.core.paths import is_file
+from qtool.core.remedies import CallEdit
 from qtool.planning.targets import DEFAULT, Target, target
 
 FORMATS: list[FileFormat] = [TFLITE, ONNX]
@@ -30,9 +31,11 @@ def register(new: FileFormat) -> None:
     """
     names = [name for f in FORMATS for name in f.names]
     if taken := next((name for name in new.names if name in names), None):
-        raise PlanError(f"format '{taken}' is registered already; choose another name")
+        raise PlanError(f"format '{taken}' is registered already", CallEdit("choose another name"))
     if new.suffix in (*MODEL_FORMATS, *C_SUFFIXES):
-        raise PlanError(f"files of another format end in '{new.suffix}'; choose another suffix")
+        raise PlanError(
+            f"files of another format end in '{new.suffix}'", CallEdit("choose another suffix")
+        )
     FORMATS.insert(0, new)
     READABLE.insert(0, new.readable)
     add_format(new.names, new.suffix)

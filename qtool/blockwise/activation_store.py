@@ -13,6 +13,7 @@ import torch
 
 from qtool.core.atomic import atomic_path
 from qtool.core.errors import FileError
+from qtool.core.remedies import OtherFile
 
 Named = Mapping[str, torch.Tensor]
 _EXACT, _CODED = "float/", "quantized/"
@@ -75,7 +76,9 @@ class ActivationStore:
         try:
             tensors = _map(file)
         except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise FileError(f"{file} cannot be read ({error}); delete {file.parents[1]}") from error
+            raise FileError(
+                f"{file} cannot be read ({error})", OtherFile(f"delete {file.parents[1]}")
+            ) from error
         exact = {k.removeprefix(_EXACT): v for k, v in tensors.items() if k.startswith(_EXACT)}
         coded = {k.removeprefix(_CODED): v for k, v in tensors.items() if k.startswith(_CODED)}
         return exact, {**exact, **coded}

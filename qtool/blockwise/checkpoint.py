@@ -24,6 +24,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.core.atomic import check_writable, fcntl, write_atomic
 from qtool.core.errors import MALFORMED, CalibrationError, FileError
 from qtool.core.records import from_json
+from qtool.core.remedies import CallEdit, OtherFile, Setup
 from qtool.distributed import Ranks
 from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.estimate import OutputEstimate
@@ -105,8 +106,8 @@ class Checkpoint:
         ranks.all_gather("")
         if not (folder / _START).is_file():
             raise FileError(
-                f"rank {ranks.rank} of {ranks.size} does not find {folder}, which rank 0 created; "
-                "write the result to a folder that all ranks can access"
+                f"rank {ranks.rank} of {ranks.size} does not find {folder}, which rank 0 created",
+                OtherFile("write the result to a folder that all ranks can access"),
             )
         self.finished = list(self._read())
 
@@ -120,8 +121,9 @@ class Checkpoint:
         for what, value in self._identity.items():
             if stored.get(what) != value:
                 raise FileError(
-                    f"{self.folder} is the checkpoint of a conversion with another {what}; "
-                    f"resume it with the same {what}, or delete it to start again"
+                    f"{self.folder} is the checkpoint of a conversion with another {what}",
+                    CallEdit(f"resume it with the same {what}"),
+                    OtherFile("delete it to start again"),
                 )
 
     def _check_blocks(self) -> None:
@@ -131,8 +133,9 @@ class Checkpoint:
                 if file_digest(self.block(index)) == record.digest:
                     continue
             raise FileError(
-                f"block {index} in {self.folder} is damaged: its weights are not those that were "
-                f"verified; delete {self.folder} to start again"
+                f"block {index} in {self.folder} is damaged: its weights are not those that "
+                "were verified",
+                OtherFile(f"delete {self.folder} to start again"),
             )
 
     def _clean(self) -> None:
@@ -149,7 +152,7 @@ class Checkpoint:
                 yield BlockRecord.of(_json(file))
             except ValueError as error:
                 raise FileError(
-                    f"{file} is damaged; delete {self.folder} to start again"
+                    f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
                 ) from error
             index += 1
 
@@ -163,8 +166,9 @@ class Checkpoint:
             write_atomic(file, value.encode())
         elif file.read_text("utf-8", "replace") != value:
             raise FileError(
-                f"{self.folder} is the checkpoint of a conversion with other {what}; "
-                f"resume it with the same {what}, or delete it to start again"
+                f"{self.folder} is the checkpoint of a conversion with other {what}",
+                CallEdit(f"resume it with the same {what}"),
+                OtherFile("delete it to start again"),
             )
 
     def activations(self, index: int) -> ActivationStore:
@@ -230,7 +234,7 @@ class Checkpoint:
             return replace(calibration, notes=tuple(rest["notes"])), scales
         except (CalibrationError, *MALFORMED) as error:
             raise FileError(
-                f"{self.calibration} is damaged; delete {self.folder} to start again"
+                f"{self.calibration} is damaged", OtherFile(f"delete {self.folder} to start again")
             ) from error
 
     def add(self, record: BlockRecord | None) -> None:
@@ -320,7 +324,7 @@ def _locked(path: Path, folder: Path) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise FileError(
-                    f"another process uses {folder}; wait until it ends, or stop it"
+                    f"another process uses {folder}", Setup("wait until it ends, or stop it")
                 ) from error
         yield
 
@@ -330,4 +334,4 @@ def _json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text("utf-8"))
         if isinstance(content, dict):
             return content
-    raise FileError(f"{file} is damaged; delete {file.parent} to start again")
+    raise FileError(f"{file} is damaged", OtherFile(f"delete {file.parent} to start again"))

@@ -28,6 +28,7 @@ from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.log import log_warning
 from qtool.core.process_lock import PROCESS_LOCK
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Dynamic, Observed, ObserverSpec, Progress
 from qtool.distributed import current
 from qtool.observers import Histogram, Statistic
@@ -155,7 +156,7 @@ def _hook(name: str, statistic: Statistic, observed: ObservedModule, buffer: Out
         try:
             update_statistic(*outputs)
         except DataError as error:
-            raise DataError(f"tensor '{name}': {error}") from error
+            raise DataError(f"tensor '{name}': {error.problem}", *error.remedies) from error
 
     def hook(module: nn.Module, args: Any, output: torch.Tensor) -> None:
         if not buffer.active:
@@ -252,7 +253,7 @@ def collect_statistics(
     own = replace(own, samples=samples, notes=notes, data=digest.text())
     calibration = merge_ranks(ranks, own, first if check_shards else None)
     if not calibration.samples:
-        raise DataError("the calibration data is empty; give at least one batch")
+        raise DataError("the calibration data is empty", DataEdit("give at least one batch"))
     cautions = warnings.warnings(calibration.samples)
     for caution in cautions:
         log_warning(caution)
@@ -297,7 +298,7 @@ def _batch_in_errors(index: int) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"batch {index}, {error}") from error
+        raise DataError(f"batch {index}, {error.problem}", *error.remedies) from error
 
 
 def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[tuple[Batch, Batch]]:

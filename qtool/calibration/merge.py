@@ -14,6 +14,7 @@ from dataclasses import replace
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.range_convergence import RangeConvergence
 from qtool.core.errors import CalibrationError
+from qtool.core.remedies import Argument, Setup
 from qtool.distributed import Ranks
 from qtool.observers import depends_on_order
 
@@ -34,7 +35,9 @@ def check_ranks(ranks: Ranks, empty: Calibration) -> None:
         if depends_on_order(statistic):
             raise CalibrationError(
                 f"observer '{empty.specs[name].name}' depends on the order of the data, which "
-                "several processes do not have; choose another observer, or run one process"
+                "several processes do not have",
+                Argument("--observer", text="choose another {}"),
+                Setup("run one process"),
             )
     ranks.check_equal("a different model", empty.fingerprint)
     observed = {

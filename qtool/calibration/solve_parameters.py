@@ -18,6 +18,7 @@ from qtool.core import graph as G
 from qtool.core.errors import CalibrationError
 from qtool.core.graph.torch_ops import groups_of
 from qtool.core.quant_params import QuantParams, fixed_params
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import INT32, Derived, Fixed, Observed, Requantized, SharedWith
 from qtool.planning.plan import Kind, Point, QuantPlan
 from qtool.planning.sharing import clamp_bounds
@@ -106,13 +107,15 @@ def _check(plan: QuantPlan, calibration: Calibration) -> None:
     missing = [p.name for p in plan.observed() if p.name not in calibration.statistics]
     if missing:
         raise CalibrationError(
-            f"the calibration was made with another recipe or mode (it lacks '{missing[0]}'); give "
-            "the recipe it was made with, or calibrate again with this one"
+            f"the calibration was made with another recipe or mode (it lacks '{missing[0]}')",
+            CallEdit("give the recipe it was made with"),
+            CallEdit("calibrate again with this one"),
         )
     for point in plan.observed():
         if calibration.statistics[point.name].empty:
             raise CalibrationError(
-                f"calibration saw no values of tensor '{point.name}'; give data that reaches it"
+                f"calibration saw no values of tensor '{point.name}'",
+                DataEdit("give data that reaches it"),
             )
 
 

@@ -21,9 +21,7 @@ def archive_expansion_error(path: Path) -> str | None:
     packed = path.stat().st_size
     if size <= max(_ALWAYS_ALLOWED, _MAX_RATIO * packed):
         return None
-    return (
-        f"it would unpack from {packed:,} to {size:,} bytes; check that this is the intended file"
-    )
+    return f"it would unpack from {packed:,} to {size:,} bytes"
 
 
 def archive_damage(path: Path) -> str | None:
@@ -34,4 +32,4 @@ def archive_damage(path: Path) -> str | None:
             member = archive.testzip()
     except (OSError, ValueError, NotImplementedError, EOFError, zlib.error, zipfile.BadZipFile):
         return None  # its reader says why
-    return None if member is None else f"its member {member} is damaged; copy the file again"
+    return None if member is None else f"its member {member} is damaged"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import FileError
+from qtool.core.remedies import OtherFile
 from qtool.core.shield import defer_signals
 
 fcntl: Any = None  # a system without such locks keeps the files of killed processes
@@ -48,16 +49,20 @@ def check_writable(
     for source in (r for r in read if r is not None and target.exists()):
         # a module's name may be too long for a path, for which Path.exists raises
         if os.path.exists(source) and target.samefile(source):  # noqa: PTH110
-            raise FileError(f"cannot write {path}: {source} is an input; name another file")
+            raise FileError(
+                f"cannot write {path}: {source} is an input", OtherFile("name another file")
+            )
     if target.is_dir():
-        raise FileError(f"cannot write {path}: it is a directory; name a file")
+        raise FileError(f"cannot write {path}: it is a directory", OtherFile("name a file"))
     if target.exists() and not target.is_file():
-        raise FileError(f"cannot write {path}: it is {_kind(target)}; name an ordinary file")
+        raise FileError(
+            f"cannot write {path}: it is {_kind(target)}", OtherFile("name an ordinary file")
+        )
     if suffixes and target.suffix.lower() not in suffixes:
         named = Path(path).with_suffix(suffixes[0]).name
         raise FileError(
-            f"cannot write {path}: models are written as {' or '.join(suffixes)}; "
-            f"name the file {named}"
+            f"cannot write {path}: models are written as {' or '.join(suffixes)}",
+            OtherFile(f"name the file {named}"),
         )
     check_folders(path, folder)
 
@@ -74,7 +79,9 @@ def check_folders(path: str | Path, folder: Path) -> None:
     """
     existing = next(f for f in (folder, *folder.parents) if os.path.lexists(f))
     if not existing.is_dir():
-        raise FileError(f"cannot write {path}: {existing} is not a directory; name another one")
+        raise FileError(
+            f"cannot write {path}: {existing} is not a directory", OtherFile("name another one")
+        )
     if not os.access(existing, os.W_OK):
         raise FileError(f"cannot write {path}: the directory {existing} is not writable")
 
@@ -114,7 +121,9 @@ def resolve(path: str | Path) -> Path:
         target.exists()
     except (OSError, TypeError, ValueError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FileError(f"cannot write {str(path)!a}: {why}; name another file") from error
+        raise FileError(
+            f"cannot write {str(path)!a}: {why}", OtherFile("name another file")
+        ) from error
     return target
 
 

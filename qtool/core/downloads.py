@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import QtoolError
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
@@ -19,6 +20,7 @@ TEXTS = (".txt", ".csv", ".tsv", ".json", ".jsonl")
 """Suffixes of files whose contents are text."""
 
 DOWNLOAD = OtherFile("download it again")
+_INTENDED = OtherFile("give the intended file")
 _ITSELF = OtherFile("download the file itself, with a login if the address asks for one")
 _PULL = OtherFile("run `git lfs pull` in its folder, or download the file itself")
 _SIZE = re.compile(rb"^size (\d+)$", re.MULTILINE)
@@ -27,6 +29,22 @@ _PAGE = re.compile(
     rb"(\xef\xbb\xbf)?\s*(<\?xml[^>]*>\s*)?<(!doctype html|html|error)", re.IGNORECASE
 )
 _READ = 4096  # first bytes of a file that are looked at
+
+
+def check_archive(path: str | os.PathLike[str], kind: type[QtoolError]) -> None:
+    """Check, before a zip archive is unpacked, its size and its checksums.
+
+    Args:
+        path: the file; one that is no zip archive is its reader's business.
+        kind: class of the error.
+
+    Raises:
+        kind: it would take far more than its own size, or a member is damaged.
+    """
+    if (why := archive_expansion_error(Path(path))) is not None:
+        raise kind(f"{path} is not read: {why}", _INTENDED)
+    if (why := archive_damage(Path(path))) is not None:
+        raise kind(f"{path} is not read: {why}", OtherFile("copy the file again"))
 
 
 def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtool.core.errors import OptionError
+from qtool.core.remedies import CallEdit
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Range:
         """
         if not (optional and value is None) and not self._holds(value):
             none = " or None" if optional else ""
-            raise OptionError(f"{name} is {value!r}; give {self}{none}")
+            raise OptionError(f"{name} is {value!r}", CallEdit(f"give {self}{none}"))
 
     def _holds(self, value: Any) -> bool:
         kind: type[Any] = numbers.Integral if self.whole else numbers.Real

@@ -13,6 +13,7 @@ from qtool.core.archive_limits import archive_expansion_error
 from qtool.core.downloads import DOWNLOAD, check_download, is_cut_off, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 
 SUFFIXES = (".npy", ".npz")
@@ -167,7 +168,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     if is_cut_off(file):  # numpy would leave it open
         raise unreadable(file, f"{file} cannot be read as arrays", DataError)
     if (why := archive_expansion_error(file)) is not None:
-        raise DataError(f"{file} is not read: {why}")
+        raise DataError(f"{file} is not read: {why}", OtherFile("give the intended file"))
     try:
         mode: Literal["r"] | None = "r" if file.suffix == ".npy" else None
         content = np.load(file, allow_pickle=False, mmap_mode=mode)
@@ -178,7 +179,10 @@ def read_arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     except Exception as error:  # a damaged file makes numpy, zipfile and tokenize raise anything
         why = describe(error)
         if "pickle" in why or "Python objects" in why:  # numpy advises to unpickle
-            why = "it is damaged, or holds Python objects, which are not loaded; save numbers"
+            why = "it is damaged, or holds Python objects, which are not loaded"
+            raise DataError(
+                f"{file} cannot be read as arrays: {why}", OtherFile("save numbers")
+            ) from error
         if "mmap length" in why:
             why = "it is shorter than its header says"
             raise DataError(f"{file} cannot be read as arrays: {why}", DOWNLOAD) from error
@@ -210,5 +214,7 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
         return read_labels(data, key)
     arrays = read_arrays(Path(key))
     if len(arrays) > 1 and "labels" not in arrays:
-        raise DataError(f"{key} holds {', '.join(arrays)}; name the one with the labels 'labels'")
+        raise DataError(
+            f"{key} holds {', '.join(arrays)}", OtherFile("name the one with the labels 'labels'")
+        )
     return arrays.get("labels", next(iter(arrays.values())))

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from qtool.core.errors import FileError
 from qtool.core.paths import is_dir
+from qtool.core.remedies import CallEdit, OtherFile
 
 QUANTIZE_CONFIG = "quantize_config.json"
 """In a folder that qtool wrote: how each model file was quantized."""
@@ -50,7 +51,9 @@ def accepts_paths(
                     continue
                 several = "Sequence" in str(signature.parameters[name].annotation)
                 if several and isinstance(value, str | os.PathLike):
-                    raise FileError(f"{name} is {os.fspath(value)!r}; give a list of paths")
+                    raise FileError(
+                        f"{name} is {os.fspath(value)!r}", CallEdit("give a list of paths")
+                    )
                 for each in value if several and _several(value) else [value]:
                     _check(name, each, name in names)
             for name in (n for n in models.split() if n in arguments):
@@ -78,7 +81,7 @@ def _check(name: str, value: Any, only_path: bool) -> None:
         bad = isinstance(os.fspath(value), bytes)
     if bad:
         what = "None" if value is None else f"of the type {type(value).__name__}"
-        raise FileError(f"{name} is {what}; give a path as a str or a pathlib.Path")
+        raise FileError(f"{name} is {what}", CallEdit("give a path as a str or a pathlib.Path"))
 
 
 def model_file(path: str | os.PathLike[str]) -> Path:
@@ -93,10 +96,12 @@ def model_file(path: str | os.PathLike[str]) -> Path:
     files = sorted(file for pattern in _PATTERNS for file in folder.glob(pattern))
     if not files:
         raise FileError(
-            f"{path} is a folder without an .onnx or .tflite file; give a file, or the folder that "
-            "`qtool quantize` wrote"
+            f"{path} is a folder without an .onnx or .tflite file",
+            OtherFile("give a file, or the folder that `qtool quantize` wrote"),
         )
     if len(files) > 1:
         names = ", ".join(file.relative_to(folder).as_posix() for file in files)
-        raise FileError(f"{path} has several model files ({names}); name one, as {files[0]}")
+        raise FileError(
+            f"{path} has several model files ({names})", OtherFile(f"name one, as {files[0]}")
+        )
     return files[0]

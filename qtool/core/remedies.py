@@ -1,7 +1,8 @@
 """What a user can do about an error, as values: the error makes its sentence of them.
 
-A remedy is a change after which the same command or call works, or reports another true error;
-`tests/mistakes/test_remedies*.py` apply each.
+A remedy is a change after which the same command or call works, or reports another true error.
+`tests/mistakes/test_remedies*.py`, `test_*_edits.py` and `test_other_files.py` apply them, and
+`test_all_remedies.py` finds those that are in no table.
 """
 
 from __future__ import annotations
@@ -76,8 +77,18 @@ class ModelEdit:
 
 
 @dataclass(frozen=True)
+class CallEdit:
+    """Another call or command, or a change of code that qtool calls: a function, a registration."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class OtherFile:
-    """Another file or folder in place of one, or the same made again."""
+    """Another file or folder in place of one, the same made again, changed, or removed."""
 
     text: str
 
@@ -96,7 +107,18 @@ class Package:
         return self.text.replace("{}", self.name)
 
 
-Remedy = Argument | Omission | DataEdit | ModelEdit | OtherFile | Package
+@dataclass(frozen=True)
+class Setup:
+    """A change of what runs: the processes, variables of the environment, programs of the "
+    "system."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Remedy = Argument | Omission | DataEdit | ModelEdit | CallEdit | OtherFile | Package | Setup
 
 
 def sentence_with(message: str, remedies: Sequence[Remedy]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import FileError
+from qtool.core.remedies import OtherFile, Package
 
 
 def read_toml_or_json(path: Path, what: str) -> Any:
@@ -39,8 +40,9 @@ def read_toml_or_json(path: Path, what: str) -> Any:
             parse = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads
         except ImportError as error:
             raise FileError(
-                f"{path}: TOML needs Python 3.11 or `pip install tomli`; or write the {what} as "
-                "JSON"
+                f"{path}: TOML needs Python 3.11 or the package tomli",
+                Package("tomli"),
+                OtherFile(f"write the {what} as JSON"),
             ) from error
     else:
         raise FileError(f"{path}: a {what} must be a .toml or .json file")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from qtool.core.data.batches import Batch, whole_texts
 from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit
 from qtool.distributed.ranks import Ranks
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def broadcast_first_batch(ranks: Ranks, own: Batch | None, purpose: str = "calib
     """
     states = ranks.all_gather("" if own is None else "some")
     if "some" not in states:
-        raise DataError(f"the {purpose} data is empty; give at least one batch")
+        raise DataError(f"the {purpose} data is empty", DataEdit("give at least one batch"))
     if not ranks.is_distributed and own is not None:
         return own
     source = states.index("some")

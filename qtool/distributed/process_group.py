@@ -12,6 +12,7 @@ import torch
 from torch import distributed as dist
 
 from qtool.core.errors import RanksError
+from qtool.core.remedies import Setup
 
 WAIT = 600.0  # seconds for all ranks to make the same call
 PATIENCE = 60.0  # seconds without a heartbeat after which a rank is dead
@@ -129,8 +130,8 @@ def find_group() -> Group | None:
         store = dist.distributed_c10d._get_default_store()
     except (ValueError, RuntimeError, AttributeError, TypeError) as error:
         raise RanksError(
-            f"the process group is not open ({error}); call init_process_group first, and "
-            "destroy_process_group last"
+            f"the process group is not open ({error})",
+            Setup("call init_process_group first, and destroy_process_group last"),
         ) from error
     return Group(handle, store, rank, size, settings.wait, settings.patience)
 

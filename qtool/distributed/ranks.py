@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from qtool.core.errors import RanksError
+from qtool.core.remedies import Setup
 from qtool.distributed.messages import Channel
 
 T = TypeVar("T")
@@ -69,8 +70,9 @@ class Ranks:
         other = next((r for r, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:
             raise RanksError(
-                f"rank {other} of {self.size} has {what} than rank 0 ({_short(texts[other])} and "
-                f"{_short(texts[0])}); start all ranks with the same files and options"
+                f"rank {other} of {self.size} has {what} than rank 0 ({_short(texts[other])} "
+                f"and {_short(texts[0])})",
+                Setup("start all ranks with the same files and options"),
             )
 
     def reduce(

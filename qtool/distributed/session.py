@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import QtoolError, RanksError, describe
+from qtool.core.remedies import Setup
 from qtool.core.versions import version_of
 from qtool.distributed.heartbeat import Failure
 from qtool.distributed.messages import Channel, OtherRankError
@@ -166,7 +167,8 @@ def _check_call(ranks: Ranks, channel: Channel, name: str, folder: Path) -> None
             if version != first_versions[package]:
                 raise RanksError(
                     f"rank {rank} of {ranks.size} has {package} {version}, rank 0 "
-                    f"{first_versions[package]}; install the same version everywhere"
+                    f"{first_versions[package]}",
+                    Setup("install the same version everywhere"),
                 )
 
 

@@ -10,6 +10,7 @@ from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.file_inputs import file_inputs
 from qtool.evaluation.latency.bench import Bench, time_in_turns
@@ -52,7 +53,7 @@ def bench(
     def first_batch(path: Path) -> list[Array]:
         first = next(file_inputs(path, () if data is None else data), None)
         if first is None:
-            raise DataError("the data is empty; give at least one batch")
+            raise DataError("the data is empty", DataEdit("give at least one batch"))
         return first
 
     return time_in_turns(

@@ -17,6 +17,7 @@ from qtool.backends.table import open_file
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
+from qtool.core.remedies import DataEdit
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
@@ -73,7 +74,7 @@ def evaluate_files(
     stream = iter(data)
     first = next(stream, None)
     if first is None and not ranks.is_distributed:
-        raise DataError("the evaluation data is empty; give at least one batch")
+        raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     own = None
     if first is not None:
         stream = itertools.chain([first], stream)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from qtool.backends.open_files import open_model, open_readable, runtime_title
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import DataEdit
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.measure.accuracy import summarize
@@ -51,7 +52,7 @@ def evaluate_arrays(
     stream = input_arrays(open_model(float_file), data)
     first = next(stream, None)
     if first is None:
-        raise DataError("the evaluation data is empty; give at least one batch")
+        raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     measured = measure_arrays(
         files, itertools.chain([first], stream), runtime=runtime, reference=reference
     )

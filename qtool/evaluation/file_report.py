@@ -19,6 +19,7 @@ from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.paths import same_file
 from qtool.core.progress import Bars, no_bars
+from qtool.core.remedies import CallEdit
 from qtool.core.store import Store
 from qtool.core.torch_package import torch_error
 from qtool.evaluation.latency.decoding import Phase, phases
@@ -245,14 +246,14 @@ def ordered_files(files: Sequence[str | Path], reference: str | Path | None) -> 
     """
     paths = [Path(f) for f in files]
     if (same := same_file(paths)) is not None:
-        raise DataError(f"{same[0]} and {same[1]} are one file; name each file once")
+        raise DataError(f"{same[0]} and {same[1]} are one file", CallEdit("name each file once"))
     first = paths[0] if reference is None and paths else Path(reference or "")
     ordered = [first, *(p for p in paths if same_file([first, p]) is None)]
     if reference is None:
         ordered = paths
     if len(ordered) < 2:
         count = "is one file" if ordered else "is no file"
-        raise DataError(f"there {count}; give two or more to compare")
+        raise DataError(f"there {count}", CallEdit("give two or more to compare"))
     for path in ordered:
         open_readable(path)
     return ordered

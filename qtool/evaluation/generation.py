@@ -16,6 +16,7 @@ from qtool.core.errors import DataError, describe
 from qtool.core.formats import quantity
 from qtool.core.limits import Range
 from qtool.core.log import log_note
+from qtool.core.remedies import DataEdit
 from qtool.core.summary import Summary
 from qtool.core.types import Array
 
@@ -150,13 +151,15 @@ def generate(
     sampling.check()
     Range(1, whole=True).check("tokens", tokens)
     if not prompt.isascii() and prompt != prompt.encode("utf-8", "ignore").decode():
-        raise DataError("the prompt has bytes that are no UTF-8; give it in that encoding")
+        raise DataError(
+            "the prompt has bytes that are no UTF-8", DataEdit("give it in that encoding")
+        )
     try:
         path, ids = Path(file), list(tokenizer(prompt)["input_ids"])
     except Exception as error:
         raise DataError(f"the tokenizer does not take the prompt: {describe(error)}") from error
     if not ids:
-        raise DataError("the prompt has no tokens; write at least a word")
+        raise DataError("the prompt has no tokens", DataEdit("write at least a word"))
     if context is not None:
         tokens = _within(context, len(ids), tokens)
     decoder = CachedDecoder(path, len(ids) + tokens, threads)
@@ -190,7 +193,8 @@ def _within(context: int, prompt: int, tokens: int) -> int:
     if prompt >= context:
         raise DataError(
             f"the prompt has {quantity(prompt, 'token')}, and the model was made for texts of "
-            f"{context:,}; shorten it"
+            f"{context:,}",
+            DataEdit("shorten it"),
         )
     if prompt + tokens > context:
         log_note(

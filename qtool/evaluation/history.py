@@ -15,6 +15,7 @@ from typing import Any
 from qtool.core.atomic import check_writable, fcntl, resolve
 from qtool.core.errors import MALFORMED, FileError, VerificationError
 from qtool.core.paths import is_special_file
+from qtool.core.remedies import OtherFile
 from qtool.core.versions import own_version
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.measure.provenance import provenance
@@ -118,7 +119,9 @@ def _read_line(history: Path, number: int, line: str) -> Run:
         return _parsed(json.loads(line))
     except MALFORMED as error:
         raise FileError(
-            f"{history}: line {number} is no run ({error}); remove it, or name another file"
+            f"{history}: line {number} is no run ({error})",
+            OtherFile("remove it"),
+            OtherFile("name another file"),
         ) from error
 
 

@@ -58,7 +58,9 @@ def restore(
     try:
         plan = captured.plan(info.target, info.observer, info.recipe)
     except PlanError as error:
-        raise VerificationError(f"{path} does not fit this model: {error}") from error
+        raise VerificationError(
+            f"{path} does not fit this model: {error.problem}", *error.remedies
+        ) from error
     changes = [replace(c, arrays=_tensors(c.arrays)) for c in info.changes]
     state = replay_changes(STEPS, ConversionState.start(captured, plan), changes)
     exported = {(n.node, n.op, n.form) for n in info.nodes}

@@ -31,6 +31,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import DataError
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.node_calls import Values
+from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.store import Store
 from qtool.core.types import Progress
@@ -92,7 +93,9 @@ def measure_sensitivity(
     """
     bound = [quantized.graph.bind(b, i) for i, b in enumerate(data)]
     if not bound:
-        raise DataError("there is no data to measure the layers with; give at least one batch")
+        raise DataError(
+            "there is no data to measure the layers with", DataEdit("give at least one batch")
+        )
     replay, layers = unrounded_executor(quantized), layers_of(quantized)
     every = frozenset().union(*(layer.points for layer in layers))
     schedule = _schedule(quantized, replay, layers, every, bound, budget)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qtool.core.errors import DataError
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.distributed import Ranks, interleave
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
@@ -32,7 +33,7 @@ def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStati
     parts = [SampleStatistics.from_arrays(_loaded(share)).by_batch() for share in shares if share]
     ordered = interleave(parts)
     if not ordered:
-        raise DataError("the evaluation data is empty; give at least one batch")
+        raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     return SampleStatistics.joined(ordered)
 
 
@@ -52,7 +53,8 @@ def gather_labels(ranks: Ranks, own: SampleStatistics | None, labels: Array | No
     if "none" in kinds:
         if set(kinds) != {"none"}:
             raise DataError(
-                f"rank {kinds.index('none')} has no labels; pass labels on all ranks or on none"
+                f"rank {kinds.index('none')} has no labels",
+                CallEdit("pass labels on all ranks or on none"),
             )
         return None
     assert labels is not None

@@ -14,9 +14,10 @@ import torch
 
 from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
-from qtool.core.data.arguments import LABELS
 from qtool.core.errors import DataError, describe
+from qtool.core.label_names import LABELS
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import CallEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
 from qtool.distributed import current
@@ -75,20 +76,22 @@ def call_metrics(
     if not isinstance(result, Mapping):
         result = {getattr(function, "__name__", "metric"): result}
     if not result:
-        raise DataError(f"{where} returned an empty dict; return a number, or numbers by name")
+        raise DataError(
+            f"{where} returned an empty dict", CallEdit("return a number, or numbers by name")
+        )
     return {str(name): _number(value, f"{where}, '{name}'") for name, value in result.items()}
 
 
 def _number(value: Any, where: str) -> Array:
     if value is None:
-        raise DataError(f"{where} is None; return a number, or one per sample")
+        raise DataError(f"{where} is None", CallEdit("return a number, or one per sample"))
     try:
         array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where} is a {type(value).__name__}, not a number") from error
     if array.ndim > 1 or not array.size:
         raise DataError(
-            f"{where} has shape {list(array.shape)}; return a number, or one per sample"
+            f"{where} has shape {list(array.shape)}", CallEdit("return a number, or one per sample")
         )
     if not np.isfinite(array).all():
         raise DataError(f"{where} is {'NaN' if np.isnan(array).any() else 'infinite'}")
@@ -124,8 +127,8 @@ def over_data(
         known = own if labels is None else to_tensor(np.asarray(labels))
         if known is None:
             raise DataError(
-                "the data has no labels; pass them, or batches of inputs and labels such as "
-                "(images, masks)"
+                "the data has no labels",
+                CallEdit("pass them, or batches of inputs and labels such as (images, masks)"),
             )
         return function(outputs, known)
 

@@ -31,7 +31,7 @@ from qtool.core.log import log_warning
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import return_free_memory
 from qtool.core.progress import track_task
-from qtool.core.remedies import DataEdit, ModelEdit
+from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
@@ -156,7 +156,7 @@ class Captured(InProcess):
             layers: nodes of a part of a model; see `make_plan`.
         """
         if not isinstance(observer, str | ObserverSpec):
-            raise CalibrationError(f"observer is {observer!r}; give one by name")
+            raise CalibrationError(f"observer is {observer!r}", CallEdit("give one by name"))
         spec = observers.parse(observer) if isinstance(observer, str) else observer
         spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
         graph, rewrites = self.for_target(target)
@@ -232,7 +232,7 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
             )
         notes += (*cache_notes, *size_notes)
     else:
-        raise CaptureError(no_model(model))
+        raise no_model(model)
     mark = fingerprint(graph.module)
     norms = batch_norms(graph.module)
     if are_untrained(graph.module, norms):

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import Omission
+from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
@@ -74,7 +74,7 @@ def load_model(
             return load_onnx(source, fixed)
         return reader(source) if reader is not None else load_folder(path, task, attention)
     if ":" not in source:
-        raise CaptureError(_no_model(source))
+        raise _no_model(source)
     model = _from_code(source)
     if not isinstance(model, nn.Module):
         raise CaptureError(f"{source} returns a {type(model).__name__}, not an nn.Module")
@@ -84,8 +84,10 @@ def load_model(
         model.eval()  # a user's own eval may return nothing
     except RecursionError as error:
         raise CaptureError(
-            f"{source} contains itself as a submodule; store such a reference in a list or a dict, "
-            "where torch does not look for modules"
+            f"{source} contains itself as a submodule",
+            ModelEdit(
+                "store such a reference in a list or a dict, where torch does not look for modules"
+            ),
         ) from error
     except Exception as error:
         why = f"{describe(error)}{user_place(error)}"
@@ -101,9 +103,11 @@ def _text(source: object) -> str:
     """
     if not isinstance(source, str | Path):
         kind = "None" if source is None else f"a {type(source).__name__}"
-        raise CaptureError(f"the source is {kind}; give a path or a name")
+        raise CaptureError(f"the source is {kind}", CallEdit("give a path or a name"))
     if "://" in str(source):
-        raise CaptureError(f"{source} is an address; download it, and give the file or folder")
+        raise CaptureError(
+            f"{source} is an address", OtherFile("download it, and give the file or folder")
+        )
     return str(source)
 
 
@@ -124,31 +128,38 @@ _FOREIGN = {
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def _no_model(source: str) -> str:
-    """Return why a text is no model, and what to write instead."""
-    forms = (
+def _no_model(source: str) -> CaptureError:
+    """Return an error that says why a text is no model."""
+    forms = CallEdit(
         "give package.module:factory (a function or class that returns an nn.Module), a .pt2 or "
         ".onnx file, or a folder with a config.json"
     )
     suffix = Path(source).suffix.lower()
     if suffix in _WEIGHTS:
         there = "" if is_file(source) else " (and there is no such file)"
-        return (
+        return CaptureError(
             f"{source} is a file of weights or of pickled Python objects{there}, from which qtool "
-            "builds no model; give the code that builds it, package.module:factory, and the "
-            f"state dict with {argument('--weights', source)}"
+            "builds no model",
+            CallEdit(
+                "give the code that builds it, package.module:factory, and the state dict with "
+                f"{argument('--weights', source)}"
+            ),
         )
     if suffix == ".py":
         module = source.removesuffix(".py").strip("./").replace("/", ".")
-        return f"{source} is a file of Python code; name what builds the model: {module}:factory"
+        named = CallEdit(f"name what builds the model: {module}:factory")
+        return CaptureError(f"{source} is a file of Python code", named)
     if is_file(source.replace(".", "/") + ".py"):
-        return f"{source} is a module of Python; name what builds the model: {source}:factory"
+        named = CallEdit(f"name what builds the model: {source}:factory")
+        return CaptureError(f"{source} is a module of Python", named)
     if (tool := _FOREIGN.get(suffix)) is not None:
-        return f"{source} is a file of {tool}; qtool reads PyTorch and ONNX: {forms}"
+        return CaptureError(f"{source} is a file of {tool}; qtool reads PyTorch and ONNX", forms)
     if is_file(source):
-        return f"{source} is no model: the suffix '{suffix}' is unknown; {forms}"
-    hub = f" (for a Hugging Face model: `hf download {source} --local-dir FOLDER`)"
-    return f"no such model: '{source}'; {forms}{hub if _HUB_ID.fullmatch(source) else ''}"
+        return CaptureError(f"{source} is no model: the suffix '{suffix}' is unknown", forms)
+    hub = CallEdit(f"download a Hugging Face model: `hf download {source} --local-dir FOLDER`")
+    return CaptureError(
+        f"no such model: '{source}'", forms, *([hub] if _HUB_ID.fullmatch(source) else [])
+    )
 
 
 def _from_code(source: str) -> Any:

@@ -7,10 +7,12 @@ import difflib
 import importlib
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import QtoolError, describe
+from qtool.core.remedies import CallEdit, OtherFile, Package, Remedy, Setup
 from qtool.core.user_code import user_place
 from qtool.frontends.optional_packages import describe_import
 
@@ -23,9 +25,9 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
     """
     module, colon, name = source.partition(":")
     if "://" in source:
-        raise kind(f"{source} is an address; download it, and give the file or folder")
+        raise kind(f"{source} is an address", OtherFile("download it, and give the file or folder"))
     if not module or (colon and not name):
-        raise kind(f"{source} is half a name; write package.module:name")
+        raise kind(f"{source} is half a name", CallEdit("write package.module:name"))
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -34,23 +36,23 @@ def import_object(source: str, kind: type[QtoolError]) -> Any:
         for part in name.split(".") if colon else ():
             imported = getattr(imported, part)
     except (Exception, SystemExit) as error:
-        hint = _hint(error, module)
-        why = f"{describe_import(error)}{user_place(error)}{hint}"
-        raise kind(f"cannot import {source}: {why}") from error
+        why = f"{describe_import(error)}{user_place(error)}"
+        raise kind(f"cannot import {source}: {why}", *_remedies(error, module)) from error
     return imported
 
 
-def _hint(error: BaseException, module: str) -> str:
-    """Return what to do about an error of an import, with a separator in front; or ""."""
+def _remedies(error: BaseException, module: str) -> Sequence[Remedy]:
+    """Return what to do about an error of an import."""
     if "/" in module or module.endswith(".py"):
         dotted = module.removesuffix(".py").strip("./").replace("/", ".")
-        return f"; write the module, {dotted}, not the path of its file"
+        return [CallEdit(f"write the module, {dotted}, not the path of its file")]
     if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
-        return f"; run qtool in the folder that holds '{error.name}', or install that package"
+        where = Setup(f"run qtool in the folder that holds '{error.name}'")
+        return [where, Package(error.name, "install that package")]
     if isinstance(error, AttributeError) and isinstance(error.name, str):
         similar = difflib.get_close_matches(error.name, dir(error.obj), 1)
-        return f"; did you mean '{similar[0]}'?" if similar else ""
-    return ""
+        return [CallEdit(f"did you mean '{name}'?") for name in similar]
+    return []
 
 
 def is_call(source: str) -> bool:
@@ -78,7 +80,7 @@ def call_user_code(
     """
     if missing := _missing_arguments(function, args, kwargs):
         named = source.partition("(")[0]
-        raise kind(f"{named} needs {missing}; write {named}(VALUE, ...)")
+        raise kind(f"{named} needs {missing}", CallEdit(f"write {named}(VALUE, ...)"))
     try:
         return function(*args, **kwargs)
     except QtoolError:
@@ -119,8 +121,11 @@ def parse_call(source: str, kind: type[QtoolError]) -> tuple[str, list[Any], dic
         name = ast.unparse(tree.func)
     except (AttributeError, ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise kind(
-            f"cannot read the call '{source}' ({describe(error)}); write "
-            "package.module:factory(arguments), each argument a number, a text, a list or a dict"
+            f"cannot read the call '{source}' ({describe(error)})",
+            CallEdit(
+                "write package.module:factory(arguments), each argument a number, a text, a list "
+                "or a dict"
+            ),
         ) from error
     return f"{module}:{name}", args, kwargs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from qtool.core.archive_limits import archive_damage, archive_expansion_error
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import check_archive, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import ModelEdit, OtherFile, Remedy
 from qtool.frontends.torch.exported_program import first_line
 
 State = Mapping[str, torch.Tensor]
@@ -57,7 +56,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     own = model.state_dict()
     fitting = _renamed(state, own, file)
     if (problem := _mismatch(fitting, own)) is not None:
-        raise CaptureError(f"{file} does not fit {type(model).__name__}: {problem}")
+        raise CaptureError(f"{file} does not fit {type(model).__name__}: {problem[0]}", *problem[1])
     try:
         model.load_state_dict(dict(fitting), strict=True)
     except RuntimeError as error:
@@ -73,8 +72,7 @@ def _read(file: Path) -> Any:
     check_download(file, CaptureError)
     if (kind := _NO_WEIGHTS.get(file.suffix.lower())) is not None:
         raise CaptureError(f"{file} is {kind}, no state dict", _SAVE)
-    if (why := archive_expansion_error(file) or archive_damage(file)) is not None:
-        raise CaptureError(f"{file} is not read: {why}")
+    check_archive(file, CaptureError)
     try:
         if file.suffix == ".safetensors":
             return safetensors.torch.load_file(file)
@@ -134,7 +132,8 @@ def _renamed(state: State, own: State, file: Path) -> State:
     if len(complete) > 1:
         raise CaptureError(
             f"{file} holds the model's tensors {len(complete)} times, as "
-            f"{' and '.join(f'{p}*' for p in sorted(complete))}; save one of them"
+            f"{' and '.join(f'{p}*' for p in sorted(complete))}",
+            OtherFile("save one of them"),
         )
     prefix = f"{longest.partition('.')[0]}."
     if {prefix + name for name in state} == set(own):
@@ -143,26 +142,27 @@ def _renamed(state: State, own: State, file: Path) -> State:
     return state
 
 
-def _mismatch(state: State, own: State) -> str | None:
-    """Return how names, sizes and types of a file differ from those of a model; None if not."""
+def _mismatch(state: State, own: State) -> tuple[str, Sequence[Remedy]] | None:
+    """Return how names, sizes and types of a file differ from those of a model, and what to do;
+    None if they do not differ."""
     both = [name for name in own if name in state]
     if set(state) != set(own):
         missing = [name for name in own if name not in state]
         foreign = [name for name in state if name not in own]
         sides = (("only in the file", foreign), ("only in the model", missing))
         where = "; ".join(f"{side}: {_some(names)}" for side, names in sides if names)
-        return f"{len(both)} of {len(own)} tensors match ({where}); give the weights of this model"
+        weights = OtherFile("give the weights of this model")
+        return f"{len(both)} of {len(own)} tensors match ({where})", [weights]
     sizes = [n for n in both if state[n].shape != own[n].shape]
     if sizes:
-        name = sizes[0]
-        return (
-            f"{len(own) - len(sizes)} of {len(own)} tensors match; {name} is "
-            f"{list(state[name].shape)} in the file and {list(own[name].shape)} in the model; give "
-            "the model the sizes it was trained with"
-        )
+        name, count = sizes[0], len(own) - len(sizes)
+        stored, expected = list(state[name].shape), list(own[name].shape)
+        shapes = f"{name} is {stored} in the file and {expected} in the model"
+        trained = ModelEdit("give the model the sizes it was trained with")
+        return f"{count} of {len(own)} tensors match; {shapes}", [trained]
     for name in both:
         if state[name].is_complex() and not own[name].is_complex():
-            return f"{name} is complex, and torch would drop the imaginary part"
+            return f"{name} is complex, and torch would drop the imaginary part", []
     return None
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from qtool.core.errors import CalibrationError
 from qtool.core.observer_options import OPTIONS, Option, options_of
 from qtool.core.option_names import unknown_name
+from qtool.core.remedies import CallEdit
 from qtool.core.types import ObserverSpec, QType
 from qtool.observers import ranges
 from qtool.observers.entropy import entropy
@@ -69,7 +70,7 @@ def register(observer: Observer) -> None:
     """Add an observer. Raises CalibrationError if the name is taken."""
     if observer.name in OBSERVERS:
         raise CalibrationError(
-            f"observer {observer.name!r} is registered already; choose another name"
+            f"observer {observer.name!r} is registered already", CallEdit("choose another name")
         )
     OBSERVERS[observer.name] = observer
     OPTIONS[observer.name] = observer.options

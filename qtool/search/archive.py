@@ -19,6 +19,7 @@ from qtool.core.atomic import resolve, write_atomic
 from qtool.core.data import batches
 from qtool.core.errors import MALFORMED, FileError
 from qtool.core.records import from_json, to_json
+from qtool.core.remedies import OtherFile
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.planning.recipe import Recipe
@@ -96,7 +97,9 @@ def _open(folder: Path, marks: Mapping[str, str]) -> None:
     head = resolve(folder) / _HEAD
     try:
         if folder.is_dir() and any(folder.iterdir()) and not head.exists():
-            raise FileError(f"{folder} is not an archive of a search; choose a new folder")
+            raise FileError(
+                f"{folder} is not an archive of a search", OtherFile("choose a new folder")
+            )
         folder.mkdir(parents=True, exist_ok=True)
         stored = json.loads(head.read_text("utf-8")) if head.exists() else None
     except (OSError, *MALFORMED) as error:
@@ -108,8 +111,9 @@ def _open(folder: Path, marks: Mapping[str, str]) -> None:
     other = [what for what in marks if values.get(what) != marks[what]]
     if other:
         raise FileError(
-            f"{folder} holds results of another {' and '.join(other)}; choose another folder, or "
-            "remove this one to start again"
+            f"{folder} holds results of another {' and '.join(other)}",
+            OtherFile("choose another folder"),
+            OtherFile("remove this one to start again"),
         )
 
 
@@ -119,7 +123,9 @@ def _evaluations(folder: Path) -> Iterable[tuple[str, Trial]]:
             try:
                 trial = from_json(Trial, json.loads(path.read_text("utf-8")))
             except (OSError, *MALFORMED) as error:
-                raise FileError(f"{path} is damaged ({error!r}); remove it to continue") from error
+                raise FileError(
+                    f"{path} is damaged ({error!r})", OtherFile("remove it to continue")
+                ) from error
             yield trial.key, trial
 
 

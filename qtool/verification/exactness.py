@@ -12,6 +12,7 @@ from qtool.core.errors import DataError
 from qtool.core.formats import part, percent, quantity
 from qtool.core.profile_titles import describe_profile
 from qtool.core.records import JsonRecord
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 
 
@@ -57,7 +58,9 @@ class CodeCounts:
             DataError: there was no sample.
         """
         if not self.samples:
-            raise DataError("the data is empty, so nothing was compared; give at least one sample")
+            raise DataError(
+                "the data is empty, so nothing was compared", DataEdit("give at least one sample")
+            )
         return self.samples, self.elements, self.identical, self.worst
 
 

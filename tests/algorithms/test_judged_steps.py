@@ -84,7 +84,7 @@ def test_an_optional_step_that_fails_is_skipped(
 
     register(Step("mine", fail, samples=40, optional=True))
     model = quantized()
-    assert f"mine: skipped, since it failed ({said})" in model.notes
+    assert f"mine: skipped after a failure ({said})" in model.notes
     assert "mine" not in [c.step for c in model.changes]
     with pytest.raises(type(error)):
         run_step(Step("mine", fail), None)  # type: ignore[arg-type]  # it fails before

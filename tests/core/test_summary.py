@@ -33,7 +33,7 @@ def test_notes_on_one_fact_are_one_note() -> None:
     zero = [
         f"layer{i}.bn: weights are zero in {n} of 64 channels" for i, n in enumerate((8, 64, 9))
     ]
-    other = ["calibration has not settled; use more samples", "gptq: skipped, since it failed"]
+    other = ["calibration has not settled; use more samples", "gptq: skipped after a failure"]
     assert group_notes([*zero[:1], *other, *zero[1:]]) == [
         "layer0.bn, layer1.bn, layer2.bn: weights are zero in 8 to 64 of 64 channels",
         *other,

@@ -58,7 +58,7 @@ simulation: the file is far from its simulation on new data. taken: what the run
 taken. step: a step of recovery failed and was left out. traceback, hang: another error, no end."""
 BAD = frozenset(KINDS[5:])
 
-FAILED = "skipped, since it failed"
+FAILED = "skipped after a failure"
 FAR = 15.0  # dB of an output on the sample, below which something has to have been said
 GONE = 3.0  # the same on new data, which may lie where the sample did not
 APART = 12.0  # dB that a file may lose on new data against its own simulation

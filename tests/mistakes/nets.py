@@ -43,6 +43,11 @@ def flat_net() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
 
 
+def grouped() -> nn.Module:
+    """Has a transposed convolution of groups."""
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ConvTranspose2d(6, 6, 3, groups=3)).eval()
+
+
 def token_net() -> nn.Module:
     """Takes token ids."""
     return nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 4)).eval()

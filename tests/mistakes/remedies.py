@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnx
@@ -14,6 +19,8 @@ from qtool.cli import main
 from torch import nn
 
 import qtool
+from qtool import cli as qtool_cli
+from qtool.core import remedies
 from qtool.core.argument_names import options_in_messages
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, DataEdit, Omission, Remedy
@@ -34,6 +41,7 @@ VALUES = {
     "--calibration": "float.calib",
 }
 """Argument, or placeholder of a value -> what the user chooses."""
+PLACEHOLDERS = {"FILE.onnx": "other.onnx", "n=VALUE": "n=3", "s=VALUE": "s=3.0"}
 FLAGS = ("--external-data",)
 
 
@@ -61,12 +69,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _save("weights.onnx", "float[n, 4] x", f"{rounded} y = MatMul (x, d)")
         _save("one.onnx", "float[n, 4] x", "r = Reshape (x, sizes) y = MatMul (r, w)")
         _save("four.onnx", "float[4, 4] x", linear, "float[4, 3] y")
+        _save("open.onnx", "float[n, m, 4] x", linear, "float[n, m, 3] y")
         _save("texts.onnx", "string[n] t, float[n, 4] x", f"{linear} u = Identity (t)")
         then, other = (f"(float[n, 3] {r}) {{ {r} = MatMul (x, w) }}" for r in "te")
         _save(
             "branches.onnx",
             "float[n, 4] x, int64[1] n",
             "c = Greater (n, one) "
+            f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
+        )
+        np.savez("threshold.npz", x=vectors[:1], s=np.float32([3]))
+        _save(
+            "threshold.onnx",
+            "float[n, 4] x, float[1] s",
+            "o = CastLike (one, s) c = Greater (s, o) "
             f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
         )
         quantize([IMAGES], image_net()).export("image.onnx")
@@ -129,9 +145,50 @@ def changed(words: list[str], remedy: Argument | Omission) -> list[str]:
         spelled = str(Argument(remedy.name, remedy.value, "{}"))
     if remedy.value is None:
         spelled = f"{spelled} {VALUES[remedy.name]}"
-    for placeholder, value in (("FILE.onnx", "other.onnx"), ("n=VALUE", "n=3")):
+    for placeholder, value in PLACEHOLDERS.items():
         spelled = spelled.replace(placeholder, value)
     return [*words, *shlex.split(spelled)]
+
+
+Edit = tuple[Callable[[], object], Callable[[], object]]
+"""A call that is refused with a remedy, and the call after it."""
+
+
+def check_edit(kind: type[Remedy], text: str, edit: Edit) -> None:
+    """Check that a call offers a remedy, whose varying parts are {}, and works after it."""
+    refused, edited = edit
+    with pytest.raises(QtoolError) as caught:
+        refused()
+    form = re.escape(text).replace(re.escape("{}"), ".+")
+    texts = [str(r) for r in caught.value.remedies if isinstance(r, kind)]
+    assert any(re.fullmatch(form, each) for each in texts), caught.value
+    edited()
+
+
+def texts_of(kind: str) -> set[str]:
+    """Return the texts of the remedies of a kind in the whole code, with {} for varying parts."""
+    return {_text(call.args[0]) for name, call in _calls() if name == kind and call.args}
+
+
+@cache
+def _calls() -> list[tuple[str, ast.Call]]:
+    """Return (function, call) for the calls of remedies in the whole code."""
+    kinds = {kind.__name__ for kind in get_args(Remedy)}
+    folders = Path(remedies.__file__).parents[1], Path(qtool_cli.__file__).parent
+    return [
+        (node.func.id, node)
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if "qtool.core.remedies" in (source := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+    ]
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return str(node.value) if isinstance(node, ast.Constant) else "{}"
 
 
 def check_offer(error: QtoolError, sites: set[str]) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from torch import nn
 
 import qtool
 from qtool.core.errors import QtoolError
-from qtool.core.remedies import Argument
+from qtool.core.remedies import Argument, DataEdit
 from tests.mistakes.mistake import check_refused
-from tests.mistakes.nets import price_net, token_net
+from tests.mistakes.nets import IMAGES, price_net, token_net
 from tests.mistakes.remedies import changed, offered, run
 
 __all__ = ["offered"]  # a fixture
@@ -73,6 +74,16 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
         "choose the text with --column title (a text, or two: title, body)",
         {"title": "no preprocessing found for these texts"},
     ),
+    "images for labels": (
+        f"quantize {M}:image_net --data shapes.npz --labels image {TO}",
+        "an input, and inputs from label; name the array of labels with --labels label",
+        {},
+    ),
+    "an input of the file for labels": (
+        f"quantize images.onnx --data kinds.npz --labels image {TO}",
+        "an input, and inputs from kind; name the array of labels with --labels kind",
+        {},
+    ),
 }
 """Mistake -> command, what it must say, and value -> the other error that the next command has."""
 
@@ -87,6 +98,8 @@ def files(folder: Path) -> None:
     _write("cities.csv", "a,b,c,city,price", [[*row[:3], "Rome", row[3]] for row in table])
     _write("titles.csv", "title,body,label", [["a cat", "a dog", i % 2] for i in range(40)])
     _write("two.csv", "a,b,c,price,rent", [[*row, row[3]] for row in table])
+    np.savez("shapes.npz", image=IMAGES, label=np.arange(40) % 5)
+    np.savez("kinds.npz", image=IMAGES, kind=np.arange(40) % 4)
     for name, cell in (("mixed.csv", "n/a"), ("blank.csv", ""), ("nan.csv", "nan")):
         _write(name, "a,b,c,price", [[*row[:2], cell, row[3]] for row in table[:1]], *table)
 
@@ -104,6 +117,18 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with an input called image, and a score for each of four classes."""
+    path = tmp_path_factory.mktemp("file") / "images.onnx"
+    weights = f"float[4, 3, 8, 8] w = {{{', '.join(str(k / 768) for k in range(768))}}}"
+    graph = f"g (float[n, 3, 8, 8] image) => (float[n, 4] y) <{weights}>"
+    head = '<ir_version: 8, opset_import: ["" : 17]>'
+    nodes = "{ c = Conv (image, w) y = Flatten (c) }"
+    onnx.save(onnx.parser.parse_model(f"{head} {graph} {nodes}"), path)
+    return path
+
+
 @pytest.mark.parametrize(("command", "expected", "then"), COMMANDS.values(), ids=COMMANDS)
 def test_a_command_with_the_remedy(
     command: str,
@@ -111,11 +136,14 @@ def test_a_command_with_the_remedy(
     then: dict[str, str],
     offered: list[QtoolError],
     int8: Path,
+    images: Path,
 ) -> None:
     Path("int8.onnx").symlink_to(int8)
+    Path("images.onnx").symlink_to(images)
     code, said = run(command.split())
     assert (code, expected in said) == (2, True), said
     remedies = [r for e in reversed(offered) if str(e) in said for r in e.remedies]
+    remedies = [r for r in remedies if not isinstance(r, DataEdit)]
     assert remedies
     for remedy in remedies:
         assert isinstance(remedy, Argument)
@@ -226,6 +254,12 @@ def test_an_input_with_a_usual_name_of_labels() -> None:
     code, said = run(words)
     assert "and the model takes it: give --column a,b,target" in said
     assert (code, run([*words, "--column", "a,b,target"])[0]) == (2, 0)
+
+
+def test_masks_next_to_classes() -> None:
+    np.savez("masks.npz", image=IMAGES, mask=IMAGES, label=np.arange(40))
+    data = qtool.load_data("masks.npz", labels="mask")
+    assert next(iter(data)).keys() == {"image", "label"}  # a model that takes no label drops it
 
 
 def test_a_table_that_no_choice_of_columns_mends() -> None:

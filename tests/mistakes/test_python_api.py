@@ -219,7 +219,7 @@ REFUSED: Cases = {
     ),
     "load_model of a hub id": (
         lambda: qtool.load_model("google/vit-base"),
-        "no such model: 'google/vit-base'; give ... google/vit-base --local-dir FOLDER`)",
+        "no such model: 'google/vit-base'; give ... google/vit-base --local-dir FOLDER`",
     ),
     "load_model of a .pth": (
         lambda: qtool.load_model("resnet.pth"),

@@ -21,6 +21,11 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
         f"quantize {M}:image_net --mode weight-only -o out.onnx",
         {"api/conversion_inputs --data", "api/conversion_inputs --shape"},
     ),
+    "weights alone of a file of unknown sizes": (
+        "quantize open.onnx --mode weight-only -o out.onnx",
+        {"frontends/onnx/onnx_module --data"},
+        {"--data": "the batch gives float32[40, 3, 8, 8]"},
+    ),
     "no data and no BatchNorm": (
         f"calibrate {M}:rows --data none --shape 3,8,8 -o c.calib",
         {"calibration/data_free --data"},
@@ -58,6 +63,10 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
             "backends/tflite/microcontroller --recipe",
             "backends/tflite/microcontroller --target",
         },
+    ),
+    "a transposed convolution of groups in a .tflite file": (
+        f"quantize {M}:grouped --data images.npy -o out.tflite",
+        {"backends/tflite/export/layers -o"},
     ),
     "two sizes that follow the batch in a .tflite file": (
         f"quantize {M}:similarities --data images.npy -o out.tflite",
@@ -119,6 +128,10 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "a network inside an If": (
         "quantize branches.onnx --data branches.npz -o out.onnx",
+        {"planning/planner --fix"},
+    ),
+    "a network inside an If on a number": (
+        "quantize threshold.onnx --data threshold.npz -o out.onnx",
         {"planning/planner --fix"},
     ),
     "rules that keep all in float": (

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT16, Bounds, QType
 
 Kernel = Callable[..., Tensor]
@@ -61,8 +62,8 @@ def channel_scales(params: QuantParams, channels: int) -> list[float]:
     scales = [float(s) for s in params.scale.reshape(-1)]
     if len(scales) not in (1, channels):
         raise KernelError(
-            f"weight has {len(scales)} scales for {channels} output channels; "
-            "quantize it per output channel or per tensor"
+            f"weight has {len(scales)} scales for {channels} output channels",
+            CallEdit("quantize it per output channel or per tensor"),
         )
     return scales * channels if len(scales) == 1 else scales
 
@@ -90,8 +91,11 @@ def check_bias(bias: Tensor | None, channels: int, x: QuantParams) -> Tensor:
     narrow = x.qtype.bits <= 8
     if bias.is_floating_point() or (narrow and bool((codes.abs() > 2**31 - 1).any())):
         raise KernelError(
-            "bias is not int32 codes (or overflows int32); quantize it with scale "
-            "input * weight, and widen the weight scale where it overflows"
+            "bias is not int32 codes (or overflows int32)",
+            CallEdit(
+                "quantize it with scale input * weight, and widen the weight scale where it "
+                "overflows"
+            ),
         )
     return codes
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from qtool.backends.kernels.params import Kernel, per_tensor, same_params
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 
 
 def passthrough(x: QuantParams, out: QuantParams, move: Callable[..., Tensor]) -> Kernel:
@@ -36,7 +37,9 @@ def pad(
     _, zero = per_tensor(x, "input")
     fill = zero if value is None else value
     if not x.qtype.qmin <= fill <= x.qtype.qmax:
-        raise KernelError(f"the pad code {fill} is outside {x.qtype}; use a code of the type")
+        raise KernelError(
+            f"the pad code {fill} is outside {x.qtype}", CallEdit("use a code of the type")
+        )
     rank = len(pads) // 2
     pairs = [p for axis in reversed(range(rank)) for p in (pads[axis], pads[axis + rank])]
 

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from qtool.backends.onnx.shared_weights import refer, stored_places
 from qtool.core.atomic import write_atomic
 from qtool.core.errors import ExportError
+from qtool.core.remedies import Argument
 
 STATES, ENCODED = "encoder_hidden_states", "last_hidden_state"
 """Encoder states, as the decoder and as the encoder name them."""
@@ -168,8 +169,8 @@ def _new_values(decoder: onnx.ModelProto, cache: CrossCache) -> dict[str, str]:
         maker = makers.get(cache.present(name))
         if maker is None or maker.op_type != "Concat" or maker.input[0] != cache.past(name):
             raise ExportError(
-                f"the decoder does not append to '{cache.past(name)}'; convert the model with a "
-                "task that ends in -with-past"
+                f"the decoder does not append to '{cache.past(name)}'",
+                Argument("--task", text="convert the model with a {} that ends in -with-past"),
             )
         new[name] = maker.input[1]
     return new

@@ -18,6 +18,7 @@ import onnx
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import MALFORMED, PlanError, VerificationError
 from qtool.core.option_names import current_target
+from qtool.core.remedies import OtherFile
 from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
@@ -140,11 +141,13 @@ class FileInfo:
             )
         except MALFORMED as error:
             raise VerificationError(
-                f"the metadata that qtool wrote into the file is damaged ({error!r}); convert again"
+                f"the metadata that qtool wrote into the file is damaged ({error!r})",
+                OtherFile("convert again"),
             ) from error
         except PlanError as error:
             raise VerificationError(
-                f"the recipe in the file's metadata cannot be read ({error}); convert again"
+                f"the recipe in the file's metadata cannot be read ({error})",
+                OtherFile("convert again"),
             ) from error
 
 

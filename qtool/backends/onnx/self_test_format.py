@@ -20,6 +20,7 @@ import onnx
 from qtool.backends.onnx.content_digest import DIGITS, FIRST_FORMAT, content_digest
 from qtool.backends.onnx.storage import LIMIT
 from qtool.core.errors import MALFORMED, FileError, VerificationError
+from qtool.core.remedies import OtherFile, Package
 
 KEY = "qtool_self_test"
 """Name of the metadata."""
@@ -137,13 +138,15 @@ class SelfTest:
             if data["format"] not in (FIRST_FORMAT, _FORMAT):
                 raise VerificationError(
                     f"the self-test in the file has format {data['format']!r}; this version of "
-                    f"qtool reads format {_FORMAT}. Use a newer qtool"
+                    f"qtool reads format {_FORMAT}",
+                    Package("qtool", "use a newer {}"),
                 )
             return _parse(data)
         except MALFORMED as error:
             raise VerificationError(
-                f"the self-test in the file's metadata is damaged ({error!r}); take a fresh copy "
-                "of the file, or convert again"
+                f"the self-test in the file's metadata is damaged ({error!r})",
+                OtherFile("take a fresh copy of the file"),
+                OtherFile("convert again"),
             ) from error
 
 

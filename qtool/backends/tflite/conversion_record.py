@@ -18,6 +18,7 @@ from qtool.backends.onnx.file_info import FileInfo
 from qtool.backends.tflite.file import Model
 from qtool.core import value_names
 from qtool.core.errors import VerificationError
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 
 METADATA = "qtool"
@@ -143,7 +144,8 @@ class ConversionRecord:
             RecursionError,
         ) as e:
             raise VerificationError(
-                f"the metadata that qtool wrote into the file is damaged ({e!r}); convert again"
+                f"the metadata that qtool wrote into the file is damaged ({e!r})",
+                OtherFile("convert again"),
             ) from e
         return None if info is None else cls(info, points, layers, model)
 
@@ -181,7 +183,9 @@ class ConversionRecord:
             return np.array(place.scale, np.float32), np.array(place.zero_point, np.int64)
         stored = self.model.tensors[place.tensor].quantization
         if stored is None:
-            raise VerificationError("a tensor of the file has lost its parameters; convert again")
+            raise VerificationError(
+                "a tensor of the file has lost its parameters", OtherFile("convert again")
+            )
         return stored.scale.astype(np.float32), stored.zero_point.astype(np.int64)
 
 

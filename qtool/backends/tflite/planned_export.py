@@ -34,7 +34,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import ExportError, OptionError, VerificationError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.remedies import Argument, Omission, Package
+from qtool.core.remedies import Argument, CallEdit, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -83,7 +83,7 @@ def layout_of(graph: FloatGraph, target_name: str, options: ExportOptions) -> La
     for name, value, known in values:
         if value not in known:
             choices = " or ".join(str(choice) for choice in known if choice is not None)
-            raise OptionError(f"unknown {name} '{value}'; choose {choices}")
+            raise OptionError(f"unknown {name} '{value}'", CallEdit(f"choose {choices}"))
     layout = Layout(*(known[value] for _, value, known in values))
     if small and not layout.one_sample:
         raise OptionError(

@@ -24,6 +24,7 @@ from qtool.backends.tflite.conversion_record import DESCRIPTION, METADATA, read_
 from qtool.backends.tflite.file import Model, to_bytes
 from qtool.backends.tflite.litert_file import LitertFile
 from qtool.core.errors import VerificationError
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 from qtool.verification.self_check import SelfCheck
 
@@ -76,8 +77,9 @@ def read_self_test(file: LitertFile) -> SelfTest | None:
         return SelfTest.read(entry.decode("utf-8", "replace"))
     if about.get(_CARRIES) or (not about and file.model.description == DESCRIPTION):
         raise VerificationError(
-            "the self-test in the file's metadata is missing; take a fresh copy of the file, or "
-            "convert again"
+            "the self-test in the file's metadata is missing",
+            OtherFile("take a fresh copy of the file"),
+            OtherFile("convert again"),
         )
     return None
 

@@ -12,22 +12,8 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.attributes import attribute
 from qtool.core.data.batch import NAMED, Batch
+from qtool.core.label_names import LABELS
 from qtool.core.value_names import NODE_NAME
-
-LABELS = frozenset(
-    {
-        "class",
-        "end_positions",
-        "label",
-        "labels",
-        "next_sentence_label",
-        "start_positions",
-        "target",
-        "targets",
-        "y",
-    }
-)
-"""Usual keys of labels in batches that are dicts."""
 
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

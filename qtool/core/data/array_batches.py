@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.core.data.arguments import LABELS, Arguments
+from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import to_tensor
 from qtool.core.errors import DataError
+from qtool.core.label_names import LABELS
 from qtool.core.log import log_note
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 
 BATCH_SIZE = 32
@@ -80,8 +82,8 @@ def whole_arrays(data: Any, model: Any = None) -> Any:
     if odd is not None or not arrays:
         what = f"'{odd}' in it" if odd else "it"
         raise DataError(
-            f"data is a {type(data).__name__}, and {what} has no samples along a first dimension; "
-            "give arrays of all samples, or a list of batches"
+            f"data is a {type(data).__name__}, and {what} has no samples along a first dimension",
+            DataEdit("give arrays of all samples, or a list of batches"),
         )
     if len(set(lengths.values())) > 1:
         raise DataError(f"the arrays of the data have different numbers of samples: {lengths}")
@@ -126,8 +128,8 @@ def table_arrays(
     wide = next((name for name, a in arrays.items() if a.ndim > 1), None)
     if wide is not None and len(arrays) > 1:
         raise DataError(
-            f"the column '{wide}' holds lists, and there are others; choose the columns of one "
-            "input"
+            f"the column '{wide}' holds lists, and there are others",
+            DataEdit("choose the columns of one input"),
         )
     if wide is not None:
         return {"": arrays[wide]}
@@ -155,7 +157,7 @@ def _numbers(name: str, column: Array) -> Array:
     if values.dtype.kind not in "biuf":
         odd = next((v for v in column.tolist() if not isinstance(v, int | float)), None)
         raise DataError(
-            f"the column '{name}' holds {odd!r:.40}, no number; give it as numbers, as the model "
-            "was trained, or leave it out"
+            f"the column '{name}' holds {odd!r:.40}, no number",
+            DataEdit("give it as numbers, as the model was trained, or leave it out"),
         )
     return values.astype(np.float32) if values.dtype.kind == "f" else values

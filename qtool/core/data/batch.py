@@ -143,7 +143,7 @@ def to_tensor(value: Any) -> Any:
         return torch.from_numpy(native)
     except TypeError as error:
         raise DataError(
-            f"an array of type {value.dtype} cannot be a model input; give numbers"
+            f"an array of type {value.dtype} cannot be a model input", DataEdit("give numbers")
         ) from error
 
 

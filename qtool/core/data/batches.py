@@ -20,6 +20,7 @@ from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.log import log_note
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.user_code import user_place
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
@@ -49,8 +50,11 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
         used = item if accepts is None else item[:accepts]
         return Batch(tuple(pytree.tree_map(to_tensor, v) for v in used))
     raise DataError(
-        f"a batch is a {type(item).__name__}; give tensors, tuples of tensors or dicts of tensors "
-        "(images through a transform, texts through a tokenizer)"
+        f"a batch is a {type(item).__name__}",
+        DataEdit(
+            "give tensors, tuples of tensors or dicts of tensors (images through a "
+            "transform, texts through a tokenizer)"
+        ),
     )
 
 
@@ -79,22 +83,26 @@ def batches(
             batch.
     """
     if isinstance(data, str | Path):
-        raise DataError(f"data is the name {str(data)!r}; give qtool.load_data({str(data)!r})")
+        raise DataError(
+            f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
+        )
     data = whole_arrays(data, model)
     if isinstance(data, nn.Module):
         raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
     source: Any = data  # mypy finds the method orders of the classes below inconsistent
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         raise DataError(
-            f"data is a {type(data).__name__}, a dataset of single samples; give "
-            "DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
+            f"data is a {type(data).__name__}, a dataset of single samples",
+            DataEdit(
+                "give DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
+            ),
         )
     try:
         iterator = iter(data)
     except TypeError as error:
-        call = "; call it, and give its result" if callable(data) else ""
-        what = f"data of type {type(data).__name__} cannot be iterated over{call}"
-        raise DataError(what) from error
+        call = [CallEdit("call it, and give its result")] if callable(data) else []
+        what = f"data of type {type(data).__name__} cannot be iterated over"
+        raise DataError(what, *call) from error
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:

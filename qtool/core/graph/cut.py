@@ -29,6 +29,7 @@ from qtool.core.graph.nodes import (
     value,
 )
 from qtool.core.random_inputs import Input
+from qtool.core.remedies import CallEdit
 
 aten = torch.ops.aten
 _NEVER = 10**30  # bytes
@@ -64,8 +65,9 @@ class Block:
                 known |= missing
         if unknown := symbols - known:
             raise CaptureError(
-                f"the size {min(unknown)} is computed inside the model, so it cannot be converted "
-                "block by block; convert it as a whole"
+                f"the size {min(unknown)} is computed inside the model, so it cannot be "
+                "converted block by block",
+                CallEdit("convert it as a whole"),
             )
         order = {n: i for i, n in enumerate(self.whole.graph.nodes)}
         return tuple(sorted(tensors, key=order.__getitem__))

@@ -82,7 +82,7 @@ def part_macs(node: fx.Node) -> int | None:
 
 def branch_inputs(node: fx.Node) -> tuple[str, ...]:
     """Return the inputs of the graph on which the branch of an If depends that a part holds; ()
-    for any other node, and where a tensor of floats is among them."""
+    for any other node, and where floats are among them, unless they are one number."""
     condition = part_operand(node, 0) if part_kind(node) == "If" else None
     names: dict[str, None] = {}
     pending, seen = [condition], set[fx.Node]()
@@ -92,7 +92,7 @@ def branch_inputs(node: fx.Node) -> tuple[str, ...]:
             continue
         seen.add(each)
         if each.op == "placeholder":
-            if value(each).is_floating_point():
+            if value(each).is_floating_point() and tuple(shape(each)) not in ((), (1,)):
                 return ()
             names[name_of(each)] = None
         pending += each.all_input_nodes

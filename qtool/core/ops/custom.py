@@ -11,6 +11,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.ops.row import Op
+from qtool.core.remedies import CallEdit
 
 _COMPOSITE = "CompositeImplicitAutograd"
 _REASON = "a registered operator"
@@ -61,8 +62,9 @@ def _overload_of(operator: Any) -> torch._ops.OpOverload:
             operator = getattr(getattr(getattr(torch.ops, library), name), overload or "default")
         except AttributeError:
             raise PlanError(
-                f"there is no torch operator '{operator}'; define it with torch.library, or load "
-                "its extension, before it is registered"
+                f"there is no torch operator '{operator}'",
+                CallEdit("define it with torch.library before it is registered"),
+                CallEdit("load its extension first"),
             ) from None
     operator = getattr(operator, "_opoverload", operator)  # what torch.library.custom_op returns
     if isinstance(operator, torch._ops.OpOverloadPacket):
@@ -71,11 +73,13 @@ def _overload_of(operator: Any) -> torch._ops.OpOverload:
         raise PlanError(f"{operator!r} is no torch operator; define one with torch.library")
     schema = operator._schema
     if schema.is_mutable or not schema.returns:
-        raise PlanError(f"{schema.name} changes its arguments; give one that returns new tensors")
+        raise PlanError(
+            f"{schema.name} changes its arguments", CallEdit("give one that returns new tensors")
+        )
     if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSITE):
         raise PlanError(
-            f"torch decomposes {schema.name}, so it does not appear in a graph; register "
-            'its function for "CompositeExplicitAutograd" or a device instead'
+            f"torch decomposes {schema.name}, so it does not appear in a graph",
+            CallEdit('register its function for "CompositeExplicitAutograd" or a device instead'),
         )
     return operator
 

@@ -16,6 +16,7 @@ from qtool.core.graph.file_parts import part_kind, part_macs
 from qtool.core.operator_kinds import has_formula
 from qtool.core.ops import mac_counts, recurrent
 from qtool.core.ops.row import Op, Role
+from qtool.core.remedies import CallEdit
 from qtool.core.schemes import When
 from qtool.core.types import Bounds
 
@@ -31,10 +32,14 @@ def register(op: Op) -> None:
         PlanError: the row has no torch operator, or one that is registered already.
     """
     if not op.targets:
-        raise PlanError(f"operator '{op.key}' names no torch operator; give at least one")
+        raise PlanError(
+            f"operator '{op.key}' names no torch operator", CallEdit("give at least one")
+        )
     for target in op.targets:
         if target in OPS:
-            raise PlanError(f"{target} is registered already ({OPS[target].key}); register it once")
+            raise PlanError(
+                f"{target} is registered already ({OPS[target].key})", CallEdit("register it once")
+            )
     for target in op.targets:
         OPS[target] = op
 

@@ -16,6 +16,7 @@ from qtool.core.errors import DataError, FileError, OptionError, VerificationErr
 from qtool.core.formats import percent, quantity, times
 from qtool.core.log import log_note
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW, DataChecks
 from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
@@ -86,7 +87,7 @@ def run_gate(
     stream = iter(data)
     first = next(stream, None)
     if first is None:
-        raise DataError("the data is empty; give at least one batch")
+        raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
     ranges = open_readable(file).input_ranges()
     known = _Pass(metric[0], Reference(against, options.runtime), ranges)
@@ -305,7 +306,9 @@ def _finite(samples: Samples, labels: Array | None) -> tuple[Samples, Array | No
     if finite.all():
         return samples, labels
     if labels is not None and len(labels) != len(finite):
-        raise DataError("the float file outputs NaN or Inf on some samples; leave these out")
+        raise DataError(
+            "the float file outputs NaN or Inf on some samples", DataEdit("leave these out")
+        )
     index = np.flatnonzero(finite)
     return samples.chosen(index), None if labels is None else labels[index]
 

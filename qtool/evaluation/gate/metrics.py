@@ -13,6 +13,7 @@ import numpy as np
 from qtool.core.errors import DataError, OptionError, describe
 from qtool.core.formats import percent
 from qtool.core.option_names import unknown_name
+from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
 from qtool.evaluation.gate.drop import GROUPS, Values
@@ -162,14 +163,14 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
         best = known.classes[:, :, 0]
         if known.samples >= _FEW and (best[0] == best[0, 0]).all():
             raise DataError(
-                f"the float file answers class {best[0, 0]} on all samples; check the "
-                "preprocessing of the data"
+                f"the float file answers class {best[0, 0]} on all samples",
+                DataEdit("check the preprocessing of the data"),
             )
         return _shares(AGREEMENT, np.ones(known.samples, bool), best[0] == best[1])
     if kind is None:
         raise DataError(
-            "the first output has no scores, vectors or numbers whose agreement is known; name "
-            "another metric, or a function"
+            "the first output has no scores, vectors or numbers whose agreement is known",
+            Argument("--metric", text="name another {}, or a function"),
         )
 
     def values(index: Array) -> tuple[float, float]:
@@ -189,8 +190,8 @@ def _top(samples: Samples, labels: Any, count: int) -> Measured:
     answer, answered = _most_frequent(known.classes[0, :, 0])
     if known.samples >= _FEW and answered > _CONSTANT and _most_frequent(numbers)[1] < _USUAL:
         raise DataError(
-            f"the float file answers class {answer} on {percent(answered)} of the samples; check "
-            "the preprocessing of the data"
+            f"the float file answers class {answer} on {percent(answered)} of the samples",
+            DataEdit("check the preprocessing of the data"),
         )
     hits = (known.classes[:, :, :count] == numbers[None, :, None]).any(2)
     return _shares(f"top-{count}", *hits)
@@ -228,8 +229,8 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
         if numbers.shape[1] > 1:
             if len(numbers) != 2 * len(labels):
                 raise DataError(
-                    f"{len(labels)} labels for {len(numbers)} vectors; give one per pair of "
-                    "consecutive samples"
+                    f"{len(labels)} labels for {len(numbers)} vectors",
+                    DataEdit("give one per pair of consecutive samples"),
                 )
             units = numbers / np.maximum(np.linalg.norm(numbers, axis=1, keepdims=True), 1e-30)
             numbers = (units[::2] * units[1::2]).sum(1, keepdims=True)
@@ -314,7 +315,7 @@ def find_metric(name: str) -> tuple[GateMetric, int]:
     if not number and metric.number is None:
         raise OptionError(f"{base} needs a number, such as {base}@10")
     if number and base not in ("recall", "wer"):
-        raise OptionError(f"{base} takes no number; write {base}")
+        raise OptionError(f"{base} takes no number", CallEdit(f"write {base}"))
     return metric, int(number) if number else metric.number or 0
 
 
@@ -337,7 +338,9 @@ def user_metric(
         except (Exception, SystemExit) as error:
             raise DataError(f"{where} failed: {describe(error)}{user_place(error)}") from error
         if result.ndim > 1 or result.shape not in ((), (len(outputs[0]),)):
-            raise DataError(f"{where} returned shape {list(result.shape)}; return a number")
+            raise DataError(
+                f"{where} returned shape {list(result.shape)}", CallEdit("return a number")
+            )
         return result
 
     def measure(samples: Samples, labels: Any, _: int) -> Measured:

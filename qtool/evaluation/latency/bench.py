@@ -15,7 +15,7 @@ from qtool.core.limits import THREADS, Range
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import Bars, no_bars
 from qtool.core.records import JsonRecord
-from qtool.core.remedies import Argument, DataEdit
+from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
@@ -162,7 +162,7 @@ def time_in_turns(
     for path in paths:
         open_readable(path)
     if not paths:
-        raise DataError("there is no file; give one or more to time")
+        raise DataError("there is no file", CallEdit("give one or more to time"))
     check_same_inputs(paths)
     size = max(batch_sizes)
     draw = first_batch or partial(_random_batch, paths, size)

@@ -9,6 +9,7 @@ import numpy as np
 
 from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit
 from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.types import Array
 from qtool.evaluation.model_inputs import DTYPES
@@ -104,7 +105,9 @@ def fit_array(port: PortInfo, array: Array, index: int) -> Array:
 
 def _check_finite(name: str, array: Array, index: int) -> None:
     if array.ndim and not len(array):
-        raise DataError(f"batch {index}, {name} has no samples; remove empty batches")
+        raise DataError(f"batch {index}, {name} has no samples", DataEdit("remove empty batches"))
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         what = "NaN" if np.isnan(array).any() else "Inf"
-        raise DataError(f"batch {index}, {name} holds {what}; remove or repair that sample")
+        raise DataError(
+            f"batch {index}, {name} holds {what}", DataEdit("remove or repair that sample")
+        )

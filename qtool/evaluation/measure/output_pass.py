@@ -18,6 +18,7 @@ from qtool.backends.open_files import open_model
 from qtool.backends.session import PortInfo, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import DataEdit
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
@@ -164,7 +165,7 @@ def measure_arrays(
             statistics.save()
             saved = time.monotonic()
     if not statistics.marks:
-        raise DataError("the evaluation data is empty; give at least one batch")
+        raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     statistics.save()
     return statistics.measured()
 

@@ -39,8 +39,8 @@ def targets_of(measured: SampleStatistics, labels: ArrayLike | None) -> Array | 
         )
     if not np.isfinite(flat).all():
         raise DataError(
-            f"label {int(np.argmin(np.isfinite(flat).all(1)))} is NaN or infinite; leave out that "
-            "sample, or fill it in"
+            f"label {int(np.argmin(np.isfinite(flat).all(1)))} is NaN or infinite",
+            DataEdit("leave out that sample, or fill it in"),
         )
     if (width := measured.values.shape[2]) != flat.shape[1]:
         has = f"the first output has {width}" if width else "those of the first output are not kept"

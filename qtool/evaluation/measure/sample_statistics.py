@@ -13,6 +13,7 @@ import numpy as np
 
 from qtool.backends.session import Session
 from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, LanguageModel
 from qtool.verification.output_errors import OutputErrors
@@ -239,8 +240,9 @@ def check_finite(measured: SampleStatistics) -> None:
     """
     if measured.samples and (measured.not_finite[0] > 0).all():
         raise DataError(
-            f"the float model outputs NaN or Inf on all {measured.samples} samples, so that there "
-            "is nothing to compare with; check its weights and the preprocessing of the data"
+            f"the float model outputs NaN or Inf on all {measured.samples} samples, so "
+            "that there is nothing to compare with",
+            DataEdit("check its weights and the preprocessing of the data"),
         )
 
 

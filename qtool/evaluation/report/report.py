@@ -12,6 +12,7 @@ from qtool.backends.readable_file import Deployment
 from qtool.core.errors import MALFORMED, FileError
 from qtool.core.formats import db, percent, size, table
 from qtool.core.records import from_json
+from qtool.core.remedies import OtherFile
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.latency.node_times import Profile
@@ -121,13 +122,15 @@ class Report(Result):
         """
         if value.get("schema") != SCHEMA:
             raise FileError(
-                f"the report has schema {value.get('schema')}, this qtool reads schema {SCHEMA}; "
-                "create the report again"
+                f"the report has schema {value.get('schema')}, this qtool reads schema {SCHEMA}",
+                OtherFile("create the report again"),
             )
         try:
             return from_json(cls, value)
         except MALFORMED as error:
-            raise FileError(f"the report is damaged ({error!r}); create it again") from error
+            raise FileError(
+                f"the report is damaged ({error!r})", OtherFile("create it again")
+            ) from error
 
     @classmethod
     def read(cls, path: Path) -> Report:
@@ -141,9 +144,9 @@ class Report(Result):
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FileError(f"{path}: not JSON ({error}); give report.json") from error
+            raise FileError(f"{path}: not JSON ({error})", OtherFile("give report.json")) from error
         if not isinstance(value, dict) or not {"models", "accuracy"} <= value.keys():
-            raise FileError(f"{path}: not a report; give the report.json of one")
+            raise FileError(f"{path}: not a report", OtherFile("give the report.json of one"))
         return cls.from_json(value)
 
     @property

@@ -13,6 +13,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
+from qtool.core.remedies import Argument, DataEdit
 from qtool.frontends.data.rows import Row
 
 CLASSES = "classes.txt"
@@ -50,8 +51,8 @@ def chosen_classes(path: Path, classes: str | Sequence[str] | None) -> Mapping[s
     if odd is not None or not names:
         what = "is empty" if not odd else f"names '{odd}' twice"
         raise DataError(
-            f"the list of classes ({source}) {what}; give the name of each class once, in the "
-            "order of the model's outputs"
+            f"the list of classes ({source}) {what}",
+            DataEdit("give the name of each class once, in the order of the model's outputs"),
         )
     return {name: number for number, name in enumerate(names)}
 
@@ -65,8 +66,8 @@ def check_names(labels: Sequence[int | float | str | None], numbers: Mapping[str
     names = {label for label in labels if isinstance(label, str)}
     if unknown := sorted(names - numbers.keys()):
         raise DataError(
-            f"the label '{unknown[0]}' is none of the classes {', '.join(numbers)}; name all "
-            f"classes of the data with {argument('--classes')}"
+            f"the label '{unknown[0]}' is none of the classes {', '.join(numbers)}",
+            Argument("--classes", text="name all classes of the data with {}"),
         )
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from qtool.core.argument_names import argument
 from qtool.core.data import to_tensor
 from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.paths import is_special_file
+from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
 
@@ -45,7 +45,8 @@ class TransformCollator:
             odd = next(i for i, t in enumerate(tensors) if t.shape != tensors[0].shape)
             raise DataError(
                 f"{self.name} returns {list(tensors[odd].shape)} for {rows[odd]} and "
-                f"{list(tensors[0].shape)} for {rows[0]}; resize to one shape"
+                f"{list(tensors[0].shape)} for {rows[0]}",
+                CallEdit("resize to one shape"),
             )
         return torch.stack(tensors)
 
@@ -66,8 +67,8 @@ class TransformCollator:
             )
         if tensor.dim() == 4 and len(tensor) == 1 and row.image is not None:
             raise DataError(
-                f"{self.name} returns a batch, {list(tensor.shape)}; return one image, without the "
-                "first dimension"
+                f"{self.name} returns a batch, {list(tensor.shape)}",
+                CallEdit("return one image, without the first dimension"),
             )
         return tensor
 
@@ -214,8 +215,9 @@ def render_conversations(rows: Sequence[Row], tokenizer: Any, folder: Path | Non
     """
     if not getattr(tokenizer, "chat_template", None):
         raise DataError(
-            f"the data has conversations, and the tokenizer in {folder} has no chat template; give "
-            f"texts, or a folder whose tokenizer has one with {argument('--processor')}"
+            f"the data has conversations, and the tokenizer in {folder} has no chat template",
+            DataEdit("give texts"),
+            Argument("--processor", text="give a folder whose tokenizer has one with {}"),
         )
     rendered = []
     for row in rows:
@@ -258,7 +260,9 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 def _check_file(file: Any) -> None:
     """Refuse a pipe or a device, which reading may never end, and what is no picture or sound."""
     if is_special_file(file):
-        raise UnreadableFileError(f"{file} is a pipe or a device; remove it from the data")
+        raise UnreadableFileError(
+            f"{file} is a pipe or a device", DataEdit("remove it from the data")
+        )
     check_download(file, UnreadableFileError)
 
 

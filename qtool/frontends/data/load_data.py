@@ -22,10 +22,11 @@ from qtool.core.data.array_batches import Columns
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
+from qtool.core.label_names import check_label_array
 from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import CallEdit, DataEdit
 from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
 from qtool.frontends.data.collators import (
     Collator,
@@ -233,7 +234,7 @@ def load_data(
         check_used(source, (BATCHES if named else ARRAYS,), options)
     if states is not None:
         if isinstance(states, str) and states != AUTO:
-            raise DataError(f"states is {states!r}; give output -> input, or {AUTO!r}")
+            raise DataError(f"states is {states!r}", CallEdit(f"give output -> input, or {AUTO!r}"))
         recordings = _recordings(source, path, named, arrays, without)
         return with_states(model, recordings, None if isinstance(states, str) else states, samples)
     if named:
@@ -242,6 +243,8 @@ def load_data(
     if arrays:
         files = ArrayFiles(path, batch_size, without, samples)
         files.files()
+        if labels is not None:
+            check_label_array(files, labels, _input_names(model))
         return files
     folder = folder or model_folder
     folder_path = None if folder is None else Path(folder)
@@ -274,6 +277,10 @@ def load_data(
         _warn_unknown(plain.unknown_share(readable[:CHECKED_TEXTS]), source)
     batches = _equal_length_batches(readable, plain, _batch_size(model, batch_size))
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
+
+
+def _input_names(model: object) -> frozenset[str]:
+    return Arguments.of(model).required if isinstance(model, nn.Module) else frozenset()
 
 
 def _kinds(rows: Sequence[Row], path: Path) -> set[str]:
@@ -343,8 +350,8 @@ def _recordings(
         return _from_code(str(source))
     if not arrays:
         raise DataError(
-            f"{source} has no recordings for {argument('--state')}; give .npy or .npz files with a "
-            "row per step, or package.module:function"
+            f"{source} has no recordings for {argument('--state')}",
+            CallEdit("give .npy or .npz files with a row per step, or package.module:function"),
         )
     return ArrayFiles(path, sys.maxsize, without)
 

@@ -10,7 +10,7 @@ from qtool.core.downloads import check_download
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import Argument, DataEdit, OtherFile
+from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
 from qtool.frontends.data.collators import (
     MAX_LENGTH,
     Collator,
@@ -93,8 +93,8 @@ def _transform(name: str, model: Any) -> Any:
         return models.get_weight(name).transforms()
     except Exception as error:
         raise DataError(
-            f"torchvision has no weights '{name}' ({describe(error)}); write them like "
-            "ResNet18_Weights.DEFAULT, or give package.module:function"
+            f"torchvision has no weights '{name}' ({describe(error)})",
+            CallEdit("write them like ResNet18_Weights.DEFAULT, or give package.module:function"),
         ) from error
 
 

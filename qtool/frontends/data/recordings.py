@@ -19,6 +19,7 @@ from qtool.core.data.batches import to_batch
 from qtool.core.data.named_tensors import leaf_paths, named_leaves
 from qtool.core.errors import DataError, describe
 from qtool.core.numpy_files import even_positions
+from qtool.core.remedies import Argument, DataEdit
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.onnx.runtime_values import open_file
 
@@ -127,8 +128,11 @@ def _zeros(model: nn.Module, name: str) -> torch.Tensor:
     """Return a state before the first step; an open size, that of the batch, is 1."""
     if not isinstance(model, OnnxModule):
         raise DataError(
-            f"the size of the state '{name}' is not known; give its first value in each recording, "
-            f"under that name, and its output with {argument('--state')}"
+            f"the size of the state '{name}' is not known",
+            DataEdit(
+                "give its first value in each recording, under that name, and its output "
+                f"with {argument('--state')}"
+            ),
         )
     kind = model.inputs[name]
     sizes = [d.dim_value if d.dim_value > 0 else 1 for d in kind.shape.dim]
@@ -139,8 +143,8 @@ def _length(rows: Tensors, index: int) -> int:
     lengths = {n: len(t) if t.dim() else 0 for n, t in rows.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise DataError(
-            f"recording {index} has steps {lengths or 'of no input'}; give a row per step for each "
-            "input that is no state"
+            f"recording {index} has steps {lengths or 'of no input'}",
+            DataEdit("give a row per step for each input that is no state"),
         )
     return next(iter(lengths.values()))
 
@@ -187,8 +191,9 @@ def _pairs(outputs: Tensors, states: Tensors) -> States:
         if len(chosen) != 1 or chosen[0] in pairs:
             raise DataError(
                 f"the data lacks the input '{name}', and no single output is its next value "
-                f"(of its shape: {', '.join(fitting) or 'none'}); name it with "
-                f"{argument('--state', f'OUTPUT={name}')}, or give the input"
+                f"(of its shape: {', '.join(fitting) or 'none'})",
+                Argument("--state", f"OUTPUT={name}", "name it with {}"),
+                DataEdit("give the input"),
             )
         pairs[chosen[0]] = name
     return pairs

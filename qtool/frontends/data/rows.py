@@ -111,7 +111,8 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
     if odd is not None:
         raise DataError(
             f"{path}: a sample has {' and '.join(odd.kinds) or 'nothing'} ({odd}), the first "
-            f"one has {' and '.join(rows[0].kinds) or 'nothing'}; give samples of one kind"
+            f"one has {' and '.join(rows[0].kinds) or 'nothing'}",
+            DataEdit("give samples of one kind"),
         )
     return rows
 
@@ -153,7 +154,8 @@ def _folder(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
     if len({r.label is None for r in rows}) > 1:
         loose = next(r for r in rows if r.label is None)
         raise DataError(
-            f"{path} has class folders and a file outside of them, {loose}; move it into one"
+            f"{path} has class folders and a file outside of them, {loose}",
+            OtherFile("move it into one"),
         )
     return rows
 

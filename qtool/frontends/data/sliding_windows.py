@@ -13,6 +13,7 @@ import torch
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_file
+from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.data.collators import ProcessorCollator, processed
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.rows import Row
@@ -109,12 +110,13 @@ def sliding_windows(
     assert collate.tokenizer is not None
     if not 1 <= stride <= collate.max_length:
         raise DataError(
-            f"a stride of {stride} leaves out tokens of a text in windows of {collate.max_length}; "
-            f"give 1 to {collate.max_length}, or other windows with {argument('--max-length')}"
+            f"a stride of {stride} leaves out tokens of a text in windows of {collate.max_length}",
+            Argument("--stride", text=f"give {{}} of 1 to {collate.max_length}"),
+            Argument("--max-length", text="choose other windows with {}"),
         )
     options = {"return_tensors": "pt", "verbose": False}
     ids = processed("tokenizer", collate.tokenizer, text, **options)["input_ids"]
     if ids.shape[1] < CACHED_TOKENS + 2:
-        raise DataError(f"{path} has {ids.shape[1]} tokens; give a longer text")
+        raise DataError(f"{path} has {ids.shape[1]} tokens", OtherFile("give a longer text"))
     decoder = model if isinstance(model, DecoderWithCache) else None
     return SlidingWindows(ids, collate.max_length, stride, collate, decoder)

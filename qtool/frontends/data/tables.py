@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
-from qtool.core.data.arguments import LABELS, Arguments
+from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
+from qtool.core.label_names import LABELS
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
-from qtool.core.remedies import Argument, DataEdit
+from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
 from qtool.core.types import Array
 from qtool.frontends.optional_packages import require
 
@@ -72,9 +73,8 @@ def read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        remedy = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
-        why = f"{describe(error)}{remedy}"
-        raise DataError(f"{path} cannot be read as text: {why}") from error
+        utf_8 = [OtherFile("save it as UTF-8")] if isinstance(error, UnicodeDecodeError) else []
+        raise DataError(f"{path} cannot be read as text: {describe(error)}", *utf_8) from error
 
 
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
@@ -100,8 +100,11 @@ def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
     if isinstance(value, list) and all(isinstance(row, dict) for row in value):
         return value
     raise DataError(
-        f"{path} is no table; write a list of objects, [{{...}}, {{...}}], an object per line, or "
-        "columns of equal lengths"
+        f"{path} is no table",
+        OtherFile(
+            "write a list of objects, [{...}, {...}], an object per line, or columns of "
+            "equal lengths"
+        ),
     )
 
 
@@ -144,7 +147,7 @@ def _separated(path: Path) -> dict[str, Array]:
         )
     if len(set(header)) < len(header):
         twice = next(name for i, name in enumerate(header) if name in header[:i])
-        raise DataError(f"{path} has two columns called '{twice}'; rename one")
+        raise DataError(f"{path} has two columns called '{twice}'", OtherFile("rename one"))
     columns = zip(*rows, strict=True) if rows else [()] * len(header)
     return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
 
@@ -242,7 +245,8 @@ def number_columns(
         name, numbers = mixed
         raise DataError(
             f"{path}: the column '{name}' holds {columns[name][0]!r:.40}, others of "
-            f"{argument('--column')} numbers; give it as numbers, as the model was trained",
+            f"{argument('--column')} numbers",
+            DataEdit("give it as numbers, as the model was trained"),
             Argument("--column", ",".join(numbers), "choose the numbers alone with {}"),
         )
     return (columns, target) if _hold_numbers(columns) else None
@@ -349,8 +353,12 @@ def parse_columns(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names out of a list, or of a text where commas separate them."""
     names: Sequence[Any] = columns.split(",") if isinstance(columns, str) else columns or ()
     if odd := [name for name in names if not isinstance(name, str)]:
-        raise DataError(f"{argument('--column')} has {odd[0]!r:.40}; give names of columns")
+        raise DataError(
+            f"{argument('--column')} has {odd[0]!r:.40}", CallEdit("give names of columns")
+        )
     stripped = tuple(name.strip() for name in names)
     if not all(stripped):
-        raise DataError(f"{argument('--column')} has an empty name; give names of columns")
+        raise DataError(
+            f"{argument('--column')} has an empty name", CallEdit("give names of columns")
+        )
     return stripped

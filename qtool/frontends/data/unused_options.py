@@ -8,7 +8,7 @@ from pathlib import Path
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError
 from qtool.core.limits import Range
-from qtool.core.remedies import Omission
+from qtool.core.remedies import CallEdit, Omission
 
 BATCHES, ARRAYS, NUMBERS = "batches", "arrays", "numbers"
 IMAGES, SOUNDS, TEXTS, WINDOWS = "image", "sound", "text", "windows"
@@ -59,8 +59,11 @@ def check_values(
     Range(low=0, high=1).check("unreadable", unreadable)
     if not isinstance(labels, str | None):
         raise DataError(
-            f"labels is a {type(labels).__name__}; give the name of a column or array (an array of "
-            "labels is an argument of what evaluates)"
+            f"labels is a {type(labels).__name__}",
+            CallEdit(
+                "give the name of a column or array (an array of labels is an argument of "
+                "what evaluates)"
+            ),
         )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.ops.attention import sequence_lengths, token_positions
+from qtool.core.remedies import Argument
 from qtool.core.types import INT8
 from qtool.frontends.data.collators import Collator
 from qtool.frontends.data.rows import Row
@@ -83,8 +83,8 @@ class DecoderWithCache(nn.Module):
         if unknown := sorted(set(self.layer_types) - {FULL, SLIDING}):
             raise CaptureError(
                 f"{type(model).__name__} has layers of type {unknown[0]}, whose cache is not a KV "
-                f"cache; use {argument('--task', 'text-generation')}, which exports the model "
-                "without its cache"
+                "cache",
+                Argument("--task", "text-generation", "use {}, which exports no cache"),
             )
         self.positions = int(getattr(text, "max_position_embeddings", None) or 0)
         self.model = model

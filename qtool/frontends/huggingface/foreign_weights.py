@@ -33,11 +33,11 @@ def check_float_weights(path: Path) -> None:
             which, and what to give.
     """
     if path.suffix.lower() == GGUF and is_file(path):
-        raise CaptureError(_gguf(path))
+        raise _gguf(path)
     if not is_dir(path):
         return
     if is_file(path / _ADAPTER) and not _weights(path):
-        raise CaptureError(_adapter(path, _read(path / _ADAPTER)))
+        raise _adapter(path, _read(path / _ADAPTER))
     if (method := _method(path, _read(path / "config.json"))) is not None:
         raise CaptureError(
             f"{path} holds weights that are quantized already, by {_METHODS.get(method, method)}, "
@@ -46,27 +46,31 @@ def check_float_weights(path: Path) -> None:
         )
     files = sorted(path.glob(f"*{GGUF}"))
     if files and not _weights(path):
-        raise CaptureError(_gguf(files[0]))
+        raise _gguf(files[0])
 
 
-def _gguf(file: Path) -> str:
+def _gguf(file: Path) -> CaptureError:
     load = f"AutoModelForCausalLM.from_pretrained({str(file.parent)!r}, gguf_file={file.name!r})"
-    return (
-        f"{file} is a GGUF file of llama.cpp, mostly with quantized weights; give the folder of "
-        "the float model that it was made from, or make one of it with transformers and the "
-        f"package gguf: {load}.save_pretrained(folder)"
+    return CaptureError(
+        f"{file} is a GGUF file of llama.cpp, mostly with quantized weights",
+        OtherFile("give the folder of the float model that it was made from"),
+        OtherFile(
+            f"make one of it with transformers and the package gguf: {load}.save_pretrained(folder)"
+        ),
     )
 
 
-def _adapter(folder: Path, config: Mapping[str, Any]) -> str:
+def _adapter(folder: Path, config: Mapping[str, Any]) -> CaptureError:
     base = config.get("base_model_name_or_path")
     of = f" for {base}" if isinstance(base, str) and base else ""
     kind = str(config.get("peft_type") or "PEFT")
-    return (
-        f"{folder} is an adapter ({kind}){of}, no whole model; merge it with the package peft and "
-        "give the folder of the result: "
-        f"AutoPeftModelForCausalLM.from_pretrained({str(folder)!r}).merge_and_unload()"
-        ".save_pretrained(folder)"
+    return CaptureError(
+        f"{folder} is an adapter ({kind}){of}, no whole model",
+        OtherFile(
+            "merge it with the package peft and give the folder of the result: "
+            f"AutoPeftModelForCausalLM.from_pretrained({str(folder)!r}).merge_and_unload()"
+            ".save_pretrained(folder)"
+        ),
     )
 
 

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.process_lock import silence_logging
+from qtool.core.remedies import Argument, CallEdit, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
@@ -153,8 +153,8 @@ def _build(path: Path, config: Mapping[str, Any], task: str | None) -> nn.Module
     library = require("transformers", f"the model in {path}", CaptureError)
     if part_for_task(task) is not None:
         raise CaptureError(
-            f"block-wise quantization loads no part of an encoder-decoder ('{task}'); use "
-            "`qtool quantize` for it"
+            f"block-wise quantization loads no part of an encoder-decoder ('{task}')",
+            CallEdit("use `qtool quantize` for it"),
         )
     loader = model_class(library, path, config, task)
     hf_config = library.AutoConfig.from_pretrained(
@@ -222,15 +222,16 @@ def stored_names(model: nn.Module, files: WeightFiles, every: bool = True) -> di
         stored = next((mine[c] for c in candidates if c in mine), None)
         if stored is None:
             raise CaptureError(
-                f"{files.folder} has no weights for {type(model).__name__} (missing: {name}); "
-                f"choose the {argument('--task')} that it was trained for"
+                f"{files.folder} has no weights for {type(model).__name__} (missing: {name})",
+                Argument("--task", text="choose the {} that it was trained for"),
             )
         known.update(candidates, [stored], chain.from_iterable(files.stacks.get(stored, ())))
         shape = files.shape(stored)
         if shape != tuple(tensor.shape):
             raise CaptureError(
-                f"{files.folder}: '{stored}' has the shape {list(shape)}, the model "
-                f"expects {list(tensor.shape)}; give the folder of one model"
+                f"{files.folder}: '{stored}' has the shape {list(shape)}, the model expects "
+                f"{list(tensor.shape)}",
+                OtherFile("give the folder of one model"),
             )
         names[name] = stored
     if every:

@@ -14,12 +14,12 @@ from typing import Any
 
 from torch import nn
 
-from qtool.core.argument_names import argument
 from qtool.core.downloads import check_download, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
+from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
 from qtool.frontends.huggingface.returned_cache import disable_cache
@@ -82,7 +82,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     file = path / "config.json"
     if not is_file(file):
         raise CaptureError(
-            f"{path} holds no config.json; give the folder that save_pretrained wrote"
+            f"{path} holds no config.json", OtherFile("give the folder that save_pretrained wrote")
         )
     check_download(file, CaptureError)
     try:
@@ -106,15 +106,14 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     config = read_config(path)
     if not list(path.glob("*.safetensors")):
         raise CaptureError(
-            f"{path} has no weights in safetensors; save the model with save_pretrained"
+            f"{path} has no weights in safetensors",
+            OtherFile("save the model with save_pretrained"),
         )
     for file in (*path.glob("*.safetensors"), *path.glob("*.json")):
         check_download(file, CaptureError)
     is_timm = "architecture" in config and "model_type" not in config
     if is_timm and task is not None:
-        raise CaptureError(
-            f"{path} is a timm folder, which has no tasks; leave out {argument('--task')}"
-        )
+        raise CaptureError(f"{path} is a timm folder, which has no tasks", Omission("--task"))
     check_indices(path)
     try:
         with silence_logging(logging.CRITICAL, "torch", "transformers"):
@@ -162,8 +161,8 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     if missing := sorted(loading["missing_keys"]):
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise CaptureError(
-            f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more}); "
-            f"choose the {argument('--task')} that it was trained for"
+            f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more})",
+            Argument("--task", text="choose the {} that it was trained for"),
         )
     check_unused_weights(model, loading["unexpected_keys"], path)
     loaded: nn.Module = disable_cache(model).float()
@@ -214,8 +213,8 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
     known = isinstance(loader, type) and issubclass(loader, library.PreTrainedModel)
     if not known or config.get("auto_map"):
         raise CaptureError(
-            f"{path} needs code that is not part of transformers {library.__version__} ({name}), "
-            "and qtool runs no code from a folder; give package.module:factory that returns the "
-            "model"
+            f"{path} needs code that is not part of transformers {library.__version__} "
+            f"({name}), and qtool runs no code from a folder",
+            CallEdit("give package.module:factory that returns the model"),
         )
     return loader

@@ -15,6 +15,7 @@ import torch
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
+from qtool.core.remedies import OtherFile
 from qtool.frontends.huggingface.stacked_experts import stacked_experts
 from qtool.frontends.torch.exported_program import first_line
 
@@ -119,7 +120,8 @@ def _files_in(index: Path) -> Mapping[str, Path]:
     outside = next((v for v in names.values() if v != PureWindowsPath(v).name or v == ".."), None)
     if outside is not None:
         raise CaptureError(
-            f"{index} lists weights in {outside!r:.80}; give names of files in the same folder"
+            f"{index} lists weights in {outside!r:.80}",
+            OtherFile("give names of files in the same folder"),
         )
     return {name: index.parent / file for name, file in names.items()}
 

@@ -14,6 +14,7 @@ from qtool.backends.onnx.storage import fits_one_message, outline
 from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.backends.onnx.topological_order import sort_graphs
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import OtherFile
 from qtool.frontends.onnx.open_dimensions import clear_unnamed
 from qtool.frontends.onnx.value_names import label_of
 from qtool.frontends.torch.exported_program import first_line
@@ -34,8 +35,8 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
     for version in versions:
         if version not in _OPSETS:
             raise CaptureError(
-                f"the file has opset {version}; supported are {_OPSETS[0]} to {_OPSETS[-1]}: "
-                "convert it with onnx.version_converter"
+                f"the file has opset {version}; supported are {_OPSETS[0]} to {_OPSETS[-1]}",
+                OtherFile("convert it with onnx.version_converter"),
             )
     _refuse_bombs(model)
     sort_graphs(model.graph)  # tools that convert to float16 append the casts of inputs
@@ -47,12 +48,13 @@ def check_and_inline(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in nested_nodes(model.graph.node):
         if node.op_type in _QUANTIZED:
             raise CaptureError(
-                f"the file is quantized already ({node.op_type} at {label_of(node)}); give the "
-                "float file"
+                f"the file is quantized already ({node.op_type} at {label_of(node)})",
+                OtherFile("give the float file"),
             )
         if node.op_type.removesuffix("Like") in _RANDOM:
             raise CaptureError(
-                f"{label_of(node)} ({node.op_type}) draws random numbers; give them as an input"
+                f"{label_of(node)} ({node.op_type}) draws random numbers",
+                OtherFile("give them as an input"),
             )
     _refuse_training(model)
     _refuse_empty_gru(model)
@@ -67,14 +69,15 @@ def _refuse_training(model: onnx.ModelProto) -> None:
     for node in nested_nodes(model.graph.node):
         if node.op_type == "Dropout" and _is_true(stored.get(("", *node.input[2:])[-1])):
             raise CaptureError(
-                f"{label_of(node)} (Dropout) is in training mode, in which it draws random "
-                "numbers; export the model in eval mode"
+                f"{label_of(node)} (Dropout) is in training mode, in which it draws random numbers",
+                OtherFile("export the model in eval mode"),
             )
         training = any(a.name == "training_mode" and a.i for a in node.attribute)
         if node.op_type == "BatchNormalization" and training and stored.keys() & set(node.input):
             raise CaptureError(
-                f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX Runtime "
-                "changes its statistics at every run; export the model in eval mode"
+                f"{label_of(node)} (BatchNormalization) is in training mode, in which ONNX "
+                "Runtime changes its statistics at every run",
+                OtherFile("export the model in eval mode"),
             )
 
 
@@ -83,7 +86,9 @@ def _refuse_empty_gru(model: onnx.ModelProto) -> None:
     empty = {i.name for i in model.graph.initializer if 0 in i.dims}
     for node in nested_nodes(model.graph.node):
         if node.op_type == "GRU" and empty & set(node.input[1:2]):
-            raise CaptureError(f"{label_of(node)} (GRU) has no input features; remove it")
+            raise CaptureError(
+                f"{label_of(node)} (GRU) has no input features", OtherFile("remove it")
+            )
 
 
 def _is_true(stored: onnx.TensorProto | None) -> bool:
@@ -146,6 +151,6 @@ def _refuse_types(graph: onnx.GraphProto) -> None:
         kind = info.type.tensor_type
         if not info.type.HasField("tensor_type") or kind.elem_type not in TORCH_TYPES:
             raise CaptureError(
-                f"input '{info.name}' of the file is not a tensor of a torch dtype; cut "
-                "the file behind the nodes that read it"
+                f"input '{info.name}' of the file is not a tensor of a torch dtype",
+                OtherFile("cut the file behind the nodes that read it"),
             )

@@ -18,6 +18,7 @@ from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.backends.onnx.nested_graphs import read_names, with_names
 from qtool.backends.onnx.subgraph import unoptimized_session
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import OtherFile
 from qtool.core.unique_names import unique
 from qtool.frontends.onnx.external_weights import MappedArray
 from qtool.frontends.onnx.node_calls import Array
@@ -139,8 +140,9 @@ def _refuse_huge(proto: onnx.NodeProto, constants: Mapping[str, Array]) -> None:
     size = sum(a.nbytes for a in constants.values())
     if size > _MESSAGE:
         raise CaptureError(
-            f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the file "
-            f"computes; the limit is {_MESSAGE:,}: check that the file is what you expect"
+            f"{label_of(proto)} ({proto.op_type}) reads {size:,} bytes of constants that the "
+            f"file computes; the limit is {_MESSAGE:,}",
+            OtherFile("check that the file is what you expect"),
         )
 
 

@@ -19,6 +19,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.fixed_inputs import NO_FIXED_INPUTS, FixedInputs
 from qtool.core.errors import CaptureError, DataError
+from qtool.core.remedies import Argument
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
 from qtool.frontends.onnx.open_dimensions import open_dimensions
@@ -147,7 +148,8 @@ class OnnxModule(nn.Module):
             if 0 in sizes[1:]:
                 raise DataError(
                     f"there is no data, and dimension {sizes.index(0, 1)} of input '{name}' is "
-                    "dynamic; give data"
+                    "dynamic",
+                    Argument("--data"),
                 )
             shape = [s or samples for s in sizes]
             batch.append(torch.zeros(shape, dtype=TORCH_TYPES[kind.elem_type]))

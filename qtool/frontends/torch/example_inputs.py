@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import key_text
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import CallEdit
 
 _NAMELESS = (Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY)  # callers cannot name these
 
@@ -32,8 +33,11 @@ def check_dynamic(dynamic: Any) -> None:
     )
     if not valid:
         raise CaptureError(
-            f"dynamic is {dynamic!r:.80}; give a dict of inputs with a name for each dimension "
-            "that varies, such as {'tokens': {1: 'length'}}"
+            f"dynamic is {dynamic!r:.80}",
+            CallEdit(
+                "give a dict of inputs with a name for each dimension that varies, such as "
+                "{'tokens': {1: 'length'}}"
+            ),
         )
 
 

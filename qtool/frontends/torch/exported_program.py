@@ -17,9 +17,8 @@ from torch.export import ExportedProgram, ExportGraphSignature
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
-from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.data.named_tensors import key_text, leaf_paths
-from qtool.core.downloads import check_download, unreadable
+from qtool.core.downloads import check_archive, check_download, unreadable
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
@@ -48,8 +47,7 @@ def load_program(path: str | Path) -> ExportedProgram:
     if not is_file(path):
         raise CaptureError(f"{path}: no such file")
     check_download(path, CaptureError)
-    if (why := archive_expansion_error(Path(path)) or archive_damage(Path(path))) is not None:
-        raise CaptureError(f"{path} is not read: {why}")
+    check_archive(path, CaptureError)
     check_size_expressions(Path(path))
     try:
         with silence_logging(), _no_unpickling():

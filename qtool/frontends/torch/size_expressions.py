@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import OtherFile
 
 _KEY = "expr_str"
 _FUNCTIONS = frozenset({"ceiling", "floor", "log", "sqrt", "abs"})
@@ -48,8 +49,8 @@ def check_size_expressions(path: Path) -> None:
         raise
     except (OSError, ValueError, RecursionError, NotImplementedError, zipfile.BadZipFile) as error:
         raise CaptureError(
-            f"{path} is damaged ({type(error).__name__} in its description of the graph); write it "
-            "again with torch.export.save(program, path)"
+            f"{path} is damaged ({type(error).__name__} in its description of the graph)",
+            OtherFile("write it again with torch.export.save(program, path)"),
         ) from error
 
 
@@ -57,8 +58,9 @@ def _check(content: Any, path: Path) -> None:
     for text in _expressions(content):
         if not is_size_expression(text):
             raise CaptureError(
-                f"{path} has the size {str(text)[:60]!r}, which is more than arithmetic on sizes "
-                "and may be code; take the file from people you trust, or export the model again"
+                f"{path} has the size {str(text)[:60]!r}, which is more than arithmetic on "
+                "sizes and may be code",
+                OtherFile("take the file from people you trust, or export the model again"),
             )
 
 

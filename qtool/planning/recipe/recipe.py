@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from qtool.core.errors import PlanError
+from qtool.core.remedies import CallEdit
 from qtool.core.schemes import SCHEMES
 from qtool.core.step_names import current_step_name, former_step_name
 from qtool.core.text_files import read_toml_or_json
@@ -148,7 +149,7 @@ class Recipe:
             source = read_toml_or_json(path, "recipe")
             return cls.of(source, *options, default_mode=default_mode)
         except PlanError as error:
-            raise PlanError(f"{path}: {error}") from error
+            raise PlanError(f"{path}: {error.problem}", *error.remedies) from error
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of a JSON file; `Recipe.of` turns it back into an equal recipe."""
@@ -244,8 +245,8 @@ def _step_names(value: Any) -> Any:
     for name in names:
         if isinstance(name, str) and name != (current := current_step_name(name)) in names:
             raise PlanError(
-                f'recover names one step twice: "{name}" is the former name of "{current}"; '
-                "remove one"
+                f'recover names one step twice: "{name}" is the former name of "{current}"',
+                CallEdit("remove one"),
             )
     return tuple(current_step_name(n) if isinstance(n, str) else n for n in names)
 
@@ -254,7 +255,8 @@ def _resolve(what: str, in_recipe: Any, option: Any, default: Any) -> Any:
     """Return the value of the recipe or of the caller, which may not contradict each other."""
     if option is not None and in_recipe not in (None, default, option):
         raise PlanError(
-            f'the recipe sets {what} "{in_recipe}", but {what} "{option}" was passed; remove one'
+            f'the recipe sets {what} "{in_recipe}", but {what} "{option}" was passed',
+            CallEdit("remove one"),
         )
     return option if option is not None else default if in_recipe is None else in_recipe
 
@@ -276,7 +278,7 @@ def _rule(number: int, value: Any) -> Rule:
     try:
         return Rule(**{KEYS[key]: each for key, each in value.items()})
     except PlanError as error:
-        raise PlanError(f"rule {number}: {error}") from error
+        raise PlanError(f"rule {number}: {error.problem}", *error.remedies) from error
 
 
 def _check_keys(table: Mapping[Any, Any], known: Iterable[str], where: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from qtool.core import observer_options
 from qtool.core.errors import CalibrationError, PlanError
+from qtool.core.remedies import CallEdit
 from qtool.core.schemes import ACTIVATIONS, BLOCK_SIZES, SCHEMES, WEIGHTS, Scales, Scheme
 from qtool.core.types import ObserverSpec
 from qtool.planning.recipe.safe_regex import check_regex
@@ -69,12 +70,14 @@ class Rule:
             if key != "block" and (not isinstance(value, str) or not value):
                 raise PlanError(f"{key} is {value!r}; it must be a string")
         if self.select is None and self.op is None:
-            raise PlanError("it selects nothing; add select, op or both")
+            raise PlanError("it selects nothing", CallEdit("add select, op or both"))
         if not self.settings.keys() - {"select", "op"}:
             keys = comma_separated(k for k in KEYS if k not in ("select", "op"))
-            raise PlanError(f"it changes nothing; add one of {keys}")
+            raise PlanError("it changes nothing", CallEdit(f"add one of {keys}"))
         if self.scheme == "float" and self.settings.keys() & {"weights", "activations", "block"}:
-            raise PlanError('as = "float" excludes weights, activations and block; remove one')
+            raise PlanError(
+                'as = "float" excludes weights, activations and block', CallEdit("remove one")
+            )
         for key, known in _KNOWN.items():
             value = self.settings.get(key)
             if value is not None and (isinstance(value, bool | float) or value not in known):
@@ -147,7 +150,7 @@ def _observer_spec(key: str, text: str | None) -> ObserverSpec | None:
     try:
         spec = observer_options.parse(text)
     except CalibrationError as error:
-        raise PlanError(f'{key} = "{text}": {error}') from error
+        raise PlanError(f'{key} = "{text}": {error.problem}', *error.remedies) from error
     return ObserverSpec(spec.name, tuple(observer_options.options_of(spec).items()))
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from qtool.core.errors import PlanError
+from qtool.core.remedies import CallEdit
 
 _PARSER: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 MAX_VARIABLE_PARTS = 4
@@ -36,8 +37,11 @@ def check_regex(key: str, text: str, pattern: str) -> None:
     if nested or count > MAX_VARIABLE_PARTS:
         why = "a repeated part is variable itself" if nested else f"it has {count} variable parts"
         raise PlanError(
-            f'{key} = "{text[:60]}" could take for ever to match: {why}; use at most '
-            f"{MAX_VARIABLE_PARTS} of *, +, ? and {{m,n}}, and no | or other repetition inside them"
+            f'{key} = "{text[:60]}" could take for ever to match: {why}',
+            CallEdit(
+                f"use at most {MAX_VARIABLE_PARTS} of *, +, ? and {{m,n}}, and no | or other "
+                "repetition inside them"
+            ),
         )
 
 

@@ -2,7 +2,7 @@
 
 from qtool.core.errors import ExportError, PlanError
 from qtool.core.option_names import FORMER_TARGETS, current_target, unknown_name
-from qtool.core.remedies import Argument
+from qtool.core.remedies import Argument, CallEdit
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
 from qtool.planning.targets.onnxruntime_web import ONNXRUNTIME_WEB
@@ -50,7 +50,9 @@ def register(new: Target) -> None:
         PlanError: the name is taken.
     """
     if new.name in TARGETS or new.name in FORMER_TARGETS:
-        raise PlanError(f"target '{new.name}' is registered already; choose another name")
+        raise PlanError(
+            f"target '{new.name}' is registered already", CallEdit("choose another name")
+        )
     TARGETS[new.name] = new
 
 

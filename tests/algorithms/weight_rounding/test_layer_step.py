@@ -225,5 +225,5 @@ def test_a_layer_is_solved_without_the_state_of_the_conversion(
 def test_what_makes_outputs_worse_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qtool.algorithms.pipeline.best_candidate", lambda *_: None)
     model = qtool.quantize(captured(), smooth(1).split(16), recover=["gptq"])
-    assert any("gptq: skipped, since it was less accurate" in note for note in model.notes)
+    assert any("gptq: skipped as less accurate" in note for note in model.notes)
     assert not model.changes

@@ -25,6 +25,7 @@ from qtool.backends.onnx.subgraph import (
 )
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
+from qtool.core.remedies import OtherFile
 
 _DOMAIN, _PART = "qtool.kept", "part"
 _RESIZE = 11  # the opset that added coordinate modes to Resize
@@ -157,8 +158,8 @@ def _in_opset(part: OnnxSubgraph, opset: int) -> onnx.ModelProto:
         return version_converter.convert_version(model, opset)
     except Exception as error:
         raise ExportError(
-            f"{model.graph.name} ({part.kind}) of opset {own} has no form in opset {opset}; "
-            "convert the file with onnx.version_converter first"
+            f"{model.graph.name} ({part.kind}) of opset {own} has no form in opset {opset}",
+            OtherFile("convert the file with onnx.version_converter first"),
         ) from error
 
 

@@ -13,6 +13,7 @@ from qtool.backends.onnx.operators.writer_table import WRITERS
 from qtool.core import ops
 from qtool.core.errors import PlanError
 from qtool.core.ops import Op
+from qtool.core.remedies import CallEdit
 
 Body = Writer | onnx.FunctionProto | Sequence[Any]
 """How an operator is written in a file: see `qtool.register_operator`."""
@@ -62,12 +63,16 @@ def register_custom_operator(row: Op, body: Body, kernel: Callable[..., Any] | N
         _check(schema, functions[0])
     elif not callable(body):
         raise PlanError(
-            f"{row.key} has no ONNX form; give a function, or one that writes its nodes"
+            f"{row.key} has no ONNX form", CallEdit("give a function, or one that writes its nodes")
         )
     elif kernel is not None:
-        raise PlanError(f"{row.key} has a kernel but no node of its own; give an ONNX function")
+        raise PlanError(
+            f"{row.key} has a kernel but no node of its own", CallEdit("give an ONNX function")
+        )
     if target in WRITERS and target not in ops.OPS:
-        raise PlanError(f"{target} is registered already (written by qtool); register it once")
+        raise PlanError(
+            f"{target} is registered already (written by qtool)", CallEdit("register it once")
+        )
     ops.register(row)
     first = functions[0] if functions else onnx.FunctionProto()
     WRITERS[target] = _node_writer(schema, first) if functions else body  # type: ignore[assignment]  # a callable, see above
@@ -113,20 +118,23 @@ def _check(schema: Any, function: onnx.FunctionProto) -> None:
     inputs = [name for name, kind in kinds.items() if kind == "tensor"]
     attributes = {*function.attribute, *(a.name for a in function.attribute_proto)}
     if not function.domain:
-        raise PlanError(f"{where} has no domain; give it one of its own")
+        raise PlanError(f"{where} has no domain", CallEdit("give it one of its own"))
     if unsupported := [name for name, kind in kinds.items() if kind is None]:
         raise PlanError(
-            f"{where} cannot take '{unsupported[0]}'; give a function that writes its nodes"
+            f"{where} cannot take '{unsupported[0]}'",
+            CallEdit("give a function that writes its nodes"),
         )
     if len(function.input) != len(inputs) or len(function.output) != len(schema.returns):
         raise PlanError(
-            f"{where} has {len(function.input)} inputs and {len(function.output)} outputs, the "
-            f"operator {len(inputs)} tensors and {len(schema.returns)} results; make them agree"
+            f"{where} has {len(function.input)} inputs and {len(function.output)} outputs, "
+            f"the operator {len(inputs)} tensors and {len(schema.returns)} "
+            "results",
+            CallEdit("make them agree"),
         )
     if different := sorted(attributes ^ (set(kinds) - set(inputs))):
         raise PlanError(
-            f"{where} and the operator differ in '{different[0]}'; name its attributes as "
-            "the operator's arguments that are no tensors"
+            f"{where} and the operator differ in '{different[0]}'",
+            CallEdit("name its attributes as the operator's arguments that are no tensors"),
         )
 
 

@@ -26,6 +26,7 @@ from qtool.backends.onnxruntime.emulation.result import CpuResult, FirstDifferen
 from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 
 
@@ -157,7 +158,7 @@ def write_inputs(folder: Path, batches: Iterable[Sequence[Array]]) -> tuple[int,
             write_array(folder, index, i, array)
         samples.append(next((a.shape[0] for a in batch if a.ndim), 1))
     if not samples:
-        raise DataError("the data is empty; give at least one batch")
+        raise DataError("the data is empty", DataEdit("give at least one batch"))
     return tuple(samples)
 
 

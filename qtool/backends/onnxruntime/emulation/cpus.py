@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from qtool.core.errors import EmulationError
+from qtool.core.remedies import CallEdit
 
 ALL = "all"
 """The name for all rows."""
@@ -78,11 +79,13 @@ def parse_cpus(names: str | Iterable[str]) -> tuple[Cpu, ...]:
     selected = [n.strip().lower() for n in parts if n.strip()]
     known = ", ".join(CPUS)
     if not selected:
-        raise EmulationError(f"no processor is named; choose from {known}, or {ALL}")
+        raise EmulationError("no processor is named", CallEdit(f"choose from {known}, or {ALL}"))
     if WEBGPU.name in selected:
-        raise EmulationError(f"{WEBGPU.name} is no processor; name it alone")
+        raise EmulationError(f"{WEBGPU.name} is no processor", CallEdit("name it alone"))
     if unknown := next((n for n in selected if n not in CPUS and n != ALL), None):
-        raise EmulationError(f"unknown processor '{unknown}'; choose from {known}, or {ALL}")
+        raise EmulationError(
+            f"unknown processor '{unknown}'", CallEdit(f"choose from {known}, or {ALL}")
+        )
     expanded = (name for n in selected for name in (CPUS if n == ALL else (n,)))
     return tuple(CPUS[name] for name in dict.fromkeys(expanded))
 

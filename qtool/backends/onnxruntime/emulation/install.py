@@ -32,6 +32,7 @@ from qtool.backends.onnxruntime.session import ONNXRUNTIME
 from qtool.core.atomic import sibling_folder
 from qtool.core.errors import EmulationError, FileError
 from qtool.core.progress import track_task
+from qtool.core.remedies import OtherFile, Setup
 
 _PACKAGE = "qemu-user"
 _SECONDS = 1800.0
@@ -64,8 +65,8 @@ def install_emulators(families: Iterable[Family]) -> tuple[str, ...]:
         return tuple(step() for step in steps)
     except OSError as error:
         raise FileError(
-            f"cannot write {error.filename or arm_folder('').parent}: {error.strerror or error}; "
-            "set QTOOL_CACHE to another folder"
+            f"cannot write {error.filename or arm_folder('').parent}: {error.strerror or error}",
+            OtherFile("set QTOOL_CACHE to another folder"),
         ) from error
 
 
@@ -75,9 +76,13 @@ def _qemu() -> str:
         return f"{_PACKAGE} is installed"
     if not _may_install():
         raise EmulationError(
-            f"{_PACKAGE} is a system package: type "
-            f"`sudo apt-get install --no-install-recommends {_PACKAGE}` (Debian, Ubuntu), or "
-            f"install the package that holds {QEMU_X86} and {QEMU_ARM}, version 7.2 or newer"
+            f"{_PACKAGE} is a system package",
+            Setup(
+                f"type `sudo apt-get install --no-install-recommends {_PACKAGE}` (Debian, Ubuntu)"
+            ),
+            Setup(
+                f"install the package that holds {QEMU_X86} and {QEMU_ARM}, version 7.2 or newer"
+            ),
         )
     _install_packages(_PACKAGE)
     return f"{_PACKAGE} was installed"
@@ -151,7 +156,8 @@ def _copy_driver(folder: Path) -> None:
     place = next((p for p in places if (p / SWIFTSHADER).exists()), None)
     if place is None:
         raise EmulationError(
-            f"the package chromium contains no {SWIFTSHADER}; install Chrome, then try again"
+            f"the package chromium contains no {SWIFTSHADER}",
+            Setup("install Chrome, then try again"),
         )
     for name in (SWIFTSHADER, _LOADER):
         shutil.copyfile(place / name, folder / "lib" / name)
@@ -224,9 +230,11 @@ def _python_version(options: tuple[str, ...]) -> str:
         version = None
     if version is None:
         raise EmulationError(
-            "the package sources of this system have no packages for aarch64 (arm64); add the "
-            "distribution's source for arm64 to apt (on Ubuntu on another server than amd64), "
-            "then try again"
+            "the package sources of this system have no packages for aarch64 (arm64)",
+            Setup(
+                "add the distribution's source for arm64 to apt (on Ubuntu on another server "
+                "than amd64), then try again"
+            ),
         )
     return version[1]
 

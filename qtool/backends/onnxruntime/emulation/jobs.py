@@ -27,7 +27,7 @@ from qtool.backends.onnxruntime.emulation.cpus import Cpu, Family, cpuinfo
 from qtool.backends.onnxruntime.emulation.processes import TimeLimitError, run_command
 from qtool.backends.onnxruntime.session import ONNXRUNTIME, RUNTIME
 from qtool.core.errors import EmulationError
-from qtool.core.remedies import Argument
+from qtool.core.remedies import Argument, Setup
 from qtool.core.types import Array
 
 SWIFTSHADER = "libvk_swiftshader.so"
@@ -198,7 +198,9 @@ def _arm(cpu: Cpu, folder: Path) -> Launch:
     version = ONNXRUNTIME.version() or ""
     installed = sysroot(version)
     if installed is None:
-        raise EmulationError(f"{cpu.name}: the aarch64 packages are missing; install them again")
+        raise EmulationError(
+            f"{cpu.name}: the aarch64 packages are missing", Setup("install them again")
+        )
     script = Path(shutil.copy(_SCRIPTS / "run_onnx.py", folder))
     root = _overlay(installed, cpu, folder / "root")
     libraries = [*root.glob("lib/aarch64-linux-gnu"), *root.glob("usr/lib/aarch64-linux-gnu")]

@@ -37,6 +37,7 @@ from qtool.backends.profiles import profile as profile_of
 from qtool.core import value_names
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
 
 _ON_CODES = ("QLinear", "QGemm")  # prefixes of operators in QOperator format
@@ -119,9 +120,9 @@ def _lower_node(state: _Lowering, node: Node) -> None:
         return
     if node.op_type.startswith(_ON_CODES):
         raise KernelError(
-            f"{node.name} ({node.op_type}) is an operator of the QOperator format, which names "
-            "the runtime's own kernel and has no arithmetic to compare with; use the model in QDQ "
-            "format"
+            f"{node.name} ({node.op_type}) is an operator of the QOperator format, which "
+            "names the runtime's own kernel and has no arithmetic to compare with",
+            OtherFile("use the model in QDQ format"),
         )
     try:
         if node.op_type == "QuantizeLinear" and is_constant(input_at(node, 0)):
@@ -281,8 +282,9 @@ def _tensor_of(value: Value | None, constant: Array) -> torch.Tensor:
     except TypeError as error:
         kind = "text" if constant.dtype == object else str(constant.dtype)
         raise KernelError(
-            f"constant '{name_of(value)}' is of the type {kind}, which the integer engine does not "
-            "compute with; cut the file before what reads it"
+            f"constant '{name_of(value)}' is of the type {kind}, which the integer engine "
+            "does not compute with",
+            OtherFile("cut the file before what reads it"),
         ) from error
 
 

@@ -16,6 +16,7 @@ from qtool.backends.onnxruntime.integer_engine.qdq_parameters import QdqGraph, Q
 from qtool.backends.profiles import Profile
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import OtherFile
 from qtool.core.types import INT32
 from qtool.core.windows import last_pad, spans
 
@@ -99,7 +100,9 @@ def _weight(call: OperatorCall) -> QuantizedTensor:
 def _spatial(call: OperatorCall, rank: int) -> dict[str, Any]:
     attributes = call.attributes
     if attributes.get("auto_pad", "NOTSET") != "NOTSET":
-        raise KernelError(f"{call.node.name}: auto_pad is not supported; write the pads out")
+        raise KernelError(
+            f"{call.node.name}: auto_pad is not supported", OtherFile("write the pads out")
+        )
     return {
         "stride": attributes.get("strides", [1] * rank),
         "pads": attributes.get("pads", [0] * 2 * rank),

@@ -21,6 +21,7 @@ from qtool.backends.onnxruntime.kernels.common import add_halves
 from qtool.backends.onnxruntime.kernels.two_bits import Products, two_bit_products
 from qtool.core.errors import KernelError
 from qtool.core.packed_codes import unpack
+from qtool.core.remedies import CallEdit
 from qtool.core.schemes import KERNEL_BLOCKS
 
 _STEP, _LANES = 128, 16
@@ -46,8 +47,8 @@ def matmul_nbits(
     outputs, _, block = codes.shape
     if block not in KERNEL_BLOCKS[bits]:
         raise KernelError(
-            f"{bits}-bit weights in blocks of {block} have no integer kernel; "
-            f"use one of {KERNEL_BLOCKS[bits]}"
+            f"{bits}-bit weights in blocks of {block} have no integer kernel",
+            CallEdit(f"use one of {KERNEL_BLOCKS[bits]}"),
         )
     multiply = two_bit_products(codes, scale) if bits == 2 else _products(codes, scale, bits)
     offsets = (-scale * zero_point.to(torch.float32)).t().contiguous()

@@ -19,6 +19,7 @@ from qtool.backends.tflite.file.codes import is_codes, is_dynamic_linear, tensor
 from qtool.backends.tflite.file.model import ABSENT
 from qtool.core import value_names
 from qtool.core.errors import KernelError
+from qtool.core.remedies import Package
 
 RunOperator = Callable[[Operator, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 """Runs one operator of the model in its runtime."""
@@ -82,7 +83,7 @@ def _instruction(
     try:
         kind, kernel, positions = _bind(call, run)
     except KernelError as error:
-        raise KernelError(f"{where} ({op.name}): {error}") from error
+        raise KernelError(f"{where} ({op.name}): {error.problem}", *error.remedies) from error
     except (IndexError, ValueError, RuntimeError) as error:
         raise KernelError(f"{where} ({op.name}): it is malformed ({error})") from error
     inputs = tuple(names[op.inputs[i]] for i in positions)
@@ -133,7 +134,7 @@ def _moved(op: Operator, present: Sequence[int]) -> Sequence[int]:
 def _run_float(run: RunOperator | None, op: Operator, *inputs: torch.Tensor) -> Any:
     if run is None:
         raise KernelError(
-            f"{op.name} computes in float, which LiteRT runs; pip install ai-edge-litert"
+            f"{op.name} computes in float, which LiteRT runs", Package("ai-edge-litert")
         )
     results = run(op, inputs)
     return results[0] if len(op.outputs) == 1 else tuple(results)

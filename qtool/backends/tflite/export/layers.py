@@ -17,6 +17,7 @@ from qtool.backends.tflite.export.writer import Writer, activation
 from qtool.core import graph as G
 from qtool.core.errors import ExportError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import Argument, ModelEdit
 from qtool.core.types import Bounds
 from qtool.core.windows import last_pad, overhang, same_padding, spans, window_count
 
@@ -90,8 +91,9 @@ def conv_transpose(
     args: tuple[Any, ...] = node.args
     if any(d != 1 for d in args[7]) or args[6] != 1:
         raise ExportError(
-            f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation; "
-            "write a layer per group in the model, or write an .onnx file"
+            f"{name(node)}: TFLite's TRANSPOSE_CONV has no groups and no dilation",
+            ModelEdit("write a layer per group in the model"),
+            Argument("-o", "FILE.onnx", "write an .onnx file, {}"),
         )
     x, weight, bias = read_layer(writer, node, out)
     stride, padding, extra = (list(map(int, a)) for a in args[3:6])
@@ -152,8 +154,8 @@ def average_pool(
         image, same = x, SAME
         if windows.pads != windows.same_pads(x.sizes[2:]):
             raise ExportError(
-                f"{name(node)}: TFLite's average pool cannot leave this padding out of the mean; "
-                "use count_include_pad=True or no padding"
+                f"{name(node)}: TFLite's average pool cannot leave this padding out of the mean",
+                ModelEdit("use count_include_pad=True or no padding"),
             )
     else:
         image, same = _padded(writer, x, windows, name(node), explicit=True)

@@ -119,7 +119,8 @@ class Writer:
             if not dtype:
                 raise ExportError(
                     f"{G.name_of(node)} is {str(fake.dtype).removeprefix('torch.')}, which qtool "
-                    "does not write to TFLite files; use float32, int32, int64 or bool"
+                    "does not write to TFLite files",
+                    ModelEdit("use float32, int32, int64 or bool"),
                 )
         return self.tensor(name, sizes, dynamic, order or identity(len(sizes)), params, dtype)
 

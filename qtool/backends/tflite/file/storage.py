@@ -27,6 +27,7 @@ from qtool.core.atomic import atomic_path
 from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import ExportError, FileError, describe
 from qtool.core.paths import is_special_file
+from qtool.core.remedies import Argument
 
 _SIGNATURE = "serving_default"
 """The name that LiteRT's own converters give the signature of a model."""
@@ -250,8 +251,9 @@ def to_bytes(model: Model) -> bytes:
     size = sum(len(b["data"]) for b in buffers if b)
     if size > _MAX_BYTES:
         raise ExportError(
-            f"the weights have {size / 2**30:.1f} GiB and a TFLite file at most 2: use fewer bits "
-            "or another target"
+            f"the weights have {size / 2**30:.1f} GiB and a TFLite file at most 2",
+            Argument("--recipe", text="use fewer bits with {}"),
+            Argument("--target", text="choose another {}"),
         )
     table = {
         "version": VERSION,

@@ -24,6 +24,7 @@ from qtool.backends.kernels.params import (
 from qtool.backends.tflite.kernels.bounds import finish, in_and_out, quantize_real
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT16, Bounds
 
 _RELU_0_TO_1: Bounds = (0.0, 1.0)
@@ -41,7 +42,9 @@ def relu(x: QuantParams, out: QuantParams, *, bounds: Bounds = RELU) -> Kernel:
         KernelError: other bounds, for which there is no operator.
     """
     if bounds not in (RELU, RELU6, RELU_N1_TO_1, _RELU_0_TO_1):
-        raise KernelError(f"TFLite has no RELU operator with bounds {bounds}; leave it in float")
+        raise KernelError(
+            f"TFLite has no RELU operator with bounds {bounds}", CallEdit("leave it in float")
+        )
     scale_in, zero_in, scale_out, zero_out = _pair(x, out)
     by = fp.quantize_multiplier(f32(scale_in / scale_out))
     low, high = bounds
@@ -124,8 +127,9 @@ def hard_swish(x: QuantParams, out: QuantParams) -> Kernel:
     out_shift, relu_shift = int(by_out.exponent), int(by_relu.exponent)
     if out_shift > 0:
         raise KernelError(
-            f"HARD_SWISH needs an input scale below 128 times the output's ({scale_in:.3g} to "
-            f"{scale_out:.3g}); use a larger output scale"
+            "HARD_SWISH needs an input scale below 128 times the output's "
+            f"({scale_in:.3g} to {scale_out:.3g})",
+            CallEdit("use a larger output scale"),
         )
     out_mantissa, relu_mantissa = _narrow(by_out), _narrow(by_relu)
     limits = (out.qtype.qmin, out.qtype.qmax)
@@ -160,5 +164,5 @@ def _pair(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int]:
     """Return scale and zero point of input and output."""
     scale_in, zero_in, scale_out, zero_out = in_and_out(x, out)
     if is_int16(x.qtype) and (zero_in or zero_out):
-        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+        raise KernelError("int16 tensors need zero points of 0", CallEdit("quantize symmetrically"))
     return scale_in, zero_in, scale_out, zero_out

@@ -9,6 +9,7 @@ from torch import Tensor
 from qtool.backends.kernels.params import NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1, f32, per_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.remedies import CallEdit
 from qtool.core.types import Bounds
 
 _FUSABLE = (NO_BOUNDS, RELU, RELU6, RELU_N1_TO_1)
@@ -25,8 +26,8 @@ def quantize_real(value: float, out: QuantParams) -> int:
     quotient = f32(value / scale)
     if not -(2.0**31) <= quotient < 2.0**31:
         raise KernelError(
-            f"the activation bound {value} over the output scale {scale:.3g} exceeds int32; "
-            "use a larger output scale"
+            f"the activation bound {value} over the output scale {scale:.3g} exceeds int32",
+            CallEdit("use a larger output scale"),
         )
     return zero + round_half_away(quotient)
 
@@ -42,8 +43,9 @@ def code_bounds(out: QuantParams, bounds: Bounds) -> tuple[int, int]:
     """
     if bounds not in _FUSABLE:
         raise KernelError(
-            f"TFLite cannot fuse an activation with bounds {bounds}, only none, (0, inf), (0, 6) "
-            "and (-1, 1): keep the activation as a separate operator"
+            f"TFLite cannot fuse an activation with bounds {bounds}, only none, (0, inf), "
+            "(0, 6) and (-1, 1)",
+            CallEdit("keep the activation as a separate operator"),
         )
     low, high = bounds
     lowest, highest = out.qtype.qmin, out.qtype.qmax
@@ -61,7 +63,7 @@ def in_and_out(x: QuantParams, out: QuantParams) -> tuple[float, int, float, int
         KernelError: they have two types, or one has a scale per channel.
     """
     if x.qtype.dtype != out.qtype.dtype:
-        raise KernelError(f"input is {x.qtype} and output {out.qtype}; use one type")
+        raise KernelError(f"input is {x.qtype} and output {out.qtype}", CallEdit("use one type"))
     return (*per_tensor(x, "input"), *per_tensor(out, "output"))
 
 

@@ -16,6 +16,7 @@ from qtool.backends.tflite.kernels.quantize import requantize as requantize_bind
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import UINT8
 
 
@@ -48,10 +49,14 @@ def concat(
 
 def _rescale(x: QuantParams, out: QuantParams, requantize: bool) -> Kernel:
     if x.qtype.dtype != out.qtype.dtype:
-        raise KernelError(f"cannot concatenate {x.qtype} into {out.qtype}; use one type")
+        raise KernelError(
+            f"cannot concatenate {x.qtype} into {out.qtype}", CallEdit("use one type")
+        )
     zeros = per_tensor(x, "input")[1], per_tensor(out, "output")[1]
     if is_int16(out.qtype) and any(zeros):
-        raise KernelError("int16 CONCATENATION needs zero points of 0; quantize symmetrically")
+        raise KernelError(
+            "int16 CONCATENATION needs zero points of 0", CallEdit("quantize symmetrically")
+        )
     if same_params(x, out):
         return _copy
     if out.qtype.dtype == UINT8.dtype:

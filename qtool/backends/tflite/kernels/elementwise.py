@@ -17,6 +17,7 @@ from qtool.backends.kernels.params import NO_BOUNDS, Kernel, f32, is_int16, oper
 from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT16, Bounds
 
 _LEFT_SHIFT = {8: 20, 16: 15}  # bits of headroom before the codes are rescaled
@@ -62,7 +63,9 @@ def add(
     wide = is_int16(a.qtype)
     if wide:
         if zero_a or zero_b or zero:
-            raise KernelError("int16 ADD and SUB need zero points of 0; quantize symmetrically")
+            raise KernelError(
+                "int16 ADD and SUB need zero points of 0", CallEdit("quantize symmetrically")
+            )
         logs = [checked_log2(s) for s in (scale_a, scale_b, scale)]
         if pot_scale_int16 and None not in logs:
             return _sum_by_shifts([int(v or 0) for v in logs], out, limits, sign)
@@ -73,7 +76,8 @@ def add(
     if real_out >= 1.0 or int(by_out.exponent) > 0:
         raise KernelError(
             f"the larger input scale is {max(scale_a, scale_b) / scale:.3g} times the output "
-            f"scale; the runtime aborts from 2**{left - 1} on: use a larger output scale"
+            f"scale; the runtime aborts from 2**{left - 1} on",
+            CallEdit("use a larger output scale"),
         )
     by_a, by_b = fp.quantize_multiplier(scale_a / twice), fp.quantize_multiplier(scale_b / twice)
 
@@ -96,8 +100,9 @@ def _sum_by_shifts(logs: list[int], out: QuantParams, limits: tuple[int, int], s
     shift_a, shift_b = logs[2] - logs[0], logs[2] - logs[1]
     if min(shift_a, shift_b) < 0 or (shift_a and shift_b):
         raise KernelError(
-            "int16 ADD and SUB with power-of-two scales need one input at the output's scale and "
-            "the other no coarser; change a scale, or use pot_scale_int16=False"
+            "int16 ADD and SUB with power-of-two scales need one input at the output's scale "
+            "and the other no coarser",
+            CallEdit("change a scale, or use pot_scale_int16=False"),
         )
 
     def kernel(x: Tensor, y: Tensor) -> Tensor:

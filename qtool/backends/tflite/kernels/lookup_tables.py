@@ -23,6 +23,7 @@ from qtool.backends.tflite.kernels.elementwise import checked_log2
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.remedies import CallEdit
 from qtool.core.types import QType
 
 # The int16 table holds sigmoid(i / 24) * 2**16, rounded, one higher at these places.
@@ -48,8 +49,8 @@ def logistic(x: QuantParams, out: QuantParams) -> Kernel:
     expected = 1 / 32768 if wide else 1 / 256
     if scale != expected:
         raise KernelError(
-            f"LOGISTIC has the fixed output scale {expected}, not {scale:.6g}; fix the output's "
-            "parameters and requantize after it if needed"
+            f"LOGISTIC has the fixed output scale {expected}, not {scale:.6g}",
+            CallEdit("fix the output's parameters and requantize after it if needed"),
         )
     return _interpolated(x, out, tanh=False) if wide else _table(x, out, _logistic32)
 

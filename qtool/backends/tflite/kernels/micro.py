@@ -25,6 +25,7 @@ from qtool.backends.tflite.kernels.softmax import (
 )
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT8
 
 LEAST_SCALE = 2.0**-28
@@ -67,7 +68,8 @@ def _check(out: QuantParams, scale: float, zero: int) -> None:
     if actual != (scale, zero):
         raise KernelError(
             f"the output needs scale {scale} and zero point {zero}, not {actual[0]:.6g} and "
-            f"{actual[1]}; fix the output's parameters"
+            f"{actual[1]}",
+            CallEdit("fix the output's parameters"),
         )
 
 
@@ -75,7 +77,9 @@ def _table(x: QuantParams, function: Callable[[Tensor], Tensor]) -> Kernel:
     """Return a lookup in the results of a function: Q4.27 numbers -> int64 codes."""
     scale, zero = per_tensor(x, "input")
     if scale < LEAST_SCALE:
-        raise KernelError(f"the input scale {scale:.3g} is below 2**-28; use a larger one")
+        raise KernelError(
+            f"the input scale {scale:.3g} is below 2**-28", CallEdit("use a larger one")
+        )
     by = fp.quantize_multiplier(min(scale, _NO_RADIUS) * 2.0**_FRACTION)
     radius = math.floor((2**_INTEGER_BITS - 1) * 2.0**_FRACTION / 2.0 ** int(by.exponent))
     centred = all_codes(x).to(torch.int64) - zero

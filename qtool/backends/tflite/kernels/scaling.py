@@ -27,6 +27,7 @@ from qtool.backends.tflite.kernels.bounds import code_bounds, finish
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT8, Bounds
 
 Multiply = Callable[[Tensor, fp.Multiplier], Tensor]
@@ -114,7 +115,9 @@ def _check_layer(x: QuantParams, w: QuantParams, out: QuantParams) -> None:
     _check_int8(w)
     _check_types(x, out)
     if bool(w.zero_point.any()):
-        raise KernelError("TFLite needs int8 weights with zero point 0; quantize symmetrically")
+        raise KernelError(
+            "TFLite needs int8 weights with zero point 0", CallEdit("quantize symmetrically")
+        )
 
 
 def _check_types(*tensors: QuantParams) -> None:
@@ -127,7 +130,7 @@ def _check_types(*tensors: QuantParams) -> None:
 def _is_wide(params: QuantParams) -> bool:
     wide = is_int16(params.qtype)
     if wide and per_tensor(params, "operand")[1]:
-        raise KernelError("int16 tensors need zero points of 0; quantize symmetrically")
+        raise KernelError("int16 tensors need zero points of 0", CallEdit("quantize symmetrically"))
     return wide
 
 

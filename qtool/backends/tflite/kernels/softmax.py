@@ -20,6 +20,7 @@ from qtool.backends.tflite.kernels.bounds import in_and_out
 from qtool.backends.tflite.kernels.quantize import round_half_away_tensor
 from qtool.core.errors import KernelError
 from qtool.core.quant_params import QuantParams, torch_dtype
+from qtool.core.remedies import CallEdit
 from qtool.core.types import INT16, UINT8
 
 _ONE = 2**31 - 1
@@ -63,8 +64,9 @@ def softmax(
     off = abs(scale_out - expected_scale) > f32(0.001 * expected_scale)
     if checked and (zero_out != expected_zero or off or (wide and zero_in != 0)):
         raise KernelError(
-            f"SOFTMAX has the fixed output scale {expected_scale} and zero point {expected_zero}"
-            f", not {scale_out:.6g} and {zero_out}; fix the output's parameters"
+            f"SOFTMAX has the fixed output scale {expected_scale} and zero point "
+            f"{expected_zero}, not {scale_out:.6g} and {zero_out}",
+            CallEdit("fix the output's parameters"),
         )
     rows = _int16_rows(scale_in, f32(beta), in_float64) if wide else _int8_rows(scale_in, f32(beta))
 
@@ -82,8 +84,9 @@ def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
     real = min(beta * scale * (1 << 26), 2.0**31 - 1)
     if real <= 1.0:
         raise KernelError(
-            f"SOFTMAX cannot represent beta * input scale = {beta * scale:.3g}, the runtime "
-            "aborts at 2**-26 and below; use a larger input scale"
+            f"SOFTMAX cannot represent beta * input scale = {beta * scale:.3g}, the "
+            "runtime aborts at 2**-26 and below",
+            CallEdit("use a larger input scale"),
         )
     by = fp.quantize_multiplier(real)
     shift = int(by.exponent)
@@ -99,8 +102,8 @@ def _int8_rows(scale: float, beta: float) -> Callable[[Tensor], Tensor]:
         sums = fp.rounding_divide_by_pot(exps, 12).sum(-1, keepdim=True)
         if bool((sums >= 1 << 28).any()):
             raise KernelError(
-                "SOFTMAX over a row whose exponentials sum to 512 or more: the runtime aborts; "
-                "shorten the row or leave the softmax in float"
+                "SOFTMAX over a row whose exponentials sum to 512 or more: the runtime aborts",
+                CallEdit("shorten the row or leave the softmax in float"),
             )
         scale_raw, bits = _reciprocal(sums)
         product = fp.saturating_rounding_doubling_high_mul(scale_raw, exps)

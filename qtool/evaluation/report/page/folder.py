@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qtool.core.atomic import check_folders, resolve, sibling_folder
 from qtool.core.errors import FileError
+from qtool.core.remedies import OtherFile
 
 MODEL = "model.int8.onnx"
 _FILES = frozenset({"report.json", "report.md", "report.html", MODEL})
@@ -30,12 +31,15 @@ def check_folder(folder: Path) -> None:
     """
     parent = resolve(folder).parent
     if folder.exists() and not folder.is_dir():
-        raise FileError(f"cannot write {folder}: it is a file; choose a folder for the report")
+        raise FileError(
+            f"cannot write {folder}: it is a file", OtherFile("choose a folder for the report")
+        )
     if folder.is_dir():
         foreign = sorted(p.name for p in folder.iterdir() if not _is_part(p.name))
         if foreign:
             raise FileError(
-                f"{folder} holds '{foreign[0]}', which is not part of a report; choose a new folder"
+                f"{folder} holds '{foreign[0]}', which is not part of a report",
+                OtherFile("choose a new folder"),
             )
     check_folders(folder, parent)
 

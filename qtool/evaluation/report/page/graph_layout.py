@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qtool.core.errors import QtoolError
+from qtool.core.remedies import Package
 
 OPTIONS: Mapping[str, Any] = {
     "direction": "topbottom",
@@ -53,7 +54,8 @@ def layout_boxes(sizes: Sequence[tuple[float, float]], edges: Sequence[tuple[int
     try:
         import graphlay
     except ImportError as error:
-        raise QtoolError("graphlay is not installed; run `pip install graphlay`") from error
+        install = Package("graphlay", "run `pip install {}`")
+        raise QtoolError("graphlay is not installed", install) from error
     graph = graphlay.Graph()
     for width, height in sizes:
         graph.node(width=width, height=height)

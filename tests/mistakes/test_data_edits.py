@@ -1,0 +1,246 @@
+"""Each change of the data that an error names is made: the next call works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+import qtool
+from qtool.core.data.arguments import Arguments
+from qtool.core.data.array_batches import table_arrays
+from qtool.core.data.batch import to_tensor
+from qtool.core.data.batches import batches
+from qtool.core.remedies import DataEdit
+from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.frontends.data.class_order import chosen_classes
+from qtool.frontends.data.recordings import with_states
+from tests.mistakes.nets import (
+    IDS,
+    IMAGES,
+    Samples,
+    captured,
+    image_net,
+    quantize,
+    token_net,
+    two_inputs,
+)
+from tests.mistakes.remedies import Edit, check_edit, texts_of
+
+A, B = torch.randn(40, 4), torch.randn(40, 5)
+
+
+def read(*items: Any, model: Any = None) -> Callable[[], object]:
+    """Return the reading of batches for a model."""
+    return lambda: [b.check_finite(i) for i, b in enumerate(batches(list(items), model))]
+
+
+def captured_on(net: Callable[[], Any], batch: Any) -> Callable[[], object]:
+    return lambda: qtool.capture_model(net(), batch)
+
+
+def columns(*names: str, **arrays: Any) -> Callable[[], object]:
+    """Return the inputs of a table with these arrays, of columns that a user chose or of all."""
+    held = {
+        k: np.array(v, dtype=object if isinstance(v[0], list) else None) for k, v in arrays.items()
+    }
+    held = {k: v for k, v in held.items() if not names or k in names}
+    return lambda: table_arrays(held, Arguments())
+
+
+def table(text: str, name: str = "t.csv", **options: Any) -> Callable[[], object]:
+    def call() -> None:
+        Path(name).write_text(text)
+        list(qtool.load_data(name, **options))
+
+    return call
+
+
+def labels(values: Any, samples: int = 40) -> Callable[[], object]:
+    return lambda: check_labels(values, samples)
+
+
+def classes(*values: float) -> Callable[[], object]:
+    return lambda: check_classes(np.array(values), 5)
+
+
+def order(names: str) -> Callable[[], object]:
+    return lambda: chosen_classes(Path("t.csv"), names)
+
+
+class Cell(torch.nn.Module):
+    """A step of a recurrent network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + h
+
+
+def recording(**arrays: torch.Tensor) -> Callable[[], object]:
+    return lambda: list(with_states(Cell().eval(), [arrays], {"output": "h"}))
+
+
+STEPS, FIRST = torch.randn(5, 3), torch.zeros(1, 3)
+EDITS: dict[str, Edit] = {
+    "give tensors, tuples of tensors or dicts of tensors (images through a transform, texts "
+    "through a tokenizer)": (read("a cat"), read(IMAGES)),
+    "give numbers": (
+        lambda: to_tensor(np.array(["cat"])),
+        lambda: to_tensor(np.array([1.0])),
+    ),
+    "give a dense tensor": (read(IMAGES.to("meta")), read(IMAGES)),
+    "rename the keys": (
+        captured_on(two_inputs, {"left": A, "right": B}),
+        captured_on(two_inputs, {"a": A, "b": B}),
+    ),
+    "give tensors or tuples in the order of the arguments": (
+        captured_on(two_inputs, {"left": A, "right": B}),
+        captured_on(two_inputs, (A, B)),
+    ),
+    "give qtool.load_data({})": (
+        lambda: quantize("t.npy"),
+        lambda: quantize(qtool.load_data("t.npy")),
+    ),
+    "give DataLoader(data, batch_size=32), or batch_size=None if its items are batches": (
+        lambda: quantize(Samples()),
+        lambda: quantize(DataLoader(Samples(), batch_size=32)),
+    ),
+    "give arrays of all samples, or a list of batches": (
+        lambda: quantize({"x": 3}),
+        lambda: quantize({"x": IMAGES}),
+    ),
+    "remove empty batches": (read(IMAGES[:0]), read(IMAGES)),
+    "remove or repair that sample": (read(IMAGES / 0), read(IMAGES)),
+    "give at least one batch": (lambda: quantize([]), lambda: quantize([IMAGES])),
+    "give at least one": (
+        lambda: qtool.capture_model(image_net(), None),
+        lambda: qtool.capture_model(image_net(), IMAGES),
+    ),
+    "choose the columns of one input": (
+        columns(a=[[1, 2], [3, 4]], b=[1, 2]),
+        columns("a", a=[[1, 2], [3, 4]], b=[1, 2]),
+    ),
+    "give it as numbers, as the model was trained, or leave it out": (
+        columns(a=["x", "y"]),
+        columns(a=[0, 1]),
+    ),
+    "give it as numbers, as the model was trained": (
+        table("a,b\n1,Rome\n2,Paris\n", column="a,b"),
+        table("a,b\n1,0\n2,1\n", column="a,b"),
+    ),
+    "quote texts that hold separators": (
+        table("a,b\n1,5,0\n2,1\n"),
+        table('a,b\n"1",0\n2,1\n'),
+    ),
+    "give samples of one kind": (
+        table('{"text": "a"}\n{"image": "a.png"}\n', "t.jsonl"),
+        table(
+            '{"image": "a.png"}\n{"image": "a.png"}\n',
+            "t.jsonl",
+            transform="tests.mistakes.nets:tensor_of",
+        ),
+    ),
+    "pass one of their fields": (
+        labels(np.zeros(40, "i4,i4")),
+        labels(np.zeros(40, "i4,i4")["f0"]),
+    ),
+    "pass one class number per sample": (labels(np.eye(40)), labels(np.eye(40).argmax(1))),
+    "pass one per sample": (labels([0] * 7), labels([0] * 40)),
+    "pass class numbers, whole and from 0": (classes(0.3, 0.7), classes(0, 1)),
+    "{}": (classes(1, 2, 5), classes(0, 1, 4)),
+    "give the name of each class once, in the order of the model's outputs": (
+        order("cat,dog,cat"),
+        order("cat,dog"),
+    ),
+    "give a list, [{}]": (
+        lambda: qtool.bench(["x.onnx"], batch_sizes=4),  # type: ignore[arg-type]  # a number
+        lambda: [4],
+    ),
+    "give a row per step for each input that is no state": (
+        recording(x=torch.tensor(1.0), h=FIRST),
+        recording(x=STEPS, h=FIRST),
+    ),
+    "give its first value in each recording, under that name, and its output with {}": (
+        recording(x=STEPS),
+        recording(x=STEPS, h=FIRST),
+    ),
+    "give tensors (images through a transform, texts through a tokenizer)": (
+        lambda: quantize([["a.png"]], image_net()),
+        lambda: quantize([IMAGES], image_net()),
+    ),
+    "use the model's own tokenizer": (
+        captured_on(token_net, IDS + 16),
+        captured_on(token_net, IDS),
+    ),
+    "it has one number per sample, as labels have: give the inputs": (
+        captured_on(image_net, torch.ones(40)),
+        captured_on(image_net, IMAGES),
+    ),
+}
+"""Edit -> (a call that is refused with it, the call after the edit)."""
+CODE = {
+    "give a dense tensor, {}",
+    "give its values, {}",
+    "convert it first ({}), {}",
+    "convert it first ({})",
+    "give batches, {} or those of a DataLoader",
+    "its channels are last: give {}",
+    "it runs on {}, so convert the batches with that{}{}",
+}
+"""Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
+ELSEWHERE = {
+    "give data that reaches it": "a branch that no sample takes",
+    "leave it out of the data": "tests/frontends/onnx/test_size_branches.py",
+    "check that the data is what it was trained on": "as any data without NaN",
+    "leave out samples of padding alone": "a network with attention: tests/core/graph",
+    "make batches of texts of one length, without padding": "the same",
+    "give the same ones": "inputs that are None: tests/core/graph",
+    "leave these out": "NaN in the outputs of a file: tests/evaluation/gate",
+    "check the preprocessing of the data": "the same",
+    "give one per pair of consecutive samples": "the same",
+    "give it in that encoding": "a language model: tests/evaluation/test_generation.py",
+    "write at least a word": "the same",
+    "shorten it": "the same",
+    "leave out that sample, or fill it in": "as labels without NaN",
+    "check its weights and the preprocessing of the data": "as any data without NaN",
+    "give texts": "needs a tokenizer: tests/frontends/data/test_collators.py",
+    "remove it": "tests/mistakes/test_downloads.py",
+    "remove it from the data": "a pipe: tests/frontends/data",
+    "repair or remove that row": "tests/mistakes/test_file_remedies.py",
+    "give data of the kind that it takes": "a folder of a user: tests/mistakes/test_folders.py",
+    "give the input": "as the state of a recording, above",
+    "{} (this one is {})": "tests/mistakes/test_file_remedies.py",
+    "choose the columns of the input ({}); they are {}": "the same",
+    "{}the numbers alone (frame.to_numpy('float32'))": "the same",
+    "give at least {} samples": "a file with a fixed batch: tests/frontends/onnx",
+    "give batches of that type and shape": "the same",
+    "give a first batch in which it is larger": "tests/frontends/torch/test_export_module.py",
+    "give at least one sample": "as a batch, above",
+}
+"""Edits that are not made here, with the reason."""
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    np.save("t.npy", IMAGES.numpy())
+    Image.new("RGB", (8, 8)).save("a.png")
+    captured()
+
+
+@pytest.mark.parametrize("text", EDITS)
+def test_the_next_call_works(text: str) -> None:
+    check_edit(DataEdit, text, EDITS[text])
+
+
+def test_all_edits_are_made() -> None:
+    assert texts_of("DataEdit") == EDITS.keys() | CODE | ELSEWHERE.keys()
+    assert not EDITS.keys() & ELSEWHERE.keys()

@@ -1,0 +1,308 @@
+"""Each other file or folder that an error names is given: the next call works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import qtool
+from qtool.api.quantize_to_file import QuantizeOptions
+from qtool.backends.open_files import check_quantized
+from qtool.core.atomic import check_writable
+from qtool.core.numpy_files import find_labels, read_arrays
+from qtool.core.path_arguments import model_file
+from qtool.core.remedies import OtherFile
+from qtool.evaluation.history import read_history
+from qtool.evaluation.report.page.folder import check_folder
+from qtool.evaluation.report.report import Report
+from qtool.frontends.data.rows import read_rows
+from qtool.frontends.huggingface.model_folder import read_config
+from qtool.frontends.state_dicts import load_weights
+from qtool.search.archive import Archive
+from tests.mistakes.nets import IMAGES
+from tests.mistakes.remedies import Edit, check_edit, texts_of
+
+HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
+WEIGHTS = "float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}, float s = {0.1}, int8 z = {0}"
+
+
+def file(nodes: str = "y = MatMul (x, w)", opset: int = 17, name: str = "made.onnx") -> Path:
+    graph = f"g (float[n, 4] x) => (float[n, 3] y) <{WEIGHTS}> {{ {nodes} }}"
+    onnx.save(onnx.parser.parse_model(f"{HEAD.format(opset=opset)} {graph}"), name)
+    return Path(name)
+
+
+def loaded(nodes: str = "y = MatMul (x, w)", opset: int = 17) -> Callable[[], object]:
+    return lambda: qtool.load_onnx(file(nodes, opset))
+
+
+def table(text: str, name: str = "t.json") -> Callable[[], object]:
+    def call() -> None:
+        Path(name).write_text(text)
+        list(qtool.load_data(name))
+
+    return call
+
+
+def report(text: str) -> Callable[[], object]:
+    def call() -> None:
+        Path("report.json").write_text(text)
+        Report.read(Path("report.json"))
+
+    return call
+
+
+def writable(path: str, *read: str, suffixes: tuple[str, ...] = ()) -> Callable[[], object]:
+    return lambda: check_writable(path, *read, suffixes=suffixes)
+
+
+def archive(folder: str, damaged: bool = False, **marks: str) -> Callable[[], object]:
+    def call() -> None:
+        shutil.rmtree("archive", ignore_errors=True)
+        Archive(Path("archive"), {"model": "a"})
+        if damaged:
+            Path("archive/0.json").write_text("{")
+        Archive(Path(folder), marks or {"model": "a"})
+
+    return call
+
+
+def weights(**tensors: torch.Tensor) -> Callable[[], object]:
+    def call() -> None:
+        torch.save(tensors, "w.pt")
+        load_weights(nn.Linear(2, 1), "w.pt")
+
+    return call
+
+
+def external() -> object:
+    return qtool.load_onnx("external.onnx")
+
+
+def real_report() -> None:
+    data = [np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)]
+    options = qtool.ReportOptions(seconds=0.01)
+    qtool.compare(["models/a.onnx", "models/b.onnx"], data, "compared", options)
+    Report.read(Path("compared/report.json"))
+
+
+ONE, TWO = torch.ones(1, 2), torch.ones(1)
+EDITS: dict[str, Edit] = {
+    "name another file": (writable("x.npy", "x.npy"), writable("y.npy", "x.npy")),
+    "name a file": (writable("."), writable("y.onnx")),
+    "name an ordinary file": (writable("/dev/null"), writable("y.onnx")),
+    "name the file {}": (
+        writable("y.pth", suffixes=(".onnx",)),
+        writable("y.onnx", suffixes=(".onnx",)),
+    ),
+    "name another one": (writable("x.npy/y.onnx"), writable("some/y.onnx")),
+    "name the one with the labels 'labels'": (
+        lambda: find_labels("two.npz", Path("x.npy")),
+        lambda: find_labels("named.npz", Path("x.npy")),
+    ),
+    "give a file, or the folder that `qtool quantize` wrote": (
+        lambda: model_file("images"),
+        lambda: model_file("models/a.onnx"),
+    ),
+    "name one, as {}": (lambda: model_file("models"), lambda: model_file("models/a.onnx")),
+    "name it in {}": (
+        lambda: QuantizeOptions(measure="times.txt").check_measure(),
+        lambda: QuantizeOptions(measure="times.toml").check_measure(),
+    ),
+    "choose a folder for the report": (
+        lambda: check_folder(Path("x.npy")),
+        lambda: check_folder(Path("new")),
+    ),
+    "choose a new folder": (
+        lambda: check_folder(Path("images")),
+        lambda: check_folder(Path("new")),
+    ),
+    "give report.json": (report("<html>"), real_report),
+    "give the report.json of one": (report("[]"), real_report),
+    "create the report again": (
+        report('{"schema": 0, "models": [], "accuracy": 0}'),
+        real_report,
+    ),
+    "choose another folder": (archive("archive", model="b"), archive("other", model="b")),
+    "remove this one to start again": (
+        archive("archive", model="b"),
+        lambda: (shutil.rmtree("archive"), Archive(Path("archive"), {"model": "b"})),
+    ),
+    "remove it to continue": (
+        archive("archive", damaged=True),
+        lambda: (Path("archive/0.json").unlink(), Archive(Path("archive"), {"model": "a"})),
+    ),
+    "remove it": (
+        lambda: read_history(Path("bad.jsonl")),
+        lambda: (Path("bad.jsonl").write_text(""), read_history(Path("bad.jsonl"))),
+    ),
+    "write a list of objects, [{...}, {...}], an object per line, or columns of equal lengths": (
+        table('{"a": [1, 2], "b": [1]}'),
+        table('[{"a": 1, "b": 2}, {"a": 2, "b": 1}]'),
+    ),
+    "rename one": (table("a,a\n1,2\n", "t.csv"), table("a,b\n1,2\n", "t.csv")),
+    "move it into one": (
+        lambda: read_rows(Path("images")),
+        lambda: (shutil.move("images/b.png", "images/cat/b.png"), read_rows(Path("images"))),
+    ),
+    "give the folder that save_pretrained wrote": (
+        lambda: read_config(Path("images")),
+        lambda: read_config(Path("bert")),
+    ),
+    "download it, and give the file or folder": (
+        lambda: qtool.load_model("https://example.com/net.onnx"),
+        lambda: qtool.load_model(file()),
+    ),
+    "give the float file": (
+        loaded("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)"),
+        loaded(),
+    ),
+    "give them as an input": (
+        loaded("r = RandomNormalLike (x) y = MatMul (r, w)"),
+        loaded(),
+    ),
+    "convert it with onnx.version_converter": (loaded(opset=99), loaded(opset=13)),
+    "give the file that `qtool quantize` wrote": (
+        lambda: check_quantized(file()),
+        lambda: check_quantized(
+            file("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)")
+        ),
+    ),
+    "give the weights of this model": (weights(other=ONE), weights(weight=ONE, bias=TWO)),
+    "put it into the folder of the model, under this name": (
+        lambda: (Path("away").mkdir(), shutil.move("weights.bin", "away"), external()),
+        lambda: (shutil.move("away/weights.bin", "."), external()),
+    ),
+    "remove it from the outputs": (
+        lambda: qtool.capture_model(qtool.load_onnx("sequence.onnx"), torch.ones(2, 4)),
+        lambda: qtool.capture_model(qtool.load_onnx(file()), torch.ones(2, 4)),
+    ),
+    "save numbers": (
+        lambda: read_arrays(Path("objects.npy")),
+        lambda: read_arrays(Path("x.npy")),
+    ),
+    "save it as UTF-8": (
+        lambda: (Path("t.txt").write_bytes(b"\xff\xfe"), read_rows(Path("t.txt"))),
+        lambda: (Path("t.txt").write_text("a cat"), read_rows(Path("t.txt"))),
+    ),
+    "save one of them": (
+        weights(**{"a.weight": ONE, "a.bias": TWO, "b.weight": ONE, "b.bias": TWO}),
+        weights(**{"a.weight": ONE, "a.bias": TWO}),
+    ),
+}
+"""Edit -> (a call that is refused with it, the call after the edit)."""
+ELSEWHERE = {
+    "calibrate this model first": "tests/mistakes/test_python_api.py",
+    "calibrate again with this recipe": "tests/calibration",
+    "calibrate again with {}": "tests/mistakes/test_python_api.py",
+    "calibrate again": "a damaged calibration: tests/calibration",
+    "give the file that `qtool calibrate` wrote": "as any calibration",
+    "name a folder": "tests/mistakes/test_folders.py",
+    "name another folder": "the same",
+    "name a folder as output": "the same",
+    "give the float .onnx file that the tool quantized as the model": "tests/api/test_scales.py",
+    "give those of this one": "the same",
+    "give scales of this model, made without a change of weights": "the same",
+    "give the folder of the float model that it was made from": "tests/frontends/huggingface",
+    "make one of it with transformers and the package gguf: {}.save_pretrained(folder)": "the same",
+    "merge it with the package peft and give the folder of the result: "
+    "AutoPeftModelForCausalLM.from_pretrained({}).merge_and_unload().save_pretrained(folder)": (
+        "the same"
+    ),
+    "export the encodings again": "the same",
+    "convert the file with onnx.version_converter first": "a part of an old opset: "
+    "tests/backends/onnx",
+    "convert again": "a damaged file: tests/backends/onnx, tests/backends/tflite",
+    "take a fresh copy of the file": "the same",
+    "create it again": "a damaged report: tests/evaluation/report",
+    "write it with {}": "a decoder without a cache: tests/evaluation/test_generation.py",
+    "set QTOOL_CACHE to another folder": "emulators",
+    "use the model in QDQ format": "tests/backends/onnxruntime/integer_engine",
+    "cut the file before what reads it": "not applied: texts between nodes",
+    "write the pads out": "tests/backends/onnxruntime/integer_engine",
+    "delete {}": "tests/blockwise",
+    "delete it to start again": "the same",
+    "delete {} to start again": "the same",
+    "write the result to a folder that all ranks can access": "several ranks",
+    "give {}": "a configuration: tests/mistakes/test_paths.py",
+    "give true or false": "the same",
+    "give the intended file": "tests/core/test_archive_limits.py",
+    "copy the file again": "the same",
+    "download it again": "tests/mistakes/test_downloads.py",
+    "download the file itself, with a login if the address asks for one": "the same",
+    "run `git lfs pull` in its folder, or download the file itself": "the same",
+    "take another one": "as any sample without NaN",
+    "write the {} as JSON": "Python 3.10",
+    "compare models of one task": "a decoder with a cache",
+    "evaluate a file with its cache in float": "the same",
+    "export it with the order {}": "the same",
+    "give that model and its weights": "tests/mistakes/test_remedies.py",
+    "save it there with save_pretrained": "tests/mistakes/test_folders.py",
+    "save it there with tokenizer.save_pretrained": "the same",
+    "give the model's own tokenizer": "the same",
+    "save the model with save_pretrained": "the same",
+    "{}": "tests/mistakes/test_file_remedies.py",
+    "give a longer text": "not applied: needs a tokenizer",
+    "give the folder of the model that they were made from": "tests/frontends/huggingface",
+    "give the folder of one model": "the same",
+    "give names of files in the same folder": "the same",
+    "cut the file behind the nodes that read it": "tests/frontends/onnx/test_check.py",
+    "export the model in eval mode": "the same",
+    "check that the file is what you expect": "the same",
+    "export the file with a dynamic batch": "as four.onnx in tests/mistakes/test_remedies.py",
+    "give the PyTorch model that the file was exported from": "as any model",
+    "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)": (
+        "tests/frontends/test_load_model.py"
+    ),
+    "give the model as an .onnx file that the library exports": "another library",
+    "export it again with torch.export": "tests/frontends/torch",
+    "write it with torch.export.save(program, path)": "the same",
+    "write it again with torch.export.save(program, path)": "the same",
+    "take the file from people you trust, or export the model again": "the same",
+}
+"""Edits that are not made here, with the reason."""
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    np.save("x.npy", IMAGES.numpy())
+    np.save("objects.npy", np.array([{}]), allow_pickle=True)
+    np.savez("two.npz", x=IMAGES, kind=np.zeros(40))
+    np.savez("named.npz", x=IMAGES, labels=np.zeros(40))
+    for name in ("images/cat", "models", "bert"):
+        Path(name).mkdir(parents=True)
+    for name in ("images/cat/a.png", "images/b.png"):
+        Image.new("RGB", (8, 8)).save(name)
+    for name in ("a", "b"):
+        file(name=f"models/{name}.onnx")
+    Path("bert/config.json").write_text('{"model_type": "bert"}')
+    model = onnx.load(file())
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(
+            onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name)
+        )
+    options = {"location": "weights.bin", "size_threshold": 0}
+    onnx.save(model, "external.onnx", save_as_external_data=True, **options)
+    outputs = "float[n, 3] y, seq(float[n, 4]) u"
+    graph = f"g (float[n, 4] x) => ({outputs}) <{WEIGHTS}>"
+    nodes = "{ y = MatMul (x, w) u = SequenceConstruct (x) }"
+    onnx.save(onnx.parser.parse_model(f"{HEAD.format(opset=17)} {graph} {nodes}"), "sequence.onnx")
+    Path("bad.jsonl").write_text("{}\n")
+
+
+@pytest.mark.parametrize("text", EDITS)
+def test_the_next_call_works(text: str) -> None:
+    check_edit(OtherFile, text, EDITS[text])
+
+
+def test_all_edits_are_made() -> None:
+    assert texts_of("OtherFile") == EDITS.keys() | ELSEWHERE.keys()
+    assert not EDITS.keys() & ELSEWHERE.keys()
