@@ -110,8 +110,8 @@ mode = click.option(
     "--mode",
     type=name_types.MODE,
     default=None,
-    help="Quantization scheme for layers that no rule of the recipe matches; by default static, for "
-    "transformers in .tflite files dynamic.",
+    help="Quantization scheme for layers that no rule of the recipe matches; by default static, "
+    "for transformers in .tflite files dynamic.",
 )
 accuracy = click.option(
     "--accuracy",
