@@ -161,7 +161,7 @@ def command(
     def inputs_of(module: Any) -> PartInputs:
         if isinstance(module, StoredModel):
             return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
-        own = labels if eval_data is None else None
+        own = labels if eval_data is None else sources.labels_within(labels, data)
         inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
         if on_texts and shape is None:
             batches = sources.load_example_texts(model, module)

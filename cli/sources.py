@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -315,7 +316,9 @@ def load_evaluation(
 
     if eval_data is not None:
         batches = load_data(eval_data, batch_size, labels, whole=True)
-        return EvaluationData(batches, load_labels(labels, eval_data, batches), "evaluation")
+        same = data != NO_DATA and Path(eval_data).absolute() == Path(data).absolute()
+        kind = "calibration" if same else "evaluation"
+        return EvaluationData(batches, load_labels(labels, eval_data, batches), kind)
     if labels is None:
         if context_value("classes"):
             raise click.BadParameter(
@@ -358,6 +361,20 @@ def _has_columns(labels: str, data: Path) -> bool:
     from qtool.frontends.data.tables import has_columns
 
     return has_columns(labels, data)
+
+
+def labels_within(labels: str | None, data: str | None) -> str | None:
+    """Return --labels where --data holds them, too, so that they are no input; else None."""
+    from qtool.core.errors import DataError
+    from qtool.core.numpy_files import array_names
+
+    if labels is None or data is None or data == NO_DATA:
+        return None
+    if labels in array_names(Path(data)):
+        return labels
+    with suppress(DataError):  # a table without such a column
+        return labels if _has_columns(labels, Path(data)) else None
+    return None
 
 
 def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:

@@ -173,7 +173,7 @@ def command(
     sources.check_data(data, eval_data, labels=labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size)
+    batches = sources.load_data(data, batch_size, sources.labels_within(labels, data))
     eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
     result = qtool.tune(
         loaded,

@@ -17,6 +17,7 @@ from qtool.core.remedies import Argument, Omission, OtherFile
 from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
+    js_pooling,
     read_records,
     usable_consumers,
     write_card,
@@ -157,7 +158,16 @@ class FolderWriter:
             config, parts = self.model.config, self.parts
             write_speech_files(config, self.folder, parts["encoder"], parts["decoder"])
         card = model_card(
-            *(self.source.resolve().name, self.model, self.files, consumers, self._earlier(), lines)
+            *(
+                self.source.resolve().name,
+                self.model,
+                self.files,
+                consumers,
+                self._earlier(),
+                lines,
+            ),
+            on_gpu=any(row["target"] == GPU_TARGET for row in of_part.values()),
+            pooling=js_pooling(self.source),
         )
         return replace(file, devices=tuple(lines), kept=(*kept, *write_card(self.folder, card)))
 

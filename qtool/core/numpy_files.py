@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -148,6 +150,13 @@ def has_arrays(path: Path) -> bool:
     return is_dir(path) and any(p.suffix in SUFFIXES for p in path.iterdir())
 
 
+def array_names(path: Path) -> frozenset[str]:
+    """Return the names of the arrays of an .npz file; none of another or a damaged file."""
+    with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return frozenset(name.removesuffix(".npy") for name in archive.namelist())
+    return frozenset()
+
+
 def even_positions(count: int, samples: int | None) -> np.ndarray[Any, Any]:
     """Return evenly spaced positions, int64 [min(count, samples)].
 
@@ -208,9 +217,9 @@ def find_labels(key: str, data: Path) -> np.ndarray[Any, Any]:
     """
     if not is_file(key):
         if not is_file(data) or data.suffix != ".npz":
-            raise DataError(
-                f"there is no labels file {key}, and {data} is no .npz that could hold them"
-            )
+            text = f"there is no labels file {key}, and {data} is no .npz that could hold them"
+            folders = "; folders of classes are labels in any case" if is_dir(data) else ""
+            raise DataError(text + folders)
         return read_labels(data, key)
     arrays = read_arrays(Path(key))
     if len(arrays) > 1 and "labels" not in arrays:

@@ -33,6 +33,25 @@ def seeded() -> nn.Module:
         return transposed()
 
 
+class FirstColumns(nn.Module):
+    """A network of the first four columns of a table of any width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, table: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = self.layers(table[:, :4])
+        return value.squeeze(1)
+
+
+def first_columns() -> nn.Module:
+    """The same weights in every process."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return FirstColumns().eval()
+
+
 def nothing() -> nn.Module:
     """No layer of it has an integer kernel."""
     return nn.Sequential(nn.Softmax(1), nn.LayerNorm(6))

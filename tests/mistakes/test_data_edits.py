@@ -199,6 +199,7 @@ CODE = {
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
+    "pass the values, as frame['price']": "as any labels of a call",
     "give data that reaches it": "a branch that no sample takes",
     "leave it out of the data": "tests/frontends/onnx/test_size_branches.py",
     "check that the data is what it was trained on": "as any data without NaN",

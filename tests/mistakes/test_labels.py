@@ -50,6 +50,10 @@ REFUSED: Cases = {
         lambda: check_classes(np.array([1, np.inf]), 5),
         "the labels are float64; pass class numbers, whole and from 0",
     ),
+    "the name of a column": (
+        lambda: check_labels("price", 40),
+        "the labels are the text 'price'; pass the values, as frame['price']",
+    ),
     "records, in a matrix": (
         lambda: _quantize_with_labels(np.zeros((40, 2), "i4,i4")),
         "the labels are records; pass one of their fields",
@@ -77,6 +81,10 @@ REFUSED: Cases = {
     "a file that is not there": (
         lambda: find_labels("labels.npy", Path("images")),
         "there is no labels file labels.npy, and images is no .npz that could hold them",
+    ),
+    "labels of a folder, by a name": (
+        lambda: find_labels("labels", Path()),
+        "there is no labels file labels, and . is no ... folders of classes are labels in any case",
     ),
     "a file of several arrays": (
         lambda: find_labels("data.npz", _arrays()),

@@ -181,6 +181,10 @@ def built_in_metrics(
 def check_labels(labels: ArrayLike, samples: int | None) -> None:
     """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
     number of samples."""
+    if isinstance(labels, str):
+        raise DataError(
+            f"the labels are the text '{labels}'", DataEdit("pass the values, as frame['price']")
+        )
     try:
         array = np.asarray(labels)
     except ValueError as error:  # lists of different lengths, or batches

@@ -32,6 +32,8 @@ _COPIED = (
     "merges.txt",
     "chat_template*",
 )
+_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+"""Setting of sentence-transformers -> pooling of transformers.js."""
 _OF_SENTENCES = (
     _MODULES,
     "sentence_bert_config.json",
@@ -77,7 +79,7 @@ def write_companions(
     if isinstance(model, DecoderWithCache) and GENAI in consumers:
         named = path.relative_to(folder).as_posix()
         write_atomic(folder / CONFIG, _as_json(genai_config(model, named)))
-    patterns = _COPIED + (_OF_SENTENCES if SENTENCES in consumers else ())
+    patterns = _COPIED + (_OF_SENTENCES if {SENTENCES, JS} & set(consumers) else ())
     copies = {p for pattern in patterns for p in source.glob(pattern) if p.is_file()}
     kept = []
     for original in sorted(copies):
@@ -123,6 +125,26 @@ def write_card(folder: Path, text: str) -> list[Path]:
         return [card]
     write_atomic(card, text.encode())
     return []
+
+
+def js_pooling(folder: Path) -> str:
+    """Return the options with which transformers.js makes the vectors of sentence-transformers.
+
+    Args:
+        folder: a model's folder; "" without its pooling, or with one that transformers.js lacks.
+    """
+    modules = _read_json(folder / _MODULES)
+    modules = [m for m in modules if isinstance(m, dict)] if isinstance(modules, list) else []
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Pooling":
+            config = _read_json(folder / str(module.get("path", "")) / _CONFIG) or {}
+            modes = [name for name, on in config.items() if name in _POOLING and on is True]
+            if len(modes) == 1:
+                kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
+                normalized = ", normalize: true" if "Normalize" in kinds else ""
+                return f'{{ pooling: "{_POOLING[modes[0]]}"{normalized} }}'
+    return ""
 
 
 def usable_consumers(layout: FolderLayout, model: Any) -> list[str]:

@@ -126,7 +126,14 @@ def _cache_refusal(consumer: str, model: DecoderWithCache) -> str | None:
     )
 
 
-def loading_lines(consumer: str, model: Any, file: str, devices: Sequence[str] = ()) -> list[str]:
+def loading_lines(
+    consumer: str,
+    model: Any,
+    file: str,
+    devices: Sequence[str] = (),
+    on_gpu: bool = False,
+    pooling: str = "",
+) -> list[str]:
     """Return the code that loads the folder with a library.
 
     Args:
@@ -134,6 +141,8 @@ def loading_lines(consumer: str, model: Any, file: str, devices: Sequence[str] =
         model: as it was loaded.
         file: path of the ONNX file in the folder.
         devices: lines on the devices of transformers.js.
+        on_gpu: the folder has a file for WebGPU.
+        pooling: options with which transformers.js makes a vector of a text; "" for none.
     """
     task, ort_class = _row(model)
     named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
@@ -149,7 +158,8 @@ def loading_lines(consumer: str, model: Any, file: str, devices: Sequence[str] =
             'import { pipeline } from "@huggingface/transformers";',
             "",
             *(f"// {line}" for line in devices),
-            f'const model = await pipeline("{task}", folder{DEVICE if devices else ""});',
+            f'const model = await pipeline("{task}", folder{DEVICE if on_gpu else ""});',
+            *([f"const vectors = await model(texts, {pooling});"] if pooling else []),
         ],
         SENTENCES: [
             f"from sentence_transformers import {sentences}",

@@ -32,6 +32,8 @@ def model_card(
     consumers: Sequence[str],
     earlier: Mapping[str, str] | None = None,
     devices: Sequence[str] = (),
+    on_gpu: bool = False,
+    pooling: str = "",
 ) -> str:
     """Return the card of a folder.
 
@@ -41,7 +43,7 @@ def model_card(
         files: path of each ONNX file in the folder -> what was measured.
         consumers: libraries that load the folder.
         earlier: see `sections_of`; of files that lie in the folder from a command before.
-        devices: lines on the devices of transformers.js.
+        devices, on_gpu, pooling: as for `loading_lines`.
     """
     task = pipeline_task(model)
     head = ["---", f"pipeline_tag: {task}", "tags:", "- onnx", "- quantized", "---", MARK, ""]
@@ -62,7 +64,7 @@ def model_card(
     if consumers:
         lines += ["## Use", ""]
     for consumer in consumers:
-        code = loading_lines(consumer, model, next(iter(files)), devices)
+        code = loading_lines(consumer, model, next(iter(files)), devices, on_gpu, pooling)
         lines += [
             f"{consumer}:",
             "",

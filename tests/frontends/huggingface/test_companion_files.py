@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("transformers")
+
+from transformers import BertConfig, BertModel
+
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
+    js_pooling,
     write_card,
     write_companions,
 )
-from qtool.frontends.huggingface.folder_layout import LAYOUTS
+from qtool.frontends.huggingface.consumers import loading_lines
+from qtool.frontends.huggingface.folder_layout import JS, LAYOUTS
 from qtool.frontends.huggingface.model_card import CARD, MARK
 
 
@@ -51,6 +57,32 @@ def test_configuration_for_transformers_js(folder: Path, tmp_path: Path) -> None
         config = json.loads((out / "config.json").read_text())
         assert config == {"model_type": "bert", "transformers.js_config": {"dtype": dtype}}
     assert (out / "1_Pooling" / "config.json").read_text() == "{}"
+
+
+POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "mode", "options"),
+    [
+        ([POOLING, NORMALIZE], "mean_tokens", '{ pooling: "mean", normalize: true }'),
+        ([POOLING], "cls_token", '{ pooling: "cls" }'),
+        ([POOLING], "max_tokens", ""),
+        ([NORMALIZE], "mean_tokens", ""),
+        ("damaged", "mean_tokens", ""),
+    ],
+)
+def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, options: str) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert js_pooling(folder) == options
+    model = BertModel(BertConfig(num_hidden_layers=0, vocab_size=9))
+    for on_gpu in (False, True):
+        lines = loading_lines(JS, model, "m.onnx", ["device"], on_gpu, options)
+        assert any("webgpu" in line for line in lines) == on_gpu
+        assert bool(options) == (f"const vectors = await model(texts, {options});" in lines)
 
 
 def test_a_card_of_somebody_else_stays(tmp_path: Path) -> None:
