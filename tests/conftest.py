@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -37,6 +38,16 @@ def seed() -> int:
     np.random.seed(value)  # noqa: NPY002 - libraries under test may use the global state
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """Exclude what imports left (millions of objects of torch) from collections of garbage.
+
+    A conversion by blocks collects after each block: most of the time of its tests.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
