@@ -58,6 +58,17 @@ def untimed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def unsynced() -> Iterator[None]:
+    """Do not wait for the disk: no test is about what a power cut leaves.
+
+    Tests of failures and of Windows make `os.fsync` fail, over this one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @dataclass(frozen=True)
 class Digits:
     """The files of the sample network, and the data in them."""
