@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.quick_commands import MOMENT, quick_commands
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick() -> Iterator[None]:
+    """A command with its remedy is to run, a search with one candidate."""
+    with quick_commands({**MOMENT, "--evaluations": 1}):
+        yield
 
 
 @pytest.fixture(autouse=True)
