@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +41,40 @@ def seed() -> int:
     return value
 
 
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """Exclude what imports left (millions of objects of torch) from collections of garbage.
+
+    A conversion by blocks collects after each block: most of the time of its tests.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def uncounted() -> Iterator[None]:
+    """A conversion asks several times whether objects are frozen; Python counts them each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qtool.core.process_lock._promote_survivors", partial(gc.collect, 1))
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def untimed() -> Iterator[None]:
     """No export looks at how fast its file is: it depends on what else runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qtool.api.quantized_model.QUICK_TIMING", 0.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unsynced() -> Iterator[None]:
+    """Do not wait for the disk: no test is about what a power cut leaves.
+
+    Tests of failures and of Windows make `os.fsync` fail, over this one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

@@ -156,7 +156,13 @@ CUTS, SMALL = {1 << 20: 1, 80_000: 2, BLOCK: 3}, {1 << 20: 1, 20_000: 7}
 
 
 @pytest.mark.parametrize(
-    ("mode", "cuts"), [("weight-only", SMALL), ("weight-only-int4", SMALL), ("static", CUTS)]
+    ("mode", "cuts"),
+    [
+        pytest.param("weight-only", SMALL, marks=pytest.mark.matrix),
+        ("weight-only-int4", SMALL),
+        ("static", {1 << 20: 1, BLOCK: 3}),
+        pytest.param("static", CUTS, marks=pytest.mark.matrix),
+    ],
 )
 def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[int, int]) -> None:
     """Rounded weights and graph are the same: behind clamps, and in static models on the stream."""
@@ -166,7 +172,7 @@ def test_cuts_only_schedule(folder: Path, tmp_path: Path, mode: str, cuts: dict[
             model = Residual()
         path = tmp_path / f"{block}.onnx"
         how: dict[str, Any] = {"mode": mode, "accuracy": "balanced"}
-        found = qtool.quantize_by_blocks(folder, samples(), path, model=model, block=block, **how)
+        found = qtool.quantize_by_blocks(folder, samples(4), path, model=model, block=block, **how)
         counts.append(len(found.blocks))
         files.append(onnx.load(path).graph)
         assert changes_of(found.blocks)

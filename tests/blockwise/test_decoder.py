@@ -102,21 +102,36 @@ def test_the_file_of_a_model_in_memory(folder: Path, tmp_path: Path, kind: str) 
     assert [n.op_type for n in graph.node].count("GroupQueryAttention") == LAYERS
 
 
-@pytest.mark.parametrize("cache", [pytest.param("float", marks=pytest.mark.matrix), "int8"])
+CUTS = {1 << 30: 1, 220_000: 2, 101_000: 6}
+"""Size of a block -> number of blocks."""
+
+
+@pytest.mark.parametrize(
+    ("cache", "cuts"),
+    [
+        ("int8", {1 << 30: 1, 101_000: 6}),
+        pytest.param("int8", CUTS, marks=pytest.mark.matrix),
+        pytest.param("float", CUTS, marks=pytest.mark.matrix),
+    ],
+)
 def test_a_file_has_the_same_bytes_for_any_cut(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cache: str,
+    cuts: dict[int, int],
 ) -> None:
     monkeypatch.setattr(quantize, "split", lambda *_: ({}, set()))
     files, counts = set[bytes](), list[int]()
     how: dict[str, Any] = {"mode": "weight-only-int4", "recover": ["gptq"], "memory": 0}
     how |= {"task": TASK, "cache": cache}
-    for block in (1 << 30, 220_000, 101_000):
+    for block in cuts:
         path = tmp_path / str(block) / "net.onnx"
         path.parent.mkdir()
         found = qtool.quantize_by_blocks(folder, texts(), path, block=block, **how)
         counts.append(len(found.blocks))
         files.add(b"".join(f.read_bytes() for f in sorted(path.parent.iterdir())))
-    assert counts == [1, 2, 6]
+    assert counts == list(cuts.values())
     assert len(files) == 1
 
 

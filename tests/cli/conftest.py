@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from qtool.cli import main
 from qtool.cli.internal_error import InternalError
+
+from tests.quick_commands import quick_commands
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ("examples.digits.network:digits_net", "--weights", "examples/digits/weights.safetensors")
@@ -69,15 +70,7 @@ def workplace(folder: Path, patch: pytest.MonkeyPatch) -> Cli:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick() -> Iterator[None]:
-    """Speeds are compared for a moment where a test does not say how long."""
-    context = click.Context(main)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in commands():
-            command = main.get_command(context, name)
-            assert command is not None
-            for option in command.params:
-                if "--seconds" in option.opts:
-                    patch.setattr(option, "default", 0.05)
+    with quick_commands():
         yield
 
 
@@ -102,7 +95,3 @@ def sample(cli: Cli, made: dict[str, bytes]) -> Cli:
     for name, data in made.items():
         (cli.folder / name).write_bytes(data)
     return cli
-
-
-def commands() -> list[str]:
-    return main.list_commands(click.Context(main))

@@ -14,7 +14,8 @@ from qtool.cli.command import Command
 from qtool.cli.config_file import parameters_of
 from qtool.cli.source_options import Path_
 
-from tests.cli.conftest import ROOT, Cli, commands
+from tests.cli.conftest import ROOT, Cli
+from tests.quick_commands import commands
 
 SEEN: dict[str, Any] = {}
 

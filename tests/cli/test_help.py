@@ -12,7 +12,8 @@ import pytest
 from qtool.cli.command import GROUPS
 
 from qtool.core.versions import own_version
-from tests.cli.conftest import DIGITS, Cli, commands
+from tests.cli.conftest import DIGITS, Cli
+from tests.quick_commands import commands
 
 
 def test_the_group_lists_every_command(cli: Cli) -> None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from qtool.search import measured_speedups
+from tests.quick_commands import MOMENT, quick_commands
+
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """A command with its remedy is to run, a search with one candidate, timed in few sessions."""
+    with quick_commands({**MOMENT, "--evaluations": 1}), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_speedups, "MAX_SESSIONS", measured_speedups.MIN_SESSIONS)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -116,14 +116,18 @@ def _library_of(operators: Set[Any]) -> Iterator[None]:
     from onnxscript.function_libs.torch_lib import ops, registration
 
     del ops  # their import fills the library
-    names = {target.name() for target in operators if isinstance(target, torch._ops.OpOverload)}
-    few = {
-        name: functions
-        for name, functions in registration.default_registry.items()
-        if name in names or name.startswith(("_operator::", "math::"))  # of Python, not of torch
-    }
+    names = {_name_in_library(target) for target in (*operators, operator.getitem)}
+    few = {n: functions for n, functions in registration.default_registry.items() if n in names}
     with mock.patch.object(registration, "default_registry", few):
         yield
+
+
+def _name_in_library(target: Any) -> str:
+    """Return "aten::add.Tensor" of an operator, "_operator::mul" of a function of Python."""
+    if isinstance(target, torch._ops.OpOverload):
+        name: str = target.name()
+        return name
+    return f"{getattr(target, '__module__', '')}::{getattr(target, '__name__', '')}"
 
 
 def _operators(program: ExportedProgram) -> frozenset[Any]:

@@ -1,0 +1,31 @@
+"""Commands with defaults that take less time: what a test does not say itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import click
+import pytest
+from qtool.cli import main
+
+MOMENT = {"--seconds": 0.05}
+"""Speeds are compared for a moment."""
+
+
+def commands() -> list[str]:
+    return main.list_commands(click.Context(main))
+
+
+@contextmanager
+def quick_commands(defaults: Mapping[str, object] = MOMENT) -> Iterator[None]:
+    """Give the options of all commands these defaults, by name."""
+    context = click.Context(main)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in commands():
+            command = main.get_command(context, name)
+            assert command is not None
+            for option in command.params:
+                for default in defaults.keys() & option.opts:
+                    patch.setattr(option, "default", defaults[default])
+        yield
