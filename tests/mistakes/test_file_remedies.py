@@ -34,11 +34,6 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
         "choose the 3 that the model takes with --column a,b,c",
         {},
     ),
-    "the number to predict, in a search": (
-        f"tune {NET} --data prices.csv --eval-data prices.csv --labels price --max-drop 0.1 {TO}",
-        "choose the 3 that the model takes with --column a,b,c",
-        {},
-    ),
     "the number to predict, where files are timed": (
         "bench int8.onnx --data prices.csv --seconds 0.01",
         "choose the 3 that the model takes with --column a,b,c",
