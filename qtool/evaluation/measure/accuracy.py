@@ -15,7 +15,7 @@ from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
-from qtool.evaluation.measure.label_order import other_order
+from qtool.evaluation.measure.label_order import no_better_than_a_guess, other_order
 from qtool.evaluation.measure.regression import BY_FUNCTION, regression_metrics, targets_of
 from qtool.evaluation.measure.sample_statistics import (
     CLASSES,
@@ -148,8 +148,10 @@ def summarize(
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
     warnings = [*_warnings(measured, models)]
     if numbers is not None and measured.scores == CLASSES:
-        order = other_order(measured.classes[0, :, 0], numbers, measured.n_classes)
-        warnings += [] if order is None else [order]
+        answers = measured.classes[0, :, 0]
+        order = other_order(answers, numbers, measured.n_classes)
+        wrong = order or no_better_than_a_guess(answers, numbers)
+        warnings += [] if wrong is None else [wrong]
     return Accuracy(
         measured.samples,
         tuple(metrics),

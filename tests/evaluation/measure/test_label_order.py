@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.types import Array
-from qtool.evaluation.measure.label_order import other_order
+from qtool.evaluation.measure.label_order import no_better_than_a_guess, other_order
 
 LABELS = np.arange(90) % 3
 RNG = np.random.default_rng(0)
@@ -29,3 +29,23 @@ def test_the_alphabetical_order_of_other_names() -> None:
 def test_other_answers(answers: Array) -> None:
     assert other_order(answers, LABELS, 3) is None
     assert other_order(np.array([2, 1, 0]), LABELS[:3], 3) is None
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (LABELS, False),
+        (np.where(RNG.random(90) < 0.5, LABELS, 0), False),
+        (np.full(90, 2), True),
+        (np.roll(LABELS, 1), True),
+    ],
+    ids=["right", "half right", "one class", "wrong"],
+)
+def test_a_model_that_does_not_know_its_data(answers: Array, said: bool) -> None:
+    sentence = no_better_than_a_guess(answers, LABELS)
+    assert (sentence is not None) == said
+    if sentence is not None:
+        assert "no more often than the most frequent label (30)" in sentence
+        assert f"answers class {np.bincount(answers).argmax()} on " in sentence
+    assert no_better_than_a_guess(answers[:40], LABELS[:40]) is None  # too few to say
+    assert no_better_than_a_guess(answers, np.ones(90, int)) is None  # labels of one class
