@@ -23,6 +23,7 @@ from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
 from qtool.evaluation.gate.same_weights import compare_weights
+from qtool.evaluation.gate.vectors import MEAN, VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
@@ -47,6 +48,7 @@ class GateOptions:
         confidence: see `GateMetricResult`.
         other_model: accept a float file with other weights.
         runtime, threads, seconds: see `evaluate_arrays`.
+        pooling: see `VectorOutput`.
     """
 
     metric: str | GateMetric = AGREEMENT
@@ -57,6 +59,7 @@ class GateOptions:
     runtime: str = NATIVE
     threads: int = 1
     seconds: float = 2.0
+    pooling: str = MEAN
 
 
 def run_gate(
@@ -90,7 +93,7 @@ def run_gate(
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
     ranges = open_readable(file).input_ranges()
-    known = _Pass(metric[0], Reference(against, options.runtime), ranges)
+    known = _Pass(metric[0], Reference(against, options.runtime), ranges, options.pooling)
     try:
         samples = known.run(files, itertools.chain([first], stream), options.runtime)
     except VerificationError as error:
@@ -163,9 +166,15 @@ class _Pass:
     """
 
     def __init__(
-        self, metric: GateMetric, reference: Reference, ranges: Mapping[str, tuple[float, float]]
+        self,
+        metric: GateMetric,
+        reference: Reference,
+        ranges: Mapping[str, tuple[float, float]],
+        pooling: str,
     ) -> None:
         self.reference = reference
+        self._vectors = VectorOutput.of([o.name for o in reference.session.outputs], pooling)
+        self._is_pooled = False
         self._data = DataChecks([i.name for i in reference.session.inputs], ranges)
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
@@ -177,7 +186,8 @@ class _Pass:
             files, data, runtime=runtime, reference=self.reference, watch=self._watch
         )
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
-        return Samples(measured, (real, other))
+        has_mask = self.reference.reader.padding.mask is not None
+        return Samples(measured, (real, other), self._vectors, self._is_pooled, has_mask)
 
     def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
         self._data.add(arrays)
@@ -186,7 +196,8 @@ class _Pass:
             raise _OtherOutputsError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
         tokens = self.reference.reader.scores_tokens
         keep = self._metric.keep_of_tokens if tokens else self._metric.keep
-        self._kept.append((keep(outputs[0]), keep(outputs[1])))
+        self._is_pooled = outputs[0][self._vectors.index].ndim == 3
+        self._kept.append((keep(outputs[0], self._vectors), keep(outputs[1], self._vectors)))
 
     def checks(self, samples: Samples) -> list[GateCheck]:
         """Return what the samples themselves say of both files."""
@@ -233,15 +244,15 @@ def _metric_check(
     measured = metric.measure(samples, known, number)
     real, value = measured.values(np.arange(measured.samples))
     if known is not None and _is_by_chance(metric, number, samples, known, real):
-        text = f"the float file has {_text(measured, real)} with these labels, no better than with "
-        text += "shuffled ones; check their order and the preprocessing"
+        text = f"the float file has {_text(measured, real)}{_of(measured)} with these labels, "
+        text += "no better than with shuffled ones; check their order and the preprocessing"
         return GateCheck(measured.name, Outcome.NOT_COMPARABLE, text), None
     check_drop(options.max_drop, measured.percent)
     usual = default_drop(measured.percent or (measured.higher_is_better and abs(real) <= 1), real)
     limit = usual if options.max_drop is None else options.max_drop
     drop = _drop(measured, options.confidence, metric.groups)
     if drop is None:
-        text = f"{_text(measured, real)} -> {_text(measured, value)}; "
+        text = f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured).rstrip(',')}; "
         text += f"{quantity(measured.samples, 'sample')} are too few for an interval"
         return GateCheck(measured.name, Outcome.INCONCLUSIVE, text), None
     low, high = drop.ends(1.0)
@@ -254,10 +265,11 @@ def _metric_check(
         limit,
         options.confidence,
         needed,
+        measured.output,
     )
     unit, scale = (" points", 100) if measured.percent else ("", 1)
     text = (
-        f"{_text(measured, real)} -> {_text(measured, value)} on "
+        f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
         f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
         f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     )
@@ -281,6 +293,10 @@ def _metric_check(
 
 def _text(measured: Measured, value: float) -> str:
     return percent(value) if measured.percent else f"{value:.4g}"
+
+
+def _of(measured: Measured) -> str:
+    return f" of {measured.output}," if measured.output else ""
 
 
 def _check_labels(name: str | GateMetric, metric: GateMetric, labels: Any) -> None:
