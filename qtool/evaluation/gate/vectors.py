@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from qtool.core.downloads import DOWNLOAD
 from qtool.core.errors import DataError, describe
-from qtool.core.remedies import Argument, OtherFile
+from qtool.core.remedies import Argument
 from qtool.core.types import Array
 
 MEAN = "mean"
@@ -94,7 +95,7 @@ class VectorOutput:
 
     def pooled(self, states: Array) -> Array:
         """Return one vector for states [samples, tokens, width]; padded tokens are zero."""
-        return _POOLINGS[self.pooling](states, states.any(-1, keepdims=True))
+        return _POOLINGS[self.pooling](states, np.asarray(states.any(-1, keepdims=True)))
 
     def text(self, is_pooled: bool) -> str:
         """Return the name, and the pooling of states of tokens."""
@@ -113,9 +114,7 @@ def read_pooling(folders: Iterable[Path]) -> str:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot read {file} ({describe(error)})", OtherFile("download it again")
-        ) from error
+        raise DataError(f"cannot read {file} ({describe(error)})", DOWNLOAD) from error
     names = _chosen(config) if isinstance(config, dict) else set()
     pooling = next(iter(names)) if len(names) == 1 else ""
     if pooling not in _POOLINGS:

@@ -69,7 +69,7 @@ def pooled(pooling: str) -> np.ndarray:
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (units[::2] * units[1::2]).sum(1)
+    return np.asarray((units[::2] * units[1::2]).sum(1))
 
 
 NOISE = GENERATOR.normal(size=60) / 5
