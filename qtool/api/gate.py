@@ -52,8 +52,9 @@ def gate(
         file: the quantized file.
         against: the float file.
         data: batches, in the order of `labels`; where torch is not installed, of arrays.
-        labels: what the metric needs, a row per sample; of "spearman" on vectors one per pair of
-            consecutive samples.
+        labels: what the metric needs, a row per sample in the order of the batches; of "spearman"
+            on vectors one per pair of consecutive samples. Of texts that `qtool.load_data` groups
+            by length, consecutive ones are those of the data.
         metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
             "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
             returns a number or one per sample.
@@ -99,7 +100,8 @@ def gate(
         seconds,
         read_pooling(folders if isinstance(metric, str) else ()),
     )
-    result = run_gate(Path(file), Path(against), inputs, labels, options)
+    positions = getattr(data, "positions", None)
+    result = run_gate(Path(file), Path(against), inputs, labels, options, positions)
     if history is None:
         return result
     append_run(Path(history), _run_of(result))

@@ -63,7 +63,12 @@ class GateOptions:
 
 
 def run_gate(
-    file: Path, against: Path, data: Iterable[Arrays], labels: Any, options: GateOptions
+    file: Path,
+    against: Path,
+    data: Iterable[Arrays],
+    labels: Any,
+    options: GateOptions,
+    positions: Array | None = None,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of a float file.
 
@@ -73,6 +78,8 @@ def run_gate(
         data: batches, arrays in the order of the inputs of the float file.
         labels: what the metric needs; None without.
         options: what is asked for.
+        positions: positions of the samples where their own order is another one, [samples]; the
+            metric sees that order.
 
     Raises:
         DataError: no data, or data that does not fit the float file.
@@ -107,7 +114,8 @@ def run_gate(
     if all(check.outcome is Outcome.ACCEPTED for check in checks):
         try:
             used = None if metric[0].labels == "" else labels
-            check, measured = _metric_check(*metric, samples, used, options)
+            sorted_ = _in_own_order(samples, used, positions)
+            check, measured = _metric_check(*metric, *sorted_, options)
             result = replace(_with(result, check), metric=measured)
         except DataError as error:
             result = _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
@@ -229,6 +237,15 @@ def _joined(parts: Sequence[Any]) -> Any:
         for part in parts
     ]
     return np.concatenate(padded)
+
+
+def _in_own_order(samples: Samples, labels: Any, positions: Array | None) -> tuple[Samples, Any]:
+    """Return samples in their own order, in which two of a pair are neighbours, and labels."""
+    if positions is None or len(positions) != samples.statistics.samples:
+        return samples, labels
+    order = np.argsort(positions)
+    per_sample = labels is not None and len(labels) == len(order)
+    return samples.chosen(order), np.asarray(labels)[order] if per_sample else labels
 
 
 def _metric_check(

@@ -119,6 +119,42 @@ def test_agreement_of_states_is_that_of_their_pooled_vectors(tmp_path: Path) -> 
     assert " of last_hidden_state, mean-pooled, on 120 samples" in str(result)
 
 
+class Grouped(list[Any]):
+    """Batches of texts in another order than that of the data."""
+
+    positions = np.argsort(LENGTHS, kind="stable")
+
+
+def grouped() -> Grouped:
+    at = Grouped.positions
+    ids, mask = torch.from_numpy(IDS[at]), torch.from_numpy(MASK[at])
+    return Grouped(
+        {"input_ids": ids[i : i + 40], "attention_mask": mask[i : i + 40]} for i in (0, 40, 80)
+    )
+
+
+def test_pairs_are_those_of_the_data(tmp_path: Path) -> None:
+    file = encoder(tmp_path / "float.onnx")
+    results = [
+        qtool.gate(file, file, data, SCORES, metric="spearman") for data in (batches(), grouped())
+    ]
+    assert results[0].metric is not None
+    assert results[0].metric == results[1].metric
+
+
+def test_a_function_sees_texts_and_their_labels_in_the_order_of_the_data(tmp_path: Path) -> None:
+    seen = []
+
+    def metric(outputs: Any, labels: Any) -> float:
+        seen.append((outputs[0], labels))
+        return 1.0
+
+    file = encoder(tmp_path / "float.onnx")
+    qtool.gate(file, file, grouped(), np.arange(120)[Grouped.positions], metric=metric)
+    np.testing.assert_array_equal(seen[0][0][:, 0], TABLE[IDS[:, 0]])
+    np.testing.assert_array_equal(seen[0][1], np.arange(120))
+
+
 def test_a_sentence_embedding_is_not_pooled_again() -> None:
     output = VectorOutput.of(["token_embeddings", "sentence_embedding"])
     vectors = np.ones((4, 8), np.float32)
