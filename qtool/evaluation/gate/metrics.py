@@ -353,6 +353,11 @@ def user_metric(
 
     def measure(samples: Samples, labels: Any, _: int) -> Measured:
         count = len(samples.outputs[0][0])
+        if labels is not None and (known := len(np.atleast_1d(labels))) != count:
+            raise DataError(
+                f"{known} labels for {count} samples of {where}",
+                DataEdit("give one label per sample; 'spearman' takes one per pair"),
+            )
         whole = [call(outputs, labels) for outputs in samples.outputs]
         if whole[0].ndim:
             if np.isin(whole, (0, 1)).all():
