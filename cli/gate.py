@@ -100,6 +100,7 @@ def command(
         sources.load_labels(labels, data, batches),
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
+        processor=source_options.context_value("processor"),
         progress=output.progress("running", output.length_of(batches)),
         **values,
     )

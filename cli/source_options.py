@@ -40,7 +40,7 @@ class _ModelFile(_Path):
         except QtoolError as error:
             self.fail(str(error), param, ctx)
         if ctx is not None:
-            ctx.meta.setdefault(f"{__name__}.model_file", file)
+            ctx.meta.setdefault(f"{__name__}.model_files", []).append(file)
         return file
 
 
@@ -79,14 +79,14 @@ def context_value(name: str) -> Any:
 
 
 def processor_folder(source: str | None) -> Path | None:
-    """Return the folder with a tokenizer and the like: that of MODEL, or of the model file."""
+    """Return the folder with a tokenizer and the like: that of MODEL, or the first one that a model
+    file of the command is in."""
     from qtool.frontends.huggingface.folder_layout import model_folder_of
 
     if source is not None and Path(source).is_dir():
         return Path(source)
-    file = context_value("model_file")
-    folder = None if file is None else model_folder_of(file)
-    return folder if folder is not None and (folder / "config.json").is_file() else None
+    folders = map(model_folder_of, context_value("model_files") or ())
+    return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
 def apply(*options: Callable[[F], F]) -> Callable[[F], F]:

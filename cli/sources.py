@@ -404,7 +404,7 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
         if isinstance(batches, FirstSamples):
             return labels[: batches.samples]
     positions = getattr(batches, "positions", None)
-    return labels if positions is None or len(labels) <= positions[-1] else labels[positions]
+    return labels if positions is None or len(labels) <= max(positions) else labels[positions]
 
 
 def dynamic_of(

@@ -18,12 +18,13 @@ from qtool.evaluation.file_inputs import file_inputs
 from qtool.evaluation.gate.gate import CONFIDENCE, GateOptions, run_gate
 from qtool.evaluation.gate.metrics import AGREEMENT, user_metric
 from qtool.evaluation.gate.result import GateResult, Outcome
+from qtool.evaluation.gate.vectors import folders_of, read_pooling
 from qtool.evaluation.history import Run, append_run, make_run, read_history
 
 COMMAND = "gate"
 
 
-@accepts_paths("file", "against", "history", models="file against")
+@accepts_paths("file", "against", "history", "processor", models="file against")
 def gate(
     file: str | Path,
     against: str | Path,
@@ -40,6 +41,7 @@ def gate(
     threads: int = 1,
     seconds: float = 2.0,
     history: str | Path | None = None,
+    processor: str | Path | None = None,
     progress: Progress = lambda x: x,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of its float file.
@@ -50,8 +52,9 @@ def gate(
         file: the quantized file.
         against: the float file.
         data: batches, in the order of `labels`; where torch is not installed, of arrays.
-        labels: what the metric needs, a row per sample; of "spearman" on vectors one per pair of
-            consecutive samples.
+        labels: what the metric needs, a row per sample in the order of the batches; of "spearman"
+            on vectors one per pair of consecutive samples. Of texts that `qtool.load_data` groups
+            by length, consecutive ones are those of the data.
         metric: "agreement", "top-1", "top-5", "f1", "map", "mae", "mse", "r2", "recall@K",
             "spearman", "wer" or "perplexity"; or a function of outputs and labels, as arrays, which
             returns a number or one per sample.
@@ -63,6 +66,9 @@ def gate(
         other_model: accept a float file with other weights than the file was made from.
         runtime, threads, seconds: see `qtool.evaluate`.
         history: a file that receives a line on this run; the last accepted one is shown.
+        processor: a folder whose `1_Pooling/config.json` says how the states of tokens become one
+            vector for "spearman", "recall@K" and "agreement"; by default those of both files, else
+            the mean over the attention mask.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
@@ -81,10 +87,21 @@ def gate(
     open_readable(against)
     runs = () if history is None else read_history(Path(history))
     inputs = file_inputs(against, data, progress)
+    folders = [] if processor is None else [Path(processor)]
+    folders += folders_of((Path(file), Path(against)))
     options = GateOptions(
-        chosen, max_drop, min_speedup, confidence, other_model, runtime, threads, seconds
+        chosen,
+        max_drop,
+        min_speedup,
+        confidence,
+        other_model,
+        runtime,
+        threads,
+        seconds,
+        read_pooling(folders if isinstance(metric, str) else ()),
     )
-    result = run_gate(Path(file), Path(against), inputs, labels, options)
+    positions = getattr(data, "positions", None)
+    result = run_gate(Path(file), Path(against), inputs, labels, options, positions)
     if history is None:
         return result
     append_run(Path(history), _run_of(result))

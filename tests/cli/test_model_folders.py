@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 
@@ -70,3 +71,8 @@ def test_a_folder_without_a_file_or_with_several(tmp_path: Path) -> None:
     ):
         qtool.verify(tmp_path)
     assert model_file(tmp_path / "none") == tmp_path / "none"
+
+
+def test_the_processors_may_be_in_the_folder_of_any_file(cli: Cli) -> None:
+    copyfile(cli.folder / "out" / "onnx" / "model_q4.onnx", cli.folder / "alone.onnx")
+    assert "model_q4" in cli("bench", "alone.onnx", "out", *COMMANDS["bench"], code=(0, 1)).output

@@ -41,6 +41,7 @@ ELSEWHERE = {
     "backends/tflite/file/storage --target": "the same",
     "calibration/merge --observer": "tests/calibration/test_merge.py",
     "evaluation/gate/metrics --metric": "tests/evaluation/gate",
+    "evaluation/gate/vectors --metric": "the same",
     "frontends/data/class_order --classes": "tests/frontends/data/test_class_order.py",
     "frontends/data/collators --processor": "needs a tokenizer: tests/frontends/data",
     "frontends/data/recordings --state": "tests/frontends/data/test_recordings.py",

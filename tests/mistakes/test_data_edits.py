@@ -198,6 +198,7 @@ CODE = {
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {
+    "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
     "pass the values, as frame['price']": "as any labels of a call",
     "give data that reaches it": "a branch that no sample takes",

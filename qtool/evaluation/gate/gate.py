@@ -23,6 +23,7 @@ from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
 from qtool.evaluation.gate.same_weights import compare_weights
+from qtool.evaluation.gate.vectors import MEAN, VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
@@ -47,6 +48,7 @@ class GateOptions:
         confidence: see `GateMetricResult`.
         other_model: accept a float file with other weights.
         runtime, threads, seconds: see `evaluate_arrays`.
+        pooling: see `VectorOutput`.
     """
 
     metric: str | GateMetric = AGREEMENT
@@ -57,10 +59,16 @@ class GateOptions:
     runtime: str = NATIVE
     threads: int = 1
     seconds: float = 2.0
+    pooling: str = MEAN
 
 
 def run_gate(
-    file: Path, against: Path, data: Iterable[Arrays], labels: Any, options: GateOptions
+    file: Path,
+    against: Path,
+    data: Iterable[Arrays],
+    labels: Any,
+    options: GateOptions,
+    positions: Array | None = None,
 ) -> GateResult:
     """Decide whether a quantized file may take the place of a float file.
 
@@ -70,6 +78,8 @@ def run_gate(
         data: batches, arrays in the order of the inputs of the float file.
         labels: what the metric needs; None without.
         options: what is asked for.
+        positions: positions of the samples where their own order is another one, [samples]; the
+            metric sees that order.
 
     Raises:
         DataError: no data, or data that does not fit the float file.
@@ -90,7 +100,7 @@ def run_gate(
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     files = (against, file)
     ranges = open_readable(file).input_ranges()
-    known = _Pass(metric[0], Reference(against, options.runtime), ranges)
+    known = _Pass(metric[0], Reference(against, options.runtime), ranges, options.pooling)
     try:
         samples = known.run(files, itertools.chain([first], stream), options.runtime)
     except VerificationError as error:
@@ -104,7 +114,8 @@ def run_gate(
     if all(check.outcome is Outcome.ACCEPTED for check in checks):
         try:
             used = None if metric[0].labels == "" else labels
-            check, measured = _metric_check(*metric, samples, used, options)
+            sorted_ = _in_own_order(samples, used, positions)
+            check, measured = _metric_check(*metric, *sorted_, options)
             result = replace(_with(result, check), metric=measured)
         except DataError as error:
             result = _with(result, GateCheck("labels", Outcome.NOT_COMPARABLE, str(error)))
@@ -163,9 +174,15 @@ class _Pass:
     """
 
     def __init__(
-        self, metric: GateMetric, reference: Reference, ranges: Mapping[str, tuple[float, float]]
+        self,
+        metric: GateMetric,
+        reference: Reference,
+        ranges: Mapping[str, tuple[float, float]],
+        pooling: str,
     ) -> None:
         self.reference = reference
+        self._vectors = VectorOutput.of([o.name for o in reference.session.outputs], pooling)
+        self._is_pooled = False
         self._data = DataChecks([i.name for i in reference.session.inputs], ranges)
         self._metric = metric
         self._kept: list[tuple[Any, Any]] = []
@@ -177,7 +194,8 @@ class _Pass:
             files, data, runtime=runtime, reference=self.reference, watch=self._watch
         )
         real, other = (_joined(each) for each in zip(*self._kept, strict=True))
-        return Samples(measured, (real, other))
+        has_mask = self.reference.reader.padding.mask is not None
+        return Samples(measured, (real, other), self._vectors, self._is_pooled, has_mask)
 
     def _watch(self, arrays: Arrays, outputs: Sequence[Arrays]) -> None:
         self._data.add(arrays)
@@ -186,7 +204,8 @@ class _Pass:
             raise _OtherOutputsError(f"outputs {shapes[1]}, those of the float file {shapes[0]}")
         tokens = self.reference.reader.scores_tokens
         keep = self._metric.keep_of_tokens if tokens else self._metric.keep
-        self._kept.append((keep(outputs[0]), keep(outputs[1])))
+        self._is_pooled = outputs[0][self._vectors.index].ndim == 3
+        self._kept.append((keep(outputs[0], self._vectors), keep(outputs[1], self._vectors)))
 
     def checks(self, samples: Samples) -> list[GateCheck]:
         """Return what the samples themselves say of both files."""
@@ -220,6 +239,15 @@ def _joined(parts: Sequence[Any]) -> Any:
     return np.concatenate(padded)
 
 
+def _in_own_order(samples: Samples, labels: Any, positions: Array | None) -> tuple[Samples, Any]:
+    """Return samples in their own order, in which two of a pair are neighbours, and labels."""
+    if positions is None or len(positions) != samples.statistics.samples:
+        return samples, labels
+    order = np.argsort(positions)
+    per_sample = labels is not None and len(labels) == len(order)
+    return samples.chosen(order), np.asarray(labels)[order] if per_sample else labels
+
+
 def _metric_check(
     metric: GateMetric, number: int, samples: Samples, labels: Any, options: GateOptions
 ) -> tuple[GateCheck, GateMetricResult | None]:
@@ -233,15 +261,15 @@ def _metric_check(
     measured = metric.measure(samples, known, number)
     real, value = measured.values(np.arange(measured.samples))
     if known is not None and _is_by_chance(metric, number, samples, known, real):
-        text = f"the float file has {_text(measured, real)} with these labels, no better than with "
-        text += "shuffled ones; check their order and the preprocessing"
+        text = f"the float file has {_text(measured, real)}{_of(measured)} with these labels, "
+        text += "no better than with shuffled ones; check their order and the preprocessing"
         return GateCheck(measured.name, Outcome.NOT_COMPARABLE, text), None
     check_drop(options.max_drop, measured.percent)
     usual = default_drop(measured.percent or (measured.higher_is_better and abs(real) <= 1), real)
     limit = usual if options.max_drop is None else options.max_drop
     drop = _drop(measured, options.confidence, metric.groups)
     if drop is None:
-        text = f"{_text(measured, real)} -> {_text(measured, value)}; "
+        text = f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured).rstrip(',')}; "
         text += f"{quantity(measured.samples, 'sample')} are too few for an interval"
         return GateCheck(measured.name, Outcome.INCONCLUSIVE, text), None
     low, high = drop.ends(1.0)
@@ -254,10 +282,11 @@ def _metric_check(
         limit,
         options.confidence,
         needed,
+        measured.output,
     )
     unit, scale = (" points", 100) if measured.percent else ("", 1)
     text = (
-        f"{_text(measured, real)} -> {_text(measured, value)} on "
+        f"{_text(measured, real)} -> {_text(measured, value)}{_of(measured)} on "
         f"{quantity(measured.samples, 'sample')}, drop {scale * drop.value:.3g} "
         f"({scale * low:.3g} to {scale * high:.3g}){unit}, limit {scale * limit:.3g}"
     )
@@ -281,6 +310,10 @@ def _metric_check(
 
 def _text(measured: Measured, value: float) -> str:
     return percent(value) if measured.percent else f"{value:.4g}"
+
+
+def _of(measured: Measured) -> str:
+    return f" of {measured.output}," if measured.output else ""
 
 
 def _check_labels(name: str | GateMetric, metric: GateMetric, labels: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from qtool.evaluation.gate.set_statistics import (
     spearman,
     word_errors,
 )
+from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.evaluation.measure.regression import explained_share, targets_of
 from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
@@ -48,10 +49,21 @@ class Samples:
     Attributes:
         statistics: those of both files, the float one first.
         outputs: what the metric keeps of both files, [samples, ...] each.
+        vectors: the output that has the vectors of the samples.
+        is_pooled: whether it has states of tokens.
+        has_mask: whether an attention mask says which tokens are padded.
     """
 
     statistics: SampleStatistics
     outputs: tuple[Any, Any]
+    vectors: VectorOutput
+    is_pooled: bool
+    has_mask: bool
+
+    @property
+    def of(self) -> str:
+        """What the vectors are of."""
+        return self.vectors.text(self.is_pooled)
 
     def chosen(self, index: Array) -> Samples:
         """Return some of the samples."""
@@ -59,7 +71,8 @@ class Samples:
             tuple(o[index] for o in own) if isinstance(own, tuple) else own[index]
             for own in self.outputs
         ]
-        return Samples(self.statistics.chosen(index), (outputs[0], outputs[1]))
+        chosen = self.statistics.chosen(index)
+        return replace(self, statistics=chosen, outputs=(outputs[0], outputs[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +86,7 @@ class Measured:
         samples: number of samples of which it is a statistic.
         values: see `Values`.
         hits: bool [samples] of both files, if it is a share of samples; None for other statistics.
+        output: the output that has the vectors, and their pooling; "" for other metrics.
     """
 
     name: str
@@ -81,33 +95,23 @@ class Measured:
     samples: int
     values: Values
     hits: tuple[Array, Array] | None = None
+    output: str = ""
 
 
-def _keep_nothing(outputs: Outputs) -> Any:
+def _keep_nothing(outputs: Outputs, _: VectorOutput) -> Any:
     return np.zeros((len(outputs[0]) if outputs[0].ndim else 1, 0), np.float32)
 
 
-def _keep_first(outputs: Outputs) -> Any:
+def _keep_first(outputs: Outputs, _: VectorOutput) -> Any:
     return outputs[0]
 
 
-def _keep_all(outputs: Outputs) -> Any:
+def _keep_all(outputs: Outputs, _: VectorOutput) -> Any:
     return tuple(outputs)
 
 
-def _keep_vectors(outputs: Outputs) -> Any:
-    """Return the first [samples, width], or the mean of [samples, tokens, width] over tokens, of
-    which padded ones are zero."""
-    floats = [o for o in outputs if o.dtype.kind == "f"]
-    if flat := [o for o in floats if o.ndim == 2]:
-        return flat[0]
-    if not floats or floats[0].ndim not in (1, 3):
-        raise DataError("the outputs hold no vectors or numbers, [samples, width]")
-    first = floats[0]
-    if first.ndim == 1:
-        return first[:, None]
-    tokens = first.any(-1, keepdims=True)
-    return (first * tokens).sum(1) / np.maximum(tokens.sum(1), 1)
+def _keep_vectors(outputs: Outputs, output: VectorOutput) -> Any:
+    return output.vectors(outputs)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class GateMetric:
     Attributes:
         measure: returns the metric from samples, labels and the number in its name.
         labels: what labels it needs; "" if none, None if it takes any that there are.
-        keep: what it keeps of the outputs of a batch.
+        keep: what it keeps of the outputs of a batch, given the one that has vectors.
         number: the number after @, if the name has none; None where it has to have one.
         groups: number of groups of samples for its interval.
         counts_tokens: whether the statistics have all that it needs of logits of tokens.
@@ -125,14 +129,14 @@ class GateMetric:
 
     measure: Callable[[Samples, Any, int], Measured]
     labels: str | None = ""
-    keep: Callable[[Outputs], Any] = _keep_nothing
+    keep: Callable[[Outputs, VectorOutput], Any] = _keep_nothing
     number: int | None = 0
     groups: int = GROUPS
     counts_tokens: bool = False
 
-    def keep_of_tokens(self, outputs: Outputs) -> Any:
+    def keep_of_tokens(self, outputs: Outputs, output: VectorOutput) -> Any:
         """Return what it keeps where the outputs are logits of tokens, which are large."""
-        return (_keep_nothing if self.counts_tokens else self.keep)(outputs)
+        return (_keep_nothing if self.counts_tokens else self.keep)(outputs, output)
 
 
 def _shares(name: str, hits: Array, others: Array) -> Measured:
@@ -172,12 +176,16 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
             "the first output has no scores, vectors or numbers whose agreement is known",
             Argument("--metric", text="name another {}, or a function"),
         )
+    is_pooled = kind == COSINE and real.ndim == 3 and samples.has_mask
+    if is_pooled:
+        real, other = (samples.vectors.pooled(each) for each in (real, other))
+    of = replace(samples.vectors, name=name).text(is_pooled) if kind == COSINE else ""
 
     def values(index: Array) -> tuple[float, float]:
         part = output_agreement(name, real[index], other[index])
         return 1.0, part.value if part is not None and part.kind == kind else math.nan
 
-    return Measured(f"agreement ({kind})", False, True, known.samples, values)
+    return Measured(f"agreement ({kind})", False, True, known.samples, values, output=of)
 
 
 def _top(samples: Samples, labels: Any, count: int) -> Measured:
@@ -236,7 +244,8 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
             numbers = (units[::2] * units[1::2]).sum(1, keepdims=True)
         check_labels(labels, len(numbers))
         rows.append(np.stack([numbers[:, 0], labels.reshape(-1).astype(np.float64)], 1))
-    return Measured("Spearman", False, True, len(labels), _statistic(spearman, *rows))
+    values = _statistic(spearman, *rows)
+    return Measured("Spearman", False, True, len(labels), values, output=samples.of)
 
 
 def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
@@ -257,9 +266,8 @@ def _regression(name: str, samples: Samples, labels: Any, _: int) -> Measured:
 
 def _recall(samples: Samples, labels: Any, count: int) -> Measured:
     check_labels(labels, len(samples.outputs[0]))
-    return _shares(
-        f"recall@{count}", *(recall_hits(o, labels.reshape(-1), count) for o in samples.outputs)
-    )
+    hits = [recall_hits(o, labels.reshape(-1), count) for o in samples.outputs]
+    return replace(_shares(f"recall@{count}", *hits), output=samples.of)
 
 
 def _map(samples: Samples, labels: Any, _: int) -> Measured:
@@ -345,6 +353,11 @@ def user_metric(
 
     def measure(samples: Samples, labels: Any, _: int) -> Measured:
         count = len(samples.outputs[0][0])
+        if labels is not None and (known := len(np.atleast_1d(labels))) != count:
+            raise DataError(
+                f"{known} labels for {count} samples of {where}",
+                DataEdit("give one label per sample; 'spearman' takes one per pair"),
+            )
         whole = [call(outputs, labels) for outputs in samples.outputs]
         if whole[0].ndim:
             if np.isin(whole, (0, 1)).all():

@@ -71,6 +71,8 @@ class GateMetricResult:
         confidence: see `drop`.
         samples_needed: about how many samples would decide if they were like these; null if these
             do, or no number would.
+        output: the output that has the vectors of the metric, and how its tokens are pooled; ""
+            for metrics of no vectors.
     """
 
     name: str
@@ -80,6 +82,7 @@ class GateMetricResult:
     max_drop: float
     confidence: float
     samples_needed: int | None
+    output: str = ""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,11 @@ class Rows:
         return list(chain.from_iterable(self.batches))
 
     @property
+    def positions(self) -> np.ndarray[Any, Any]:
+        """Positions of `rows` among the samples of the data, int64 [samples]."""
+        return np.array([row.position for row in self.rows], np.int64)
+
+    @property
     def name(self) -> str:
         """A name that identifies the samples, their order and the batches."""
         digest = hashlib.blake2b(digest_size=16)
@@ -124,8 +129,7 @@ class Rows:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch from `first` on; others are not read."""
-        for batch in self.batches[first::step]:
-            yield self._read(batch)
+        yield from map(self._read, self.batches[first::step])
 
     def _read(self, batch: Sequence[Row]) -> Any:
         try:
@@ -246,8 +250,7 @@ def load_data(
         if labels is not None:
             check_label_array(files, labels, _input_names(model))
         return files
-    folder = folder or model_folder
-    folder_path = None if folder is None else Path(folder)
+    folder_path = None if (own := folder or model_folder) is None else Path(own)
     if stride is not None:
         check_used(source, (WINDOWS,), options)
         return sliding_windows(path, stride, folder_path, model, max_length)
@@ -262,7 +265,7 @@ def load_data(
         )
     rows = read_rows(path, chosen, labels)
     check_used(source, _kinds(rows, path), options)
-    rows = [rows[at] for at in even_positions(len(rows), samples)]
+    rows = [replace(rows[at], position=at) for at in even_positions(len(rows), samples)]
     if isinstance(model, EncoderDecoder):
         raise DataError(TWO_PARTS)
     whole = model.model if isinstance(model, EncoderPart | DecoderPart) else model
@@ -336,7 +339,6 @@ _EXAMPLE_TEXT = "The weather is fine today, so we walk along the river and look 
 
 CHECKED_TEXTS = 64
 MANY_UNKNOWN = 0.5
-
 
 AUTO = "auto"
 """In place of pairs of states: those of one shape and a similar name."""

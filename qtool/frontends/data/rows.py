@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Row:
         label: class number or name, or the number to predict.
         messages: messages of a conversation, each with a role and a content; the text has their
             contents, too.
+        position: its place among the samples of the data.
     """
 
     image: Any = None
@@ -59,6 +60,7 @@ class Row:
     target: str | None = None
     label: int | float | str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
+    position: int = field(default=0, compare=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -70,6 +70,10 @@ CASES: dict[str, Case] = {
         *(small(1e-4), X, {"metric": lambda o, y: float((o.argmax(1) == y).mean())}),
         *("accepted", "limit"),
     ),
+    "a function with labels of pairs": (
+        *(WEIGHT, X, {"metric": lambda o, y: 1.0, "labels": LABELS[:300]}),
+        *("not comparable", "300 labels for 600 samples of <lambda>; give one label per sample"),
+    ),
     "f1": (small(1e-4), X, {"metric": "f1"}, "accepted", "F1"),
     "mean absolute error": (
         *(small(1e-4), X, {"metric": "mae", "labels": NUMBERS, "max_drop": None}),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,10 @@ def test_what_is_of_no_use_is_not_ignored(tmp_path: Path, options: dict[str, Any
     for source in (f"{HERE}:made", tmp_path, tmp_path / "x.npy"):
         with pytest.raises(DataError, match=f"model inputs.*; leave out '{next(iter(options))}'"):
             load_data(source, **options)
+
+
+def test_positions_are_those_of_the_data(images: Path) -> None:
+    data = load_data(images, 2, transform=f"{HERE}:as_tensor", samples=3)
+    assert data.positions.tolist() == [0, 2, 4]
+    batches = (data.batches[1], data.batches[0])
+    assert replace(data, batches=batches).positions.tolist() == [4, 0, 2]
