@@ -13,7 +13,7 @@ from torch import nn
 import qtool
 from qtool.backends.open_files import open_model
 from qtool.backends.session import time_calls
-from qtool.core.errors import VerificationError
+from qtool.core.errors import QtoolError
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,8 @@ def test_a_file_has_ports_runs_and_is_timed(suffix: str, runtime: str, tmp_path:
         lambda: session.run([np.ones((2, 7), np.float32)]),
         lambda: session.seconds([np.ones((2, 7), np.float32)], 1, lambda: 0.0),
     ):
-        with pytest.raises(VerificationError, match=runtime):
+        # LiteRT runs some files at other sizes, with wrong results: qtool does not let it
+        with pytest.raises(QtoolError, match=f"{runtime}|was written for"):
             fails()
 
 

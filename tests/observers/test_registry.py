@@ -154,7 +154,8 @@ def test_a_statistic_of_another_observer_is_refused() -> None:
 
 
 def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qtool.observers.registry.OBSERVERS", {})
+    for registry in ("OBSERVERS", "OPTIONS"):
+        monkeypatch.setattr(f"qtool.observers.registry.{registry}", {})
     row = Observer("mine", MinMax, lambda s, o, q, sym: s.extent())
     register(row)
     with pytest.raises(CalibrationError, match="mine"):
