@@ -98,11 +98,15 @@ def test_experts_of_one_token_in_4_bits_are_right(tmp_path: Path) -> None:
     assert (sqnr(one, other) or 200) > 120
 
 
-def test_experts_give_zeros_for_some_of_several_tokens(tmp_path: Path) -> None:
+def test_experts_give_zeros_for_some_of_several_tokens_in_some_runs(tmp_path: Path) -> None:
+    """Half of the runs or fewer are wrong, the others right: none of twenty is no accident."""
     experts(tmp_path / "a.onnx", tokens=40)
-    one, other = run_both(tmp_path)
-    assert one.any(axis=1).all()
-    assert not other.any(axis=1).all()
+    for _ in range(20):
+        one, other = run_both(tmp_path)
+        assert one.any(axis=1).all()
+        if not other.any(axis=1).all():
+            return
+    pytest.fail("every run is right")
 
 
 def test_experts_with_weights_of_their_own_are_refused(tmp_path: Path) -> None:
