@@ -1,4 +1,4 @@
-"""Transformers for LiteRT are dynamic where nobody chose a mode."""
+"""Transformers for LiteRT are dynamic by default."""
 
 from __future__ import annotations
 

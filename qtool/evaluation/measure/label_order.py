@@ -12,7 +12,7 @@ _GAIN = 0.3  # of top-1, by another order: a bad model gains less by any
 _MOST = 10**7  # cells of the table of labels and answers
 _FEW = 8  # samples below which nothing is said
 _SHOWN = 3  # classes in the sentence
-_ENOUGH = 50  # samples from which on a guess is told from knowledge
+_ENOUGH = 50  # samples below which a guess may be right as often
 
 
 def other_order(answers: Array, labels: Array, n_classes: int) -> str | None:
