@@ -63,9 +63,10 @@ def fastest_recipe(
     kind = format or own_format(target)
     targets.check_format(target, kind)
     format_of(kind).check_measurable(targets.target(target))
-    whole = Recipe.of(recipe, mode, accuracy, recover)
+    Recipe.of(recipe, mode, accuracy, recover)  # errors before the model is captured
     with unlogged():
         captured, first, _ = capture_data(model, data, dynamic)
+        whole = captured.recipe(target, recipe, mode, accuracy, recover)
         # the steps change values, not times
         plan = captured.plan(
             target,

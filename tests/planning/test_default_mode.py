@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.tflite import litert
 from qtool.planning import targets
 from qtool.planning.default_mode import default_mode
 
@@ -74,3 +75,9 @@ def test_calibrations_of_the_default_convert(tmp_path: Path) -> None:
     qtool.calibrate(captured(), [tokens()], target="tflite").save(file)
     for options in ({}, {"accuracy": "fast"}):
         assert qtool.convert(captured(), file, **options).plan.recipe.mode == "dynamic"
+
+
+@pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+def test_a_recipe_that_is_measured_has_the_default() -> None:
+    found = qtool.fastest_recipe(captured(), [tokens()], target="tflite", seconds=0.01)
+    assert found.recipe.mode == "dynamic"
