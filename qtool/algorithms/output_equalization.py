@@ -17,29 +17,28 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from qtool.algorithms.channel_ranges import (
+    SMALLEST,
+    Factors,
+    channel_probe,
+    unequal_channels,
+    with_scaled_ranges,
+)
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import Step
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
-from qtool.core.types import Change, Observed, ObserverSpec
-from qtool.observers.min_max import MinMax
+from qtool.core.types import Change, Observed
 from qtool.planning.plan import Execution, Kind, Probe, QuantPlan
 
-Factors = Mapping[str, torch.Tensor]
-"""Layer -> factors of the channels of its result, float32 [channels]."""
-
 REASON = "channels of a linear layer's result get one range, and a float multiplication restores it"
-
-WORTH = 3.0  # least ratio of the widest channel to the median; below it, one range fits them all
-SMALLEST = 1e-5  # of the widest channel; a channel that was always zero is not scaled up
 
 aten = torch.ops.aten
 
 
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of the results that can be equalized."""
-    spec = ObserverSpec("minmax")
-    return [Probe(_probe_name(t), t, spec, axis=-1) for t in equalizable_layers(graph, plan)]
+    return [channel_probe(layer) for layer in equalizable_layers(graph, plan)]
 
 
 def _run(state: ConversionState) -> ConversionState:
@@ -73,14 +72,13 @@ def _apply(state: ConversionState, change: Change) -> ConversionState:
         return len(factors)
 
     after = state.apply_edit(change, edit)
-    return after if state.calibration is None else _with_new_ranges(after, factors)
+    if state.calibration is None:
+        return after
+    names = {name: name for name in factors}
+    return replace(after, calibration=with_scaled_ranges(state.calibration, factors, names))
 
 
 OUTPUT_EQUALIZATION = Step("output-equalization", _run, _probes, replay=_apply)
-
-
-def _probe_name(layer: str) -> str:
-    return f"{layer}.channels"
 
 
 def _product_name(layer: str) -> str:
@@ -92,15 +90,9 @@ def _find_factors(state: ConversionState) -> Factors:
     assert state.calibration is not None
     factors = {}
     for layer in equalizable_layers(state.graph.graph, state.plan):
-        extremes = state.calibration.statistics.get(_probe_name(layer))
-        if not isinstance(extremes, MinMax) or extremes.empty:
-            continue
-        low, high = extremes.extent()
-        size = torch.maximum(low.abs(), high.abs()).double()
-        if extremes.rows < len(size):
-            continue  # too few rows: new ones would exceed the extremes of some channel
-        if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
-            logs = size.clamp(min=SMALLEST * float(size.max())).log()
+        size = unequal_channels(state.calibration, layer)
+        if size is not None:
+            logs = size.double().clamp(min=SMALLEST * float(size.max())).log()
             factors[layer] = (logs - logs.mean()).exp().float()
     return factors
 
@@ -118,21 +110,6 @@ def _equalize(module: fx.GraphModule, layer: fx.Node, factor: torch.Tensor) -> N
     product = G.add_call(following, aten.mul.Tensor, (layer, scales), name, layer)
     for reader in readers:
         reader.replace_input_with(layer, product)
-
-
-def _with_new_ranges(state: ConversionState, factors: Factors) -> ConversionState:
-    """Return the state with the ranges of equalized results, from their channel extremes."""
-    assert state.calibration is not None
-    specs, statistics = dict(state.calibration.specs), dict(state.calibration.statistics)
-    for layer, factor in factors.items():
-        extremes = statistics[_probe_name(layer)]
-        assert isinstance(extremes, MinMax)
-        low, high = extremes.extent()
-        range_ = MinMax(None)
-        range_.update(torch.stack([low / factor.double(), high / factor.double()]).float())
-        specs[layer], statistics[layer] = ObserverSpec("minmax"), range_
-    calibration = replace(state.calibration, specs=specs, statistics=statistics)
-    return replace(state, calibration=calibration)
 
 
 # --- layers: linear ones that round their results to codes, which floats read ---------------------

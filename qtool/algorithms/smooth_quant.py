@@ -19,25 +19,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
+from qtool.algorithms.channel_ranges import (
+    SMALLEST,
+    Factors,
+    channel_probe,
+    unequal_channels,
+    with_scaled_ranges,
+)
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.pipeline import Step
-from qtool.calibration.calibration import Calibration
 from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.ops import row_of
-from qtool.core.types import Change, Dynamic, Observed, ObserverSpec, SharedWith
-from qtool.observers.min_max import MinMax
+from qtool.core.types import Change, Dynamic, Observed, SharedWith
 from qtool.planning.plan import Kind, Probe, QuantPlan
 from qtool.planning.targets.rules import RECURRENT
-
-Factors = Mapping[str, torch.Tensor]
-"""Tensor name -> divisors of its channels, float32 [channels]."""
 
 REASON = "wide channels of a linear layer's input are moved into its weights"
 
 STRENGTH = 0.85  # alpha of the paper: share of the channel ranges that moves into the weights
-WORTH = 3.0  # least ratio of the widest channel to the median; below it, smoothing gains little
-SMALLEST = 1e-5  # of the widest channel; a channel that was always zero is not scaled up
 
 aten = torch.ops.aten
 RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
@@ -45,11 +45,7 @@ RESHAPES = (aten.reshape.default, aten.flatten.using_ints)
 
 def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
     """Return probes for the channel extremes of the tensors that can be smoothed."""
-    spec = ObserverSpec("minmax")
-    return [
-        Probe(_probe_name(t.source), t.source, spec, axis=-1)
-        for t in smoothing_targets(graph, plan)
-    ]
+    return [channel_probe(t.source) for t in smoothing_targets(graph, plan)]
 
 
 def _run(state: ConversionState) -> ConversionState:
@@ -77,14 +73,10 @@ def _apply(state: ConversionState, change: Change) -> ConversionState:
     after = state.apply_edit(change, edit)
     if state.calibration is None:
         return after
-    return replace(after, calibration=_smooth_ranges(state.calibration, change.arrays, names))
+    return replace(after, calibration=with_scaled_ranges(state.calibration, change.arrays, names))
 
 
 SMOOTH_QUANT = Step("smooth-quant", _run, _probes, replay=_apply)
-
-
-def _probe_name(source: str) -> str:
-    return f"{source}.channels"
 
 
 def _find_factors(state: ConversionState) -> Factors:
@@ -94,14 +86,8 @@ def _find_factors(state: ConversionState) -> Factors:
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     factors = {}
     for each in smoothing_targets(module.graph, state.plan):
-        extremes = state.calibration.statistics.get(_probe_name(each.source))
-        if not isinstance(extremes, MinMax) or extremes.empty:
-            continue
-        low, high = extremes.extent()
-        size = torch.maximum(low.abs(), high.abs())
-        if extremes.rows < len(size):
-            continue  # too few rows: new ones would exceed the extremes of some channel
-        if float(size.max()) > 0 and float(size.max()) >= WORTH * float(size.median()):
+        size = unequal_channels(state.calibration, each.source)
+        if size is not None:
             layers = [nodes[name] for name in each.layers]
             factors[each.source] = _factors(module, size, layers)
     return factors
@@ -125,21 +111,6 @@ def _smooth(
         name = each.source if folded else G.name_of(_divide(module, source, readers, factor))
         names[each.source] = name
     return names
-
-
-def _smooth_ranges(
-    calibration: Calibration, factors: Factors, names: Mapping[str, str]
-) -> Calibration:
-    """Return the calibration with the ranges of smoothed tensors, from their channel extremes."""
-    specs, statistics = dict(calibration.specs), dict(calibration.statistics)
-    for source, name in names.items():
-        extremes = calibration.statistics[_probe_name(source)]
-        assert isinstance(extremes, MinMax)
-        low, high = extremes.extent()
-        by, range_ = factors[source].double(), MinMax(None)
-        range_.update(torch.stack([low / by, high / by]).float())
-        specs[name], statistics[name] = ObserverSpec("minmax"), range_
-    return replace(calibration, specs=specs, statistics=statistics)
 
 
 def _factors(module: fx.GraphModule, channels: torch.Tensor, layers: list[fx.Node]) -> torch.Tensor:
