@@ -17,13 +17,14 @@ from qtool.core.formats import percent, quantity, times
 from qtool.core.log import log_note
 from qtool.core.option_names import NATIVE
 from qtool.core.remedies import DataEdit
+from qtool.core.sentence_pooling import MEAN
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW, DataChecks
 from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
 from qtool.evaluation.gate.same_weights import compare_weights
-from qtool.evaluation.gate.vectors import MEAN, VectorOutput
+from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from qtool.core.downloads import DOWNLOAD
-from qtool.core.errors import DataError, describe
+from qtool.core.errors import DataError
 from qtool.core.remedies import Argument
+from qtool.core.sentence_pooling import MEAN, POOLING_FILE, stored_poolings
 from qtool.core.types import Array
 
-MEAN = "mean"
 SENTENCE = "sentence_embedding"
 """Name of the output that exporters of Sentence Transformers give to the vectors after pooling."""
-_CONFIG = Path("1_Pooling", "config.json")
-_MODE = "pooling_mode"
 
 
 def _mean(states: Array, tokens: Array) -> Array:
@@ -47,13 +43,6 @@ _POOLINGS: dict[str, Callable[[Array, Array], Array]] = {
 }
 """How states [samples, tokens, width] become [samples, width]; the second argument says which
 tokens count, bool [samples, tokens, 1]."""
-_FLAGS = {
-    f"{_MODE}_mean_tokens": MEAN,
-    f"{_MODE}_mean_sqrt_len_tokens": MEAN,  # of the same direction
-    f"{_MODE}_max_tokens": "max",
-    f"{_MODE}_cls_token": "cls",
-    f"{_MODE}_lasttoken": "last",
-}
 
 
 @dataclass(frozen=True)
@@ -108,28 +97,16 @@ def read_pooling(folders: Iterable[Path]) -> str:
     Raises:
         DataError: `1_Pooling/config.json` cannot be read, or pools in a way that is not known.
     """
-    file = next((f / _CONFIG for f in folders if (f / _CONFIG).is_file()), None)
-    if file is None:
-        return MEAN
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {file} ({describe(error)})", DOWNLOAD) from error
-    names = _chosen(config) if isinstance(config, dict) else set()
-    pooling = next(iter(names)) if len(names) == 1 else ""
+    pairs = ((folder, stored_poolings(folder)) for folder in folders)
+    folder, names = next(((f, n) for f, n in pairs if n is not None), (Path(), (MEAN,)))
+    pooling = names[0] if len(names) == 1 else ""
     if pooling not in _POOLINGS:
         raise DataError(
-            f"{file} pools by {', '.join(sorted(names)) or 'nothing'}, not by one of "
+            f"{folder / POOLING_FILE} pools by {', '.join(names) or 'nothing'}, not by one of "
             f"{', '.join(_POOLINGS)}",
             Argument("--metric", text="give a function that pools so as {}"),
         )
     return pooling
-
-
-def _chosen(config: Mapping[str, object]) -> set[str]:
-    flags = {_FLAGS.get(k, k) for k, v in config.items() if k.startswith(f"{_MODE}_") and v is True}
-    named = config.get(_MODE)
-    return {named} if isinstance(named, str) else flags
 
 
 def folders_of(files: Iterable[Path]) -> list[Path]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from qtool.core.atomic import write_atomic
+from qtool.core.errors import DataError
 from qtool.core.path_arguments import QUANTIZE_CONFIG
+from qtool.core.sentence_pooling import stored_poolings
 from qtool.frontends.huggingface import js_devices
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.consumers import refusal
@@ -32,8 +35,8 @@ _COPIED = (
     "merges.txt",
     "chat_template*",
 )
-_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-"""Setting of sentence-transformers -> pooling of transformers.js."""
+_JS_POOLINGS = ("mean", "cls")
+"""Poolings that transformers.js has, too, under the same names."""
 _OF_SENTENCES = (
     _MODULES,
     "sentence_bert_config.json",
@@ -133,17 +136,14 @@ def js_pooling(folder: Path) -> str:
     Args:
         folder: a model's folder; "" without its pooling, or with one that transformers.js lacks.
     """
-    modules = _read_json(folder / _MODULES)
-    modules = [m for m in modules if isinstance(m, dict)] if isinstance(modules, list) else []
-    for module in modules:
-        kind = str(module.get("type", "")).rpartition(".")[2]
-        if kind == "Pooling":
-            config = _read_json(folder / str(module.get("path", "")) / _CONFIG) or {}
-            modes = [name for name, on in config.items() if name in _POOLING and on is True]
-            if len(modes) == 1:
-                kinds = [str(m.get("type", "")).rpartition(".")[2] for m in modules]
-                normalized = ", normalize: true" if "Normalize" in kinds else ""
-                return f'{{ pooling: "{_POOLING[modes[0]]}"{normalized} }}'
+    with suppress(DataError):
+        poolings = stored_poolings(folder) or ()
+        if len(poolings) == 1 and poolings[0] in _JS_POOLINGS:
+            listed = _read_json(folder / _MODULES)
+            modules = listed if isinstance(listed, list) else []
+            kinds = [m.get("type") for m in modules if isinstance(m, dict)]
+            normalized = any(str(kind).endswith(".Normalize") for kind in kinds)
+            return f'{{ pooling: "{poolings[0]}"{", normalize: true" if normalized else ""} }}'
     return ""
 
 

@@ -69,8 +69,7 @@ NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normal
         ([POOLING, NORMALIZE], "mean_tokens", '{ pooling: "mean", normalize: true }'),
         ([POOLING], "cls_token", '{ pooling: "cls" }'),
         ([POOLING], "max_tokens", ""),
-        ([NORMALIZE], "mean_tokens", ""),
-        ("damaged", "mean_tokens", ""),
+        ("damaged", "mean_tokens", '{ pooling: "mean" }'),
     ],
 )
 def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, options: str) -> None:
