@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +48,11 @@ def web_folder() -> Path:
 
 
 def webgpu_folder() -> Path:
-    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`)."""
-    return cache_folder() / "webgpu"
+    """Return the folder for onnxruntime-webgpu (`site`) and its Vulkan driver (`lib`).
+
+    Its wheel is compiled for one version of Python, so each version has its own folder.
+    """
+    return cache_folder() / f"webgpu-{sys.implementation.cache_tag}"
 
 
 def sysroot(version: str) -> Sysroot | None:

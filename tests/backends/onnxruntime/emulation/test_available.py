@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def installed(cache: Path) -> None:
     web = cache / "emulators/web/node_modules/onnxruntime-web"
     web.mkdir(parents=True)
     (web / "package.json").write_text('{"version": "1.30.0"}')
-    webgpu = cache / "emulators/webgpu"
+    webgpu = cache / f"emulators/webgpu-{sys.implementation.cache_tag}"
     webgpu.mkdir()
     (webgpu / "webgpu.json").write_text('{"version": "1.27.0"}')
 

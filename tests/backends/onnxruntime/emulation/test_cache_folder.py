@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from qtool.backends.onnxruntime.emulation.cache_folder import (
+    WEBGPU_FACTS,
     arm_folder,
     cache_folder,
     sysroot,
     web_folder,
     web_version,
+    webgpu_folder,
+    webgpu_version,
 )
 
 
@@ -43,3 +47,14 @@ def test_what_is_damaged_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     package.parent.mkdir(parents=True)
     package.write_text('{"version": "1.2.3"}')
     assert web_version() == "1.2.3"
+
+
+def test_the_webgpu_provider_of_another_python_is_not_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
+    webgpu_folder().mkdir(parents=True)
+    (webgpu_folder() / WEBGPU_FACTS).write_text('{"version": "1.27.0"}')
+    assert webgpu_version() == "1.27.0"
+    monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-39")
+    assert webgpu_version() == ""
