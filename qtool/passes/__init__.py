@@ -12,7 +12,7 @@ from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
-from qtool.passes.hard_swish import hard_swish
+from qtool.passes.hard_swish import float_hard_swish, hard_swish
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.packed_projections import packed_projections
@@ -56,6 +56,14 @@ FOR_TARGETS = {
 """Rewrites for some runtimes only, by name; a target lists those it wants."""
 
 FOR_FILES = {
-    p.name: p for p in (rotary, rotary_attention, routed_experts, packed_projections, skip_rms_norm)
+    p.name: p
+    for p in (
+        float_hard_swish,
+        packed_projections,
+        rotary,
+        rotary_attention,
+        routed_experts,
+        skip_rms_norm,
+    )
 }
 """Fusions of graphs to be written, by name, float or quantized; a target's files list theirs."""

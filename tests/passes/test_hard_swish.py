@@ -1,0 +1,71 @@
+"""Hard-swish that stays in float is one operator of the file, which a float convolution computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import qtool
+from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
+from qtool.planning.recipe import Recipe, Rule
+from tests.passes.differential import Function, rewritten
+
+PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["float_hard_swish"]]
+IMAGE = (2, 4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("activation", "operator"), [(nn.Hardswish(), "hardswish"), (nn.Hardsigmoid(), "hardsigmoid")]
+)
+def test_the_steps_are_one_operator_again(activation: nn.Module, operator: str) -> None:
+    result = rewritten(nn.Sequential(nn.Conv2d(4, 4, 1), activation), IMAGE, passes=PASSES)
+    assert result.ops() == ["conv", operator]
+
+
+def test_a_gate_with_two_readers_stays_a_gate() -> None:
+    def twice(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        y = layer(x)
+        gate = F.hardsigmoid(y)
+        return y * gate + gate
+
+    result = rewritten(Function(twice, nn.Conv2d(4, 4, 1)), IMAGE, passes=PASSES)
+    assert result.ops() == ["conv", "hardsigmoid", "mul", "add"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda y: (y / 6 + 0.25).clamp(0, 1),
+        lambda y: (y / 6 + 0.5).clamp(0, 2),
+        lambda y: (y / 5 + 0.5).clamp(0, 1),
+    ],
+)
+def test_other_steps_stay(steps: object) -> None:
+    model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
+    assert rewritten(model, IMAGE, passes=PASSES).counts["float_hard_swish"] == 0
+
+
+def test_the_runtime_computes_it_with_the_float_convolution(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.Hardswish(), nn.Conv2d(8, 8, 3, groups=8), nn.Hardswish()
+    model = nn.Sequential(*layers, nn.Conv2d(8, 16, 1)).eval()
+    recipe = Recipe(rules=(Rule(select="[02]", scheme="float"),))
+    batch = torch.randn(8, 3, 12, 12)
+    quantized = qtool.quantize(model, [batch], recipe=recipe)
+    file = qtool.write_file(quantized, tmp_path / "a.onnx", qtool.FileOptions(timing=0))
+    assert file.passed
+    kinds = [n.op_type for n in onnx.load(file.path).graph.node]
+    assert kinds.count("HardSwish") == 2
+    assert "Clip" not in kinds
+    options = ort.SessionOptions()
+    session = ort.InferenceSession(file.path, options, providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+    wanted = model(batch).detach().numpy()
+    assert np.square(output - wanted).sum() < 1e-3 * np.square(wanted).sum()
