@@ -1,4 +1,4 @@
-"""Hard-swish that stays in float is one operator of the file, which a float convolution computes."""
+"""Hard-swish that stays in float is one operator of the file; a float convolution computes it."""
 
 from __future__ import annotations
 
