@@ -151,7 +151,7 @@ class QuantizedFile(Summarized):
     def summary(self) -> Summary:
         """Return the result in a few lines."""
         sizes = self.size_bytes, self.float_size_bytes
-        result = self.verification.summary(str(self.path), self.title)
+        result = self.verification.summary(str(self.path), self._headline())
         rows = [size_row(*sizes)]
         if self.speed is not None:
             rows += self.speed.rows()
@@ -176,6 +176,13 @@ class QuantizedFile(Summarized):
         measured = [self.measured] if self.measured else []
         notes = (*measured, *self.notes, *result.notes)
         return replace(result, rows=(*rows, *before, *after), notes=notes, warnings=tuple(warnings))
+
+    def _headline(self) -> str:
+        """Return the title, and what differs from the float model where no labels judge it."""
+        fidelity = self.verification.fidelity
+        if self.accuracy is not None or not fidelity.difference:
+            return self.title
+        return f"{self.title}; differs from float: {fidelity.difference}"
 
     def details(self) -> str:
         """Return the verification, the timing and the blocks in full."""

@@ -134,6 +134,25 @@ class Fidelity(JsonRecord):
             )
         return f"warning: {' and '.join(problems)}{why}"
 
+    @property
+    def difference(self) -> str:
+        """What differs from the float model in use, for a headline; "" where hardly anything does.
+
+        Outputs without a yardstick are judged by their SQNR. A KV cache is judged by the outputs
+        that read it.
+        """
+        far = [each for each in self._agreed if not each.is_near]
+        if far:
+            return str(min(far, key=lambda each: each.value)._replace(kl=None, shift=None))
+        known = {each.output for each in self._agreed}
+        figures = [
+            db
+            for name, db in self._figures()
+            if db is not None and name not in known and not name.startswith(_KV_CACHE_PREFIX)
+        ]
+        low = min(figures, default=MIN_SQNR_DB)
+        return f"SQNR {decibels_text(low)}" if low < MIN_SQNR_DB else ""
+
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""
         errors = dict(self._figures())

@@ -19,6 +19,7 @@ from qtool.verification.agreement_interval import (
     rank_interval,
     share_interval,
 )
+from qtool.verification.detections import LIMIT, detections, has_detections
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +27,8 @@ CLASS, TOKEN, PIXEL = "class", "token", "class of pixels"
 """Best of the scores of a sample, of a position of a sequence, of a pixel."""
 THRESHOLD, COSINE, ORDER = "threshold", "cosine", "order"
 """Values above a threshold (labels, masks); angle of vectors (embeddings); ranks of numbers."""
+DETECTION = "detection"
+"""Positions and classes with scores above a limit, before boxes are selected."""
 
 
 class Yardstick(NamedTuple):
@@ -49,8 +52,11 @@ YARDSTICKS = {
     THRESHOLD: Yardstick("F1 of values above {threshold:g} {share}", 0.95, 0.8),
     COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
     ORDER: Yardstick("rank correlation {value:.4f}", 0.99, 0.9),
+    DETECTION: Yardstick("F1 of detections above {threshold:g} {share}", 0.95, 0.8),
 }
 
+NEAR = 0.99
+"""Agreement from which an output counts as that of the float model."""
 GOOD_KL, POOR_KL = 0.2, 0.5
 """Mean divergence of tokens in nats. Language models with 4-bit weights are judged by it: up to the
 first, which nearest rounding of a small one keeps, other best tokens are close calls (perplexity
@@ -70,13 +76,15 @@ class OutputAgreement(NamedTuple):
 
     Attributes:
         output: its name.
-        kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE or ORDER.
+        kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE, ORDER or DETECTION.
         value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
-        compared: number of samples, tokens, pixels, values or vectors.
-        threshold: limit of THRESHOLD: 0.5, or 0 for logits.
+        compared: number of samples, tokens, pixels, values, vectors or detections.
+        threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         is_guess: whether only the shape says that these are scores of classes.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
+        shift: mean difference from the float model's scores where those are above the limit, of
+            DETECTION; None of others.
     """
 
     output: str
@@ -87,6 +95,13 @@ class OutputAgreement(NamedTuple):
     kl: float | None = None
     is_guess: bool = False
     interval: tuple[float, float] | None = None
+    shift: float | None = None
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the output hardly differs in what it is used for."""
+        close = self.kl is not None and self.kl <= GOOD_KL
+        return close or self.value >= NEAR
 
     @property
     def is_good(self) -> bool:
@@ -106,17 +121,22 @@ class OutputAgreement(NamedTuple):
         text = YARDSTICKS[self.kind].text.format(
             share=formats.share(self.value), value=value, threshold=self.threshold
         )
-        return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
+        return f"{text}{self._more()}"
 
     def with_interval(self) -> str:
-        """Return the text of a summary: the value, its interval, and the divergence."""
-        text = str(self._replace(kl=None))
+        """Return the text of a summary: the value, its interval, and the divergence or shift."""
+        text = str(self._replace(kl=None, shift=None))
         if self.interval is not None:
             exact = self.kind in (COSINE, ORDER)
             low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
             if low != high:
                 text += f" ({low} to {high}{'' if exact else ' %'})"
-        return text if self.kl is None else f"{text}, KL divergence {self.kl:.2g}"
+        return f"{text}{self._more()}"
+
+    def _more(self) -> str:
+        if self.shift is not None:
+            return f", their scores {self.shift:+.3f}"
+        return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
 
 
 class OutputShare(NamedTuple):
@@ -155,6 +175,8 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
     if axis is not None and _varies(a, axis):
         moved = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
         return _same_best(name, *moved)._replace(is_guess=is_guess)
+    if has_detections(a):
+        return _same_detections(name, a, b)
     if (threshold := _threshold(a)) is not None:
         return _overlap(name, a, b, threshold)
     if a.ndim == 2 and a.shape[1] == 1:
@@ -291,10 +313,22 @@ def _log_probabilities(a: Array, is_share: bool) -> Array:
 def _overlap(name: str, a: Array, b: Array, threshold: float) -> OutputAgreement:
     """Return the F1 of the values above a threshold; the share of equal ones hides rare ones."""
     above, other = a > threshold, b > threshold
-    hits, counts = _by_sample(2 * (above & other), above.astype(np.int8) + other)
-    f1 = float(hits.sum() / counts.sum())
-    interval = share_interval(hits, counts)
+    f1, interval = _f1(above, other, above & other)
     return OutputAgreement(name, THRESHOLD, f1, a.size, threshold, interval=interval)
+
+
+def _same_detections(name: str, a: Array, b: Array) -> OutputAgreement:
+    """Return the F1 of the positions with a score above the limit and the same best class."""
+    (real, label), (score, other_label) = detections(a, a), detections(np.nan_to_num(b), a)
+    above, other = real > LIMIT, score > LIMIT
+    f1, interval = _f1(above, other, above & other & (label == other_label))
+    shift, count = float((score - real)[above].mean()), int(above.sum())
+    return OutputAgreement(name, DETECTION, f1, count, LIMIT, interval=interval, shift=shift)
+
+
+def _f1(above: Array, other: Array, both: Array) -> tuple[float, tuple[float, float] | None]:
+    hits, counts = _by_sample(2 * both, above.astype(np.int8) + other)
+    return float(hits.sum() / counts.sum()), share_interval(hits, counts)
 
 
 def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
