@@ -92,10 +92,8 @@ class _Split(nn.Module):
         super().__init__()
         half = width // 2
         self.first = _conv(width, width, 1, act=nn.SiLU)
-        layers = (
-            (_conv(half, half, act=nn.SiLU), _conv(half, half, act=nn.SiLU)) for _ in range(count)
-        )
-        self.layers = nn.ModuleList(nn.Sequential(*pair) for pair in layers)
+        two = partial(_conv, half, half, act=nn.SiLU)
+        self.layers = nn.ModuleList(nn.Sequential(two(), two()) for _ in range(count))
         self.last = _conv((2 + count) * half, width, 1, act=nn.SiLU)
 
     def forward(self, x: Tensor) -> Tensor:
