@@ -25,6 +25,8 @@ from qtool.verification.output_agreement import (
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""
+NEAR_DB = 30.0
+"""SQNR below which the headline says that an output without a yardstick differs: 3 % is noise."""
 _MIN_EQUAL = 0.9  # share of equal values of an integer output (classes, a mask) to warn below
 _COLLAPSED = 0.9  # share of an output's values in one value to print a note above
 _COUNTED = 100_000  # values
@@ -150,8 +152,8 @@ class Fidelity(JsonRecord):
             for name, db in self._figures()
             if db is not None and name not in known and not name.startswith(_KV_CACHE_PREFIX)
         ]
-        low = min(figures, default=MIN_SQNR_DB)
-        return f"SQNR {decibels_text(low)}" if low < MIN_SQNR_DB else ""
+        low = min(figures, default=NEAR_DB)
+        return f"SQNR {decibels_text(low)}" if low < NEAR_DB else ""
 
     def _poor(self) -> list[OutputAgreement]:
         """Return the outputs that are hardly of use."""

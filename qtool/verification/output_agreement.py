@@ -55,8 +55,9 @@ YARDSTICKS = {
     DETECTION: Yardstick("F1 of detections above {threshold:g} {share}", 0.95, 0.8),
 }
 
-NEAR = 0.99
-"""Agreement from which an output counts as that of the float model."""
+NEAR, NEAR_KL = 0.99, 0.01
+"""Agreement from which an output counts as that of the float model, or divergence of tokens in nats
+up to which it does: that is one percent of perplexity."""
 GOOD_KL, POOR_KL = 0.2, 0.5
 """Mean divergence of tokens in nats. Language models with 4-bit weights are judged by it: up to the
 first, which nearest rounding of a small one keeps, other best tokens are close calls (perplexity
@@ -100,7 +101,7 @@ class OutputAgreement(NamedTuple):
     @property
     def is_near(self) -> bool:
         """Whether the output hardly differs in what it is used for."""
-        close = self.kl is not None and self.kl <= GOOD_KL
+        close = self.kl is not None and self.kl <= NEAR_KL
         return close or self.value >= NEAR
 
     @property

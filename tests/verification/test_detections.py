@@ -94,3 +94,11 @@ def test_an_output_without_a_yardstick_is_judged_by_its_noise() -> None:
     assert compare_outputs(4, ["output"], [real], [real]).difference == ""
     assert compare_outputs(4, ["output"], [real], [noisy]).difference == "SQNR 10.5 dB"
     assert compare_outputs(4, ["present.0"], [real], [noisy]).difference == ""
+
+
+def test_tokens_with_a_small_divergence_do_not_differ() -> None:
+    random = np.random.default_rng(0)
+    real = (3 * random.normal(size=(2, 50, 40))).astype(np.float32)
+    close, far = (real + f * random.normal(size=real.shape).astype(np.float32) for f in (0.05, 0.5))
+    assert compare_outputs(2, ["logits"], [real], [close]).difference == ""
+    assert compare_outputs(2, ["logits"], [real], [far]).difference.startswith("same token ")
