@@ -13,6 +13,7 @@ from qtool.passes.fold_pad import fold_pad
 from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
 from qtool.passes.hard_swish import float_hard_swish, hard_swish
+from qtool.passes.hard_swish_forms import hard_swish_forms
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.packed_projections import packed_projections
@@ -29,6 +30,7 @@ CANONICAL = [
     recurrent,
     canonicalize,
     fold_constants,  # before fold_batch_norm, which needs stored weights
+    hard_swish_forms,
     rms_norm,  # its weight may be 1 plus a parameter: constants first
     grouped_queries,
     fold_batch_norm,

@@ -28,6 +28,15 @@ def commuted(node: Any, target: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((first, second), (second, first))
 
 
+def number(module: fx.GraphModule, value: Any) -> float | None:
+    """Return a scalar, or the value of a stored float tensor of one element; None for others."""
+    if isinstance(value, fx.Node):
+        if value.op != "get_attr" or G.value(value).numel() != 1 or not G.is_float(value):
+            return None
+        return float(G.read_values(G.tensor(module, value)).flatten()[0])
+    return float(value) if isinstance(value, int | float) else None
+
+
 def ints(value: Any, count: int) -> list[int]:
     """Return one size for each of `count` dimensions."""
     values = [int(v) for v in value] if isinstance(value, list | tuple) else [int(value)]

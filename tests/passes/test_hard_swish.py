@@ -1,7 +1,8 @@
-"""Hard-swish that stays in float is one operator of the file; a float convolution computes it."""
+"""Hard-swish: its spellings, gates in integers, and one operator of the file where it is float."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,54 @@ from tests.passes.differential import Function, rewritten
 
 PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["float_hard_swish"]]
 IMAGE = (2, 4, 6, 6)
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda y: y * F.relu6(y + 3) / 6,
+        lambda y: F.relu6(3 + y) * y * (1 / 6),
+        lambda y: y * (F.relu6(y + 3.0) / 6.0),
+        lambda y: y * (y / 6 + 0.5).clamp(0, 1),
+        lambda y: y * F.hardtanh(0.5 + y * torch.tensor([1 / 6]), 0.0, 1.0),
+        lambda y: y * F.hardsigmoid(y),
+    ],
+)
+def test_spellings_of_hard_swish(steps: Step) -> None:
+    model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
+    result = rewritten(model, IMAGE, passes=CANONICAL)
+    assert result.ops() == ["conv", "hardswish"]
+
+
+def test_the_spelling_of_hard_sigmoid() -> None:
+    model = Function(lambda x, layer: F.relu6(layer(x) + 3) / 6, nn.Conv2d(4, 4, 1))
+    assert rewritten(model, IMAGE, passes=CANONICAL).ops() == ["conv", "hardsigmoid"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda y: y * F.relu6(y + 2) / 6,
+        lambda y: y * F.relu6(y + 3) / 5,
+        lambda y: (2 * y) * F.relu6(y + 3) / 6,
+        lambda y: 6 / (1 + F.relu6(y + 3)),
+    ],
+)
+def test_what_is_no_hard_swish(steps: Step) -> None:
+    model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
+    assert rewritten(model, IMAGE, passes=CANONICAL).counts["hard_swish_forms"] == 0
+
+
+def test_a_gate_of_another_slope_has_a_form_in_integers() -> None:
+    def gate(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        return x * (0.2 * layer(x) + 0.4).clamp(0, 1)
+
+    passes = [*CANONICAL, FOR_TARGETS["hard_swish"]]
+    result = rewritten(Function(gate, nn.Conv2d(4, 4, 1)), IMAGE, passes=passes)
+    assert result.ops() == ["conv", "rescale", "add", "clamp", "mul"]
+    outside = rewritten(Function(lambda x: (0.2 * x + 0.4).clamp(0, 1)), IMAGE, passes=passes)
+    assert outside.counts["hard_swish"] == 0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +96,7 @@ def test_a_gate_with_two_readers_stays_a_gate() -> None:
         lambda y: (y / 5 + 0.5).clamp(0, 1),
     ],
 )
-def test_other_steps_stay(steps: object) -> None:
+def test_other_steps_stay(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
     assert rewritten(model, IMAGE, passes=PASSES).counts["float_hard_swish"] == 0
 
