@@ -127,9 +127,12 @@ class Levels:
         """
         run, steps, stops = self.executor, self._nodes[level], self.stops_of(level + 1)
         kept = {*alive, *self.constants}
+        early = [i for i in steps if exact[i] is not None]  # stops, computed with the last level
         run.advance(exact, [i for i in steps if exact[i] is None], frozenset(), kept)
         run.advance(coded, steps, run.points, kept)
         run.advance(exact, stops, frozenset(), kept | set(stops))
+        for read in {j for i in early for j in (i, *run.calls[i].reads)} - kept:
+            exact[read] = None
 
 
 def with_known(values: Values, known: Mapping[int, Any]) -> Values:
