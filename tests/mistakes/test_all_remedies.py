@@ -30,6 +30,7 @@ ELSEWHERE = {
     "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
     "core/label_names --labels": "tests/mistakes/test_file_remedies.py",
     "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/processors --max-length": "tests/frontends/huggingface/test_text_positions.py",
     "frontends/data/processors --processor": "a folder of a user: tests/mistakes/test_folders.py",
     "frontends/data/processors --transform": "code of a user: tests/frontends/data",
     "frontends/huggingface/towers --task": "tests/frontends/huggingface/test_towers.py",
