@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
+import torch
+from torch import nn
 
+import qtool
+from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime import node_times
 from qtool.backends.readable_file import OTHER, median_of_ticks
 from qtool.core.errors import VerificationError
@@ -72,3 +77,22 @@ def test_sums_that_are_off_by_a_quarter():
         "the nodes of int8 sum to 26.5 ms, and a run takes 5.24 ms"
     )
     assert "float sum to 0.203 ms" in sums_that_differ(nodes, ("float", "int8"), (0.3, 26.0))
+
+
+def test_nodes_of_one_operator_count_together(tmp_path):
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.up = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 4, 2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(torch.relu(self.conv(x)))
+
+    recipe = [{"select": "up", "as": "int8-weights"}]
+    quantized = qtool.quantize(Up().eval(), images().split(16), recipe=recipe, accuracy="fast")
+    file = tmp_path / "up.onnx"
+    save(quantized.to_onnx(), file)
+    assert [n.op_type for n in onnx.load(file).graph.node].count("ConvTranspose") == 1
+    found = {n.name: n for n in profile_nodes([file], [images(4).numpy()], runs=1)}
+    assert "ConvTranspose" in found["up"].kernels[0]
+    assert not [name for name in found if "/" in name]
