@@ -76,3 +76,14 @@ def test_a_folder_without_a_file_or_with_several(tmp_path: Path) -> None:
 def test_the_processors_may_be_in_the_folder_of_any_file(cli: Cli) -> None:
     copyfile(cli.folder / "out" / "onnx" / "model_q4.onnx", cli.folder / "alone.onnx")
     assert "model_q4" in cli("bench", "alone.onnx", "out", *COMMANDS["bench"], code=(0, 1)).output
+
+
+def test_weights_alone_of_a_folder_need_no_data(cli: Cli) -> None:
+    line = ("--mode", "weight-only-int4", "--data", "none", "--seconds", "0", "-o", "nodata.onnx")
+    assert "SQNR is that of one sentence" in cli("quantize", *MODEL, *line).stderr
+
+
+def test_a_decoder_is_written_as_onnx(cli: Cli) -> None:
+    for path in ("lm.tflite", "lm.cc"):
+        message = cli.refuses("quantize", *MODEL, *TEXTS, "-o", path)
+        assert "a language model with a KV cache becomes an .onnx file; give -o lm.onnx" in message
