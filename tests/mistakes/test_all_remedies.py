@@ -49,7 +49,7 @@ ELSEWHERE = {
     "frontends/data/sliding_windows --max-length": "needs a tokenizer: tests/frontends/data",
     "frontends/data/sliding_windows --stride": "the same",
     "frontends/huggingface/causal_decoder --task": "a decoder with layers of other kinds",
-    "frontends/huggingface/meta_init --task": "tests/frontends/huggingface",
+    "frontends/huggingface/foreign_weights --task": "tests/frontends/huggingface",
     "frontends/huggingface/model_folder --task": "the same",
     "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",
 }

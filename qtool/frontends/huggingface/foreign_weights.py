@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import Argument, OtherFile
 
 GGUF = ".gguf"
 _ADAPTER = "adapter_config.json"
@@ -17,6 +17,8 @@ _CONFIGS = ("quantize_config.json", "quant_config.json")
 """What AutoGPTQ and AutoAWQ wrote before config.json had a `quantization_config`."""
 _DEQUANTIZED = ("fp8", "mxfp4")
 """Methods whose weights transformers makes float on a CPU, without a package."""
+_PACKED = (".qweight", ".weight_packed", ".W_q")
+"""How names of packed codes end: of GPTQ and AWQ, of compressed-tensors, of HQQ."""
 _METHODS = {
     "gptq": "GPTQ",
     "awq": "AWQ",
@@ -47,6 +49,31 @@ def check_float_weights(path: Path) -> None:
     files = sorted(path.glob(f"*{GGUF}"))
     if files and not _weights(path):
         raise _gguf(files[0])
+
+
+def missing_weights(
+    path: Path, model: object, missing: Sequence[str], stored: Iterable[str]
+) -> CaptureError:
+    """Return the error for a folder that lacks weights of a model.
+
+    Args:
+        path: the folder.
+        model: what its weights were to be loaded into.
+        missing: names of tensors that it lacks.
+        stored: names of tensors in it that the model does not know.
+    """
+    packed = next((name for name in sorted(stored) if name.endswith(_PACKED)), None)
+    if packed is not None:
+        return CaptureError(
+            f"{path} holds weights that are quantized already ('{packed}'), which its config.json "
+            "does not say, and qtool quantizes float models",
+            OtherFile("give the folder of the model that they were made from"),
+        )
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return CaptureError(
+        f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more})",
+        Argument("--task", text="choose the {} that it was trained for"),
+    )
 
 
 def _gguf(file: Path) -> CaptureError:

@@ -19,9 +19,10 @@ from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile
+from qtool.core.remedies import CallEdit, Omission, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
+from qtool.frontends.huggingface.foreign_weights import missing_weights
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
@@ -159,11 +160,7 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     if bare := no_pooler_options(type(model), loading["missing_keys"]):
         model, loading = loader.from_pretrained(path, **options, **bare)
     if missing := sorted(loading["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CaptureError(
-            f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more})",
-            Argument("--task", text="choose the {} that it was trained for"),
-        )
+        raise missing_weights(path, model, missing, loading["unexpected_keys"])
     check_unused_weights(model, loading["unexpected_keys"], path)
     loaded: nn.Module = disable_cache(model).float()
     if (part := part_for_task(task)) is not None:
@@ -204,6 +201,8 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
         if task not in TASKS:
             tasks = ", ".join(sorted((*TASKS, *TOWERS)))
             raise CaptureError(f"unknown task '{task}'; there are: {tasks}")
+        if config.get("auto_map") and config.get("model_type") not in library.CONFIG_MAPPING:
+            raise _own_code(library, path, str(config.get("model_type")))
         return getattr(library, TASKS[task])
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -212,9 +211,13 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
     loader = getattr(library, name, None) if name.isidentifier() else None
     known = isinstance(loader, type) and issubclass(loader, library.PreTrainedModel)
     if not known or config.get("auto_map"):
-        raise CaptureError(
-            f"{path} needs code that is not part of transformers {library.__version__} "
-            f"({name}), and qtool runs no code from a folder",
-            CallEdit("give package.module:factory that returns the model"),
-        )
+        raise _own_code(library, path, name)
     return loader
+
+
+def _own_code(library: Any, path: Path, name: str) -> CaptureError:
+    return CaptureError(
+        f"{path} needs code that is not part of transformers {library.__version__} "
+        f"({name}), and qtool runs no code from a folder",
+        CallEdit("give package.module:factory that returns the model"),
+    )
