@@ -126,7 +126,8 @@ def report(
         VerificationError: a file does not run, or was made from a model with other weights.
     """
     place, ranks = Path(folder), current()
-    options = titled(options, place)
+    file = Path(source).name if isinstance(source, str | Path) else ""
+    options = titled(options, None if file else place, file)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):

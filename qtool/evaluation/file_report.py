@@ -260,7 +260,7 @@ def ordered_files(files: Sequence[str | Path], reference: str | Path | None) -> 
 
 
 def titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
-    """Return the options with a title, by default the folder's name."""
+    """Return the options with a title, by default the folder's name; `title` without one."""
     chosen = options or ReportOptions()
     name = title if folder is None else resolve(folder).name
     return chosen if chosen.title else replace(chosen, title=name)
