@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, copytree
 
 import pytest
+import torch
 
 import qtool
 from qtool.core.errors import FileError
@@ -16,6 +17,7 @@ from tests.cli.conftest import Cli, workplace
 
 EXAMPLE = Path(__file__).parents[2] / "examples/language_model"
 MODEL = (str(EXAMPLE / "model"), "--task", "text-generation-with-past")
+FORMAT = {"format": "pt"}
 TEXTS = ("--data", str(EXAMPLE / "evaluation.txt"), "--samples", "2", "--max-length", "24")
 COMMANDS = {
     "verify": TEXTS,
@@ -87,3 +89,22 @@ def test_a_decoder_is_written_as_onnx(cli: Cli) -> None:
     for path in ("lm.tflite", "lm.cc"):
         message = cli.refuses("quantize", *MODEL, *TEXTS, "-o", path)
         assert "a language model with a KV cache becomes an .onnx file; give -o lm.onnx" in message
+
+
+def test_a_model_without_the_cache_of_its_file_is_refused_first(cli: Cli) -> None:
+    for command in (("evaluate", "out"), ("report", "out", "-o", "page")):
+        shown = cli(*command, "--model", MODEL[0], *TEXTS, code=2).output
+        assert "the float model has none; load that with --task text-generation-with-past" in shown
+        assert "capturing" not in shown
+
+
+def test_what_a_folder_holds_and_the_model_does_not_use_is_said(cli: Cli) -> None:
+    """Loading is silenced, since transformers prints tables; notes of qtool are not."""
+    from safetensors.torch import load_file, save_file
+
+    copytree(MODEL[0], "headed")
+    tensors = load_file("headed/model.safetensors")
+    save_file(tensors | {"score.weight": torch.ones(2)}, "headed/model.safetensors", FORMAT)
+    shown = cli("calibrate", "headed", *MODEL[1:], *TEXTS, "-o", "headed.calib")
+    assert "headed holds weights that LlamaForCausalLM does not use" in shown.stderr
+    assert "UNEXPECTED" not in shown.output
