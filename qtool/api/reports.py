@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from qtool.api.cached_files import check_cached
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
@@ -191,6 +192,7 @@ def _report_file(
         reference = model
     elif model is not None:
         check_fixed_inputs(file, model)
+        check_cached(file, model)
         table = data
         sample, data = peek(data, data_module(model))
         if sample is None:

@@ -16,6 +16,7 @@ from tests.mistakes.test_remedies_of_calls import CALLS
 ELSEWHERE = {
     "api/fastest_recipe --measure": "several ranks: tests/search/test_fastest_recipe.py",
     "algorithms/conversion_state --recover": "a note: test_a_note_names_a_step_that_works",
+    "api/cached_files --task": "tests/cli/test_model_folders.py",
     "api/quantize_to_file --task": "an encoder-decoder",
     "backends/onnxruntime/emulation/jobs --samples": "emulators",
     "backends/onnxruntime/emulation/jobs --timeout": "emulators",
