@@ -79,7 +79,8 @@ def measure_files(
     bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
     stream = input_arrays(reference.session, bar(data))
     measured = measure_arrays(files, stream, reference=reference, first=first, store=store)
-    accuracy = summarize(measured, options.labels)
+    names = [s.name for s in subjects]
+    accuracy = summarize(measured, options.labels, names=names)
     if accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = tuple(coverage_of(store, i, f) for i, f in enumerate(opened))
