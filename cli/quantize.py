@@ -112,7 +112,8 @@ def command(
     )
     from qtool.frontends.captured_model import DEFAULT_OBSERVER
 
-    if data is None:
+    of_texts = data == source_options.NO_DATA and Path(model).is_dir()  # they cannot be generated
+    if data is None or (of_texts and (mode or "").startswith("weight-only")):
         data = _no_data(mode)
         accuracy = accuracy or ("fast" if recipe is None and recover is None else None)
     without_data = data == source_options.NO_DATA and (mode or "").startswith("weight-only")

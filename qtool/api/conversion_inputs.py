@@ -29,6 +29,7 @@ from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
 from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.frontends.huggingface.consumers import cache_note
 from qtool.frontends.onnx import OnnxModule
 from qtool.frontends.torch.example_inputs import is_default
 
@@ -104,14 +105,15 @@ def _check_outputs(captured: Captured) -> None:
 def capture_notes(
     captured: Captured, model: Model | Captured, data: Iterable[Any], dynamic: DynamicSizes | None
 ) -> tuple[str, ...]:
-    """Return notes on input sizes (ranges only if they were not chosen) and on distilled data."""
+    """Return notes on input sizes (ranges only if they were not chosen), distilled data, caches."""
     graph = captured.graph
     chosen = not is_default(dynamic) or not isinstance(model, nn.Module)
     # a file may fix its batch, and what else is fixed is in the conditions
     chosen |= isinstance(model, OnnxModule) and not graph.any_batch_size
     sizes = graph.size_conditions if chosen else graph.restrictions()
     synthetic = data.notes if isinstance(data, SyntheticData) else ()
-    return (*captured.notes, *sizes, *synthetic)
+    cache = cache_note(model)
+    return (*captured.notes, *sizes, *synthetic, *([cache] if cache else []))
 
 
 def _peek_first_batch(

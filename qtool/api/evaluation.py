@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 from torch import nn
 
+from qtool.api.cached_files import check_cached
 from qtool.backends.table import open_file, write_float
 from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
@@ -98,6 +99,7 @@ def evaluate(
     else:
         function, data, labels = over_data(function, data, labels)
     check_fixed_inputs(file, model)
+    check_cached(file, model)
     own, data = peek(data, data_module(model))
     first = broadcast_first_batch(current(), own, "evaluation")
     with columns_in_errors(table, model, first):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
-from qtool.core.errors import DataError, OptionError, describe
+from qtool.core.errors import DataError, FileError, OptionError, describe
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
@@ -62,12 +62,15 @@ def generate(
     Raises:
         DataError: the file has no KV cache, the folder no tokenizer, or the prompt no tokens, or
             as many as the model's context.
+        FileError: there is no such file.
         OptionError: a number is out of its range, or `model` is combined with a temperature.
         VerificationError: ONNX Runtime refuses the file.
     """
     sampling = Sampling(temperature, top_k, top_p, seed)
     if model is not None and temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
+    if not is_file(Path(file)):
+        raise FileError(f"{file}: no such file")
     folder = model_folder_of(Path(file)) if tokenizer is None else Path(tokenizer)
     try:
         loaded = load_tokenizer(folder)

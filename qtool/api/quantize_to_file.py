@@ -47,6 +47,7 @@ from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile, Remedy
 from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
@@ -302,8 +303,13 @@ def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, A
         task: that the model was loaded with.
 
     Raises:
-        OptionError: there are two, and one file is asked for.
+        OptionError: there are two, and one file is asked for; or the format holds no KV cache.
     """
+    if isinstance(model, DecoderWithCache) and FORMATS.get(target.format) != MODEL_SUFFIXES:
+        raise OptionError(
+            "a language model with a KV cache becomes an .onnx file",
+            Argument("-o", target.path.with_suffix(".onnx")),
+        )
     if not isinstance(model, EncoderDecoder):
         return {"": model}
     if target.layout is not None:

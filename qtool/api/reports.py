@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from qtool.api.cached_files import check_cached
 from qtool.api.conversion import convert, quantize
 from qtool.api.evaluation import data_module
 from qtool.api.quantized_model import QuantizedModel
@@ -126,7 +127,8 @@ def report(
         VerificationError: a file does not run, or was made from a model with other weights.
     """
     place, ranks = Path(folder), current()
-    options = titled(options, place)
+    file = Path(source).name if isinstance(source, str | Path) else ""
+    options = titled(options, None if file else place, file)
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
@@ -190,6 +192,7 @@ def _report_file(
         reference = model
     elif model is not None:
         check_fixed_inputs(file, model)
+        check_cached(file, model)
         table = data
         sample, data = peek(data, data_module(model))
         if sample is None:

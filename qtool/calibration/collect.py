@@ -23,7 +23,7 @@ from qtool.core import graph as G
 from qtool.core.data import Batch, batches
 from qtool.core.data.calibration_samples import CalibrationSamples, DataDigest, content_hash
 from qtool.core.data.sample_roles import is_estimate
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, describe
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.log import log_warning
@@ -290,7 +290,15 @@ def _bind(graph: FloatGraph, data: Iterable[Batch]) -> Iterator[Batch]:
 
 def _run(prepared: nn.Module, batch: Batch, index: int) -> list[Any]:
     with _batch_in_errors(index):
-        return pytree.tree_leaves(prepared(*batch.args, **batch.kwargs))
+        try:
+            return pytree.tree_leaves(prepared(*batch.args, **batch.kwargs))
+        except RuntimeError as error:
+            if index == 0 or isinstance(error, torch.OutOfMemoryError):  # captured on this batch
+                raise
+            raise DataError(
+                f"the model does not run on it: {describe(error)}",
+                DataEdit("give batches of sizes that the model takes"),
+            ) from error
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from qtool.backends.export import PlannedFile
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
+from qtool.core.quant_params import ROUNDED
 from qtool.core.types import Array, Dynamic
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
@@ -308,7 +309,7 @@ def _beyond_range(
     model: FakeQuantized, inputs: Sequence[Array], outputs: Sequence[Array]
 ) -> tuple[int, int]:
     """Return how many values of quantized inputs and outputs lie beyond their ranges by more than
-    half a step, and how many values there are."""
+    half a step, see `ROUNDED`, and how many values there are."""
     nodes = [*G.placeholders(model.graph.graph), *G.output_nodes(model.graph.graph)]
     ranges = {p.tensor: model.parameters.get(p.name) for p in model.plan.observed()}
     beyond = total = 0
@@ -317,8 +318,8 @@ def _beyond_range(
         if params is None or params.axis is not None or values.dtype.kind != "f":
             continue
         scale, zero = float(params.scale), float(params.zero_point)
-        low = (params.qtype.qmin - zero - 0.5) * scale
-        high = (params.qtype.qmax - zero + 0.5) * scale
+        low = (params.qtype.qmin - zero - ROUNDED) * scale
+        high = (params.qtype.qmax - zero + ROUNDED) * scale
         beyond += int(((values < low) | (values > high)).sum())
         total += values.size
     return beyond, total

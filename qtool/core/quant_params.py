@@ -39,6 +39,14 @@ def unbounded_codes(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tens
     return torch.div(x, scale).round_().add_(zero_point)
 
 
+ROUNDED = 0.51
+"""Steps beyond the outermost codes that are no saturation: what rounding costs anywhere.
+
+The ends of a range lie half a step beyond them where the zero point was rounded; the hundredth is
+for the rounding of the scale.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class QuantParams:
     """Affine quantization of one tensor: real = (code - zero_point) * scale.

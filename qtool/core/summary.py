@@ -58,6 +58,13 @@ class Summary:
         return "".join(["<table>", head, *rows, "</table>", *warnings])
 
 
+class Printed:
+    """What a notebook shows as `print` does: a table of text."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
 class Summarized(ABC):
     """What is printed as its summary, and shown as a table in a notebook."""
 

@@ -85,7 +85,8 @@ def build_report(
     measured = measure_outputs(
         files, data, reference=reference, first=first, store=store, progress=bar
     )
-    accuracy = summarize(measured, options.labels)
+    names = [s.name for s in subjects]
+    accuracy = summarize(measured, options.labels, names=names)
     if options.function is None and accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = [coverage_of(store, i, f) for i, f in enumerate(opened)]
@@ -101,7 +102,7 @@ def build_report(
     )
     if options.function is not None:
         user = user_metrics(options.function, files, options.where, options.lower_is_better)
-        accuracy = summarize(measured, options.labels, user)
+        accuracy = summarize(measured, options.labels, user, names)
     accuracy = _named(accuracy, SampleNames.of(data))
     results = Measurement(
         tuple(opened), accuracy, latency, tuple(coverages), exact, subjects[0].size_bytes

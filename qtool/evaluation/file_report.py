@@ -79,7 +79,8 @@ def measure_files(
     bar = bars("evaluating", len(data) if isinstance(data, Sized) else None)
     stream = input_arrays(reference.session, bar(data))
     measured = measure_arrays(files, stream, reference=reference, first=first, store=store)
-    accuracy = summarize(measured, options.labels)
+    names = [s.name for s in subjects]
+    accuracy = summarize(measured, options.labels, names=names)
     if accuracy.metrics:
         check_drop(options.goals.drop, accuracy.metrics[0].percent)
     coverages = tuple(coverage_of(store, i, f) for i, f in enumerate(opened))
@@ -260,7 +261,7 @@ def ordered_files(files: Sequence[str | Path], reference: str | Path | None) -> 
 
 
 def titled(options: ReportOptions | None, folder: Path | None, title: str = "") -> ReportOptions:
-    """Return the options with a title, by default the folder's name."""
+    """Return the options with a title, by default the folder's name; `title` without one."""
     chosen = options or ReportOptions()
     name = title if folder is None else resolve(folder).name
     return chosen if chosen.title else replace(chosen, title=name)

@@ -17,7 +17,7 @@ from torch import fx
 from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.ops import Role, row_of
-from qtool.core.quant_params import QuantParams
+from qtool.core.quant_params import ROUNDED, QuantParams
 from qtool.core.types import Dynamic
 from qtool.evaluation.measure.layer_errors import HistogramFacts
 from qtool.observers.histogram import Histogram
@@ -102,9 +102,9 @@ def code_limits(params: QuantParams) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def count_saturated(x: torch.Tensor, params: QuantParams) -> int:
-    """Return the number of elements more than half a step outside the quantized range."""
+    """Return the number of elements more than half a step, see `ROUNDED`, outside the range."""
     low, high = code_limits(params)
-    step = params.scale.double() / 2
+    step = params.scale.double() * ROUNDED
     lowest, highest = low - step, high + step
     lowest, highest = (params.along(end, x.shape) for end in (lowest, highest))
     return int(((x < lowest.float()) | (x > highest.float())).sum())

@@ -52,7 +52,7 @@ class ReportOptions:
     """What a report measures, and how precisely.
 
     Attributes:
-        title: heading of the report; by default the name of its folder.
+        title: heading of the report; by default the name of its file, or else of its folder.
         labels: [samples] class numbers, or numbers to predict, of the shape of the first output.
         function: the user's metrics, see `user_metrics` and `over_data` of
             `qtool.evaluation.user_metrics`: of a model, or of outputs and labels.

@@ -23,6 +23,7 @@ from qtool.core.errors import PlanError, VerificationError
 from qtool.core.option_names import C_SUFFIXES, MODEL_SUFFIXES, NATIVE
 from qtool.core.records import JsonRecord
 from qtool.core.types import Array
+from qtool.core.value_names import layers_of_joint
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.latency.decoding import Phase, phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, STEP, Timing, speed_rows
@@ -119,9 +120,13 @@ class Speedup(JsonRecord):
         return "\n".join([head, *map(_cost, self.costly), *([advice] if advised else [])])
 
 
+_ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QUANTIZE")
+"""Kernels of an input that the float model takes as it is."""
+
+
 def _cost(node: NodeTime) -> str:
     plain, own = node.microseconds
-    if not node.kernels[0] and plain == 0:
+    if not node.kernels[0] and node.kernels[1] in _ROUNDING:
         return f"  input '{node.name}': {own:.0f} us to quantize it"
     kernel = node.kernels[1] or "a kernel of a neighbour"
     return f"  {node.name}: {own:.0f} us in {kernel}, {plain:.0f} us in float"
@@ -240,7 +245,7 @@ def _losses(nodes: Sequence[NodeTime], model: Quantized) -> tuple[NodeTime, ...]
     quantized = {d.node for d in model.plan.nodes if d.execution in _QUANTIZED}
     quantized |= {i.name for i in model.reference.inputs}
     losses = sorted(
-        (n for n in nodes if n.name in quantized),
+        (n for n in nodes if n.name in quantized or layers_of_joint(n.name, quantized)),
         key=lambda n: n.microseconds[0] - n.microseconds[1],
     )
     return tuple(n for n in losses[:MAX_NODES] if n.microseconds[1] > n.microseconds[0])

@@ -103,6 +103,11 @@ class Captured(InProcess):
         self._prepared: dict[str, tuple[FloatGraph, tuple[Rewrite, ...]]] = {}
         self._versions = _versions(graph.module)
 
+    def __repr__(self) -> str:
+        operators = sum(node.op == "call_function" for node in self.graph.graph.nodes)
+        inputs = "; ".join(map(str, self.graph.inputs))
+        return f"<Captured: {operators} operators; {inputs}; `plan()` says how they run>"
+
     def check_unchanged(self) -> None:
         """Check that the weights, which belong to the user's model, have not changed.
 

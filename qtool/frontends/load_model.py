@@ -125,7 +125,7 @@ _FOREIGN = {
     ".onnxt": "ONNX in text",
 }
 """Suffix -> what a file of another tool is."""
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def _no_model(source: str) -> CaptureError:

@@ -42,5 +42,5 @@ def float_row(plan: QuantPlan) -> tuple[str, str] | None:
 
 
 def _short(op: str) -> str:
-    """Return the name of an operator without torch's overload: "mish" for "mish.default"."""
-    return op.partition(".")[0]
+    """Return an operator's name without library and overload: "mish" for "mish.default"."""
+    return op.split(".")[-2] if "." in op else op

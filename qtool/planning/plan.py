@@ -10,6 +10,7 @@ from enum import Enum
 from functools import cached_property
 
 from qtool.core.formats import table
+from qtool.core.summary import Printed
 from qtool.core.types import (
     Derived,
     Dynamic,
@@ -147,7 +148,7 @@ class Rewrite:
 
 
 @dataclass(frozen=True)
-class QuantPlan:
+class QuantPlan(Printed):
     """Every decision about a model for a target. Prints as a table.
 
     Attributes:

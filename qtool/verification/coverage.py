@@ -8,6 +8,7 @@ from typing import ClassVar
 from qtool.core import formats
 from qtool.core.operator_kinds import is_move
 from qtool.core.records import JsonRecord
+from qtool.core.summary import Printed
 from qtool.planning.plan import RESULT, Decision, Execution, QuantPlan
 
 _PLANNED = "as planned for"
@@ -41,7 +42,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
-class Coverage(JsonRecord):
+class Coverage(Printed, JsonRecord):
     """The audit of one file.
 
     Attributes:

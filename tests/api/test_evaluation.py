@@ -125,7 +125,8 @@ def test_a_report_is_of_a_file_a_quantized_model_or_a_model(file, tmp_path):
         module(), DATA, tmp_path / "m", QUICK, calibration_data=images().split(16)
     )
     assert of_file.layers == of_quantized.layers == of_model.layers
-    assert of_file.title == "f"
+    assert of_file.title == "int8.onnx"
+    assert of_quantized.title == "q"
     assert not (tmp_path / "f" / "model.int8.onnx").exists()
     assert (tmp_path / "q" / "model.int8.onnx").is_file()
     origins = [r.models[1].origin.partition(",")[0] for r in (of_file, of_quantized, of_model)]

@@ -454,3 +454,18 @@ def test_small_batches_are_samples_too(size: int) -> None:
     assert len(calibration.kept_samples) == 32
     notes = convert(network, calibration).notes
     assert not [note for note in notes if "the calibration kept" in note]
+
+
+def test_a_later_batch_of_sizes_that_the_model_does_not_take() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Parameter(torch.zeros(8, 4)), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x + self.table[: x.shape[1]])
+
+    batches = [torch.ones(2, 5, 4), torch.ones(2, 9, 4)]
+    model = capture_model(Positions().eval(), batches[0], dynamic={"x": {1: "length"}})
+    with pytest.raises(DataError, match=r"^batch 1, the model does not run on it: RuntimeError: "):
+        calibrate(model, batches)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfile, copytree
 
 import pytest
+import torch
 
 import qtool
 from qtool.core.errors import FileError
@@ -16,6 +17,7 @@ from tests.cli.conftest import Cli, workplace
 
 EXAMPLE = Path(__file__).parents[2] / "examples/language_model"
 MODEL = (str(EXAMPLE / "model"), "--task", "text-generation-with-past")
+FORMAT = {"format": "pt"}
 TEXTS = ("--data", str(EXAMPLE / "evaluation.txt"), "--samples", "2", "--max-length", "24")
 COMMANDS = {
     "verify": TEXTS,
@@ -76,3 +78,33 @@ def test_a_folder_without_a_file_or_with_several(tmp_path: Path) -> None:
 def test_the_processors_may_be_in_the_folder_of_any_file(cli: Cli) -> None:
     copyfile(cli.folder / "out" / "onnx" / "model_q4.onnx", cli.folder / "alone.onnx")
     assert "model_q4" in cli("bench", "alone.onnx", "out", *COMMANDS["bench"], code=(0, 1)).output
+
+
+def test_weights_alone_of_a_folder_need_no_data(cli: Cli) -> None:
+    line = ("--mode", "weight-only-int4", "--data", "none", "--seconds", "0", "-o", "nodata.onnx")
+    assert "SQNR is that of one sentence" in cli("quantize", *MODEL, *line).stderr
+
+
+def test_a_decoder_is_written_as_onnx(cli: Cli) -> None:
+    for path in ("lm.tflite", "lm.cc"):
+        message = cli.refuses("quantize", *MODEL, *TEXTS, "-o", path)
+        assert "a language model with a KV cache becomes an .onnx file; give -o lm.onnx" in message
+
+
+def test_a_model_without_the_cache_of_its_file_is_refused_first(cli: Cli) -> None:
+    for command in (("evaluate", "out"), ("report", "out", "-o", "page")):
+        shown = cli(*command, "--model", MODEL[0], *TEXTS, code=2).output
+        assert "the float model has none; load that with --task text-generation-with-past" in shown
+        assert "capturing" not in shown
+
+
+def test_what_a_folder_holds_and_the_model_does_not_use_is_said(cli: Cli) -> None:
+    """Loading is silenced, since transformers prints tables; notes of qtool are not."""
+    from safetensors.torch import load_file, save_file
+
+    copytree(MODEL[0], "headed")
+    tensors = load_file("headed/model.safetensors")
+    save_file(tensors | {"score.weight": torch.ones(2)}, "headed/model.safetensors", FORMAT)
+    shown = cli("calibrate", "headed", *MODEL[1:], *TEXTS, "-o", "headed.calib")
+    assert "headed holds weights that LlamaForCausalLM does not use" in shown.stderr
+    assert "UNEXPECTED" not in shown.output

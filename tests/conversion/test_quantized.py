@@ -199,3 +199,13 @@ def test_dynamic_estimates_run_one_by_one_where_the_file_takes_one(
     assert estimate is not None
     assert estimate.batch == (1 if alone else 4)
     assert (estimate.in_batches is not None) is alone
+
+
+def test_the_ends_of_the_data_are_not_beyond_its_range(tmp_path: Path) -> None:
+    """Of [-2, 2] in 8 bits the zero point is rounded: black pixels lie half a step outside."""
+    pixels = torch.randint(0, 256, (96, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+    batches = [(part / 255 - 0.5) / 0.25 for part in pixels.split(16)]
+    made = quantize(nn.Conv2d(3, 8, 3).eval(), batches, accuracy="fast")
+    point = made.parameters["input"]
+    assert (point.qtype.qmin - point.zero_point - 0.5) * point.scale > -2  # what float32 says
+    assert "beyond their calibrated ranges" not in str(made.export(tmp_path / "m.onnx"))

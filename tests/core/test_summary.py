@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from qtool.core.summary import Summary, group_notes
+from qtool.core.summary import Printed, Summary, group_notes
+from qtool.evaluation.measure.model_contents import ModelContents
+from qtool.planning.plan import QuantPlan
+from qtool.verification.coverage import Coverage
 
 
 def test_rows_are_aligned_and_notes_counted() -> None:
@@ -40,3 +43,12 @@ def test_notes_on_one_fact_are_one_note() -> None:
     ]
     many = [f"l{i}: too small for a scale of 2^-60" for i in range(8)]
     assert group_notes(many) == ["l0, l1, l2 and 5 more: too small for a scale of 2^-60"]
+
+
+def test_tables_are_shown_in_a_notebook_as_they_print() -> None:
+    class Table(Printed):
+        def __str__(self) -> str:
+            return "a  b < c"
+
+    assert Table()._repr_html_() == "<pre>a  b &lt; c</pre>"
+    assert all(issubclass(kind, Printed) for kind in (QuantPlan, Coverage, ModelContents))

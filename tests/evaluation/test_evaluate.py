@@ -157,6 +157,7 @@ def test_text_is_what_the_command_prints() -> None:
     warning = "warning: the file grew: 4.20 KiB, 2.10 times the float file's 2.00 KiB"
     assert str(grown).splitlines()[-2:] == [warning, "warning: look out"]
     assert "100 % of the MACs, and 2 operators whose work is not known" in str(grown)
+    assert "grew" not in str(replace(result, int8=replace(sides[1], size_bytes=2049)))
     equal = dict(replace(result, agreement=None, sqnr_db=None).summary().rows)
     assert equal["SQNR"] == "no error (24 samples)"
     assert "agreement" not in equal

@@ -53,6 +53,11 @@ def test_what_rounding_explains_does_not_saturate(value, saturates):
     assert count_saturated(torch.tensor([value]), params(0.1, 0)) == saturates
 
 
+def test_the_end_of_a_range_does_not_saturate():
+    """Of [-2, 2] in 8 bits the zero point is rounded: black pixels lie half a step outside."""
+    assert count_saturated(torch.tensor([-2.0, 2.0]), params(0.0156862717, 127)) == 0
+
+
 def test_channels_saturate_by_their_own_range():
     x = torch.tensor([[100.0, 100.0], [-100.0, 300.0]])
     assert count_saturated(x, params([0.5, 2.0], [0, 0], INT8_NARROW, 1)) == 3

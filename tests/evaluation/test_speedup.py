@@ -212,3 +212,9 @@ def test_a_model_that_takes_no_single_sample_is_timed_on_all(
     found = model.speed(tmp_path / "m.onnx", seconds=0.01)
     assert found is not None
     assert "in int8, batch 5, 1 thread" in str(found)
+
+
+def test_only_a_rounding_is_said_to_quantize_an_input() -> None:
+    assert module._cost(NodeTime("x", ("", "QuantizeLinear"), (0.0, 3.0))).startswith("  input 'x'")
+    cost = module._cost(NodeTime("q_proj", ("", "MatMulNBits"), (0.0, 3.0)))
+    assert cost == "  q_proj: 3 us in MatMulNBits, 0 us in float"

@@ -48,3 +48,9 @@ def test_batch_norms_as_initialised_are_said(caplog: pytest.LogCaptureFixture) -
         qtool.capture_model(model, x)
         qtool.capture_model(nn.Conv2d(2, 3, 3).eval(), x)
     assert not caplog.messages
+
+
+def test_it_says_what_it_is_in_a_line() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
+    captured = qtool.capture_model(net, torch.ones(2, 3))
+    assert repr(captured).startswith("<Captured: 2 operators; input: float32[batch, 3]; ")

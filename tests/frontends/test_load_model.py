@@ -293,3 +293,10 @@ def test_weights_of_another_network_are_not_listed(tmp_path: Path) -> None:
         "does not fit Linear: 0 of 2 tensors match (only in the file: layer0.weight, layer1.weight "
         "and 97 more; only in the model: weight, bias); give the weights of this model"
     )
+
+
+@pytest.mark.parametrize("source", ["./llama-1b", "../llama", ".llama", "/llama", "a/./b"])
+def test_a_path_is_no_name_on_a_hub(source: str) -> None:
+    with pytest.raises(CaptureError, match="no such model") as error:
+        load_model(source)
+    assert "hf download" not in str(error.value)

@@ -16,6 +16,7 @@ from tests.mistakes.test_remedies_of_calls import CALLS
 ELSEWHERE = {
     "api/fastest_recipe --measure": "several ranks: tests/search/test_fastest_recipe.py",
     "algorithms/conversion_state --recover": "a note: test_a_note_names_a_step_that_works",
+    "api/cached_files --task": "tests/cli/test_model_folders.py",
     "api/quantize_to_file --task": "an encoder-decoder",
     "backends/onnxruntime/emulation/jobs --samples": "emulators",
     "backends/onnxruntime/emulation/jobs --timeout": "emulators",
@@ -30,6 +31,7 @@ ELSEWHERE = {
     "frontends/data/rows --column": "tests/mistakes/test_file_remedies.py",
     "core/label_names --labels": "tests/mistakes/test_file_remedies.py",
     "frontends/data/table_remedies --column": "tests/mistakes/test_file_remedies.py",
+    "frontends/data/processors --max-length": "tests/frontends/huggingface/test_text_positions.py",
     "frontends/data/processors --processor": "a folder of a user: tests/mistakes/test_folders.py",
     "frontends/data/processors --transform": "code of a user: tests/frontends/data",
     "frontends/huggingface/towers --task": "tests/frontends/huggingface/test_towers.py",
@@ -48,7 +50,7 @@ ELSEWHERE = {
     "frontends/data/sliding_windows --max-length": "needs a tokenizer: tests/frontends/data",
     "frontends/data/sliding_windows --stride": "the same",
     "frontends/huggingface/causal_decoder --task": "a decoder with layers of other kinds",
-    "frontends/huggingface/meta_init --task": "tests/frontends/huggingface",
+    "frontends/huggingface/foreign_weights --task": "tests/frontends/huggingface",
     "frontends/huggingface/model_folder --task": "the same",
     "frontends/data/unreadable_samples --max-unreadable": "tests/mistakes/test_downloads.py",
 }

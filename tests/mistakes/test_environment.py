@@ -67,6 +67,12 @@ REFUSED: Cases = {
         lambda: _folder('{"auto_map": {}, "architectures": ["Own"]}'),
         "hub needs code that is not part of transformers ... that returns the model",
     ),
+    "a folder that needs its own code, with a task": (
+        lambda: _folder(
+            '{"auto_map": {"AutoModel": "x.X"}, "model_type": "own"}', task="fill-mask"
+        ),
+        "hub needs code that is not part of transformers ... that returns the model",
+    ),
     "a folder with a damaged config.json": (
         lambda: _folder("{"),
         "hub/config.json cannot be read: Expecting ... double quotes: line 1 column 2 (char 1)",
@@ -166,11 +172,11 @@ def _imported(code: str) -> object:
         sys.modules.pop("mistaken_module", None)
 
 
-def _folder(config: str, weights: str = "") -> types.ModuleType:
+def _folder(config: str, weights: str = "", task: str | None = None) -> types.ModuleType:
     Path("hub").mkdir()
     Path("hub/config.json").write_text(config)
     Path("hub", weights or "model.safetensors").write_bytes(bytes(9))
-    return qtool.load_model("hub")
+    return qtool.load_model("hub", task=task)
 
 
 def _hub(files: dict[str, str]) -> object:

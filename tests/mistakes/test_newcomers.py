@@ -55,6 +55,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "quantize float.onnx --data bytes.npy -o out.onnx",
         "convert it first (x.float() / 255), then the mean and standard deviation of the training",
     ),
+    "a file to continue a text that is not there": (
+        "generate no.onnx hello",
+        "no.onnx: no such file",
+    ),
     "data without its option": (
         f"{Q} images.npy",
         "Got unexpected extra argument (images.npy); write it as --data images.npy",

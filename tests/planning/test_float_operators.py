@@ -48,3 +48,23 @@ def test_operators_have_no_overload() -> None:
     assert row is not None
     assert "1 erf" in row[1]
     assert "." not in row[1]
+
+
+@torch.library.custom_op("audit_words::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+@half.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_operators_of_a_library_have_their_own_name() -> None:
+    class Library(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.audit_words.half(x)
+
+    row = float_row(_plan(Library(), "onnxruntime"))
+    assert row is not None
+    assert "1 half" in row[1]

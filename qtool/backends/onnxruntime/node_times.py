@@ -81,9 +81,10 @@ def _names(source: Graph, optimised: Graph) -> dict[str, str]:
 
     The runtime keeps node names with a suffix; a new node is identified by its output tensor. A
     QuantizeLinear counts towards the operator whose output it rounds, a clamp towards the operator
-    before it: usually they are one kernel.
+    before it: usually they are one kernel. Nodes that write one operator together count as one.
     """
     known = {str(n.name) for n in source if n.name}
+    whole = {str(n.name): names.operator_of(str(n.name), n.op_type) for n in source}
     makers = {name_of(o): str(n.name) for n in source for o in n.outputs if n.name}
     clamped = {n.name: makers.get(name_of(input_at(n, 0))) for n in source if n.op_type in _CLAMPS}
     operators = {}
@@ -93,7 +94,9 @@ def _names(source: Graph, optimised: Graph) -> dict[str, str]:
         for output in node.outputs:
             name = name or makers.get(without_suffix(name_of(output)))
         name = _base(name, known, source) if name else OTHER
-        operators[str(node.name)] = clamped.get(name) or name
+        name = clamped.get(name) or name
+        part_of = whole.get(name, name)
+        operators[str(node.name)] = part_of if part_of in known else name
     return operators
 
 

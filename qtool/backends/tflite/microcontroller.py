@@ -59,7 +59,7 @@ def check(model: Model, reasons: Mapping[str, str]) -> None:
     for op in model.operators:
         tensor = model.tensors[op.outputs[0]]
         if tensor.type == "float32" and op.name not in _BORDERS:
-            raise _float_error(tensor.name, op.name, reasons.get(tensor.name, ""))
+            raise _float_error(tensor.name, op.name, _reason(tensor.name, reasons))
         if op.name in _SATURATING:
             _check_input_scale(op.name, model.tensors[op.inputs[0]], tensor)
         if tensor.type == "int16" and op.name in _NOT_INT16:
@@ -74,6 +74,13 @@ def check(model: Model, reasons: Mapping[str, str]) -> None:
                 REPLACED,
                 TFLITE,
             )
+
+
+def _reason(name: str, reasons: Mapping[str, str]) -> str:
+    """Return why an operator stays in float: padding of a layer, for instance, as the layer."""
+    while name and name not in reasons:
+        name = name.rpartition(".")[0]
+    return reasons.get(name, "")
 
 
 def _float_error(layer: str, kind: str, reason: str) -> ExportError:

@@ -12,6 +12,7 @@ import numpy as np
 from qtool.backends.open_files import open_readable
 from qtool.backends.readable_file import NodeKernel
 from qtool.core import formats
+from qtool.core.value_names import layers_of_joint
 
 RUNS = 20
 QUARTER = 0.25
@@ -66,8 +67,11 @@ def profile_nodes(
         VerificationError: a file does not run.
     """
     opened = [open_readable(file) for file in files]
-    tables = [file.node_times(inputs, threads, runs) for file in opened]
+    tables = [dict(file.node_times(inputs, threads, runs)) for file in opened]
     known = {name for table in tables for name in table}
+    for joint in sorted(known):
+        if layers := layers_of_joint(joint, known):
+            known -= _join(joint, layers, tables)
     ordered = dict.fromkeys(name for file in opened for name in file.node_names())
     names = [*(n for n in ordered if n in known), *sorted(known - set(ordered))]
     none = NodeKernel("", 0.0)
@@ -79,6 +83,19 @@ def profile_nodes(
         )
         for name in names
     )
+
+
+def _join(joint: str, layers: Sequence[str], tables: Sequence[dict[str, NodeKernel]]) -> set[str]:
+    """Count layers that one file computes at once as one in all files; return their names."""
+    for table in tables:
+        parts = [table.pop(name) for name in (joint, *layers) if name in table]
+        if parts:
+            kernels = dict.fromkeys(
+                kernel for part in parts for kernel in part.kernels.split(" + ")
+            )
+            spent = sum(part.microseconds for part in parts)
+            table[joint] = NodeKernel(" + ".join(kernels), spent)
+    return set(layers)
 
 
 def sums_that_differ(

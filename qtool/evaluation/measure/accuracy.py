@@ -126,6 +126,7 @@ def summarize(
     measured: SampleStatistics,
     labels: ArrayLike | None,
     extra: Sequence[Metric] = (),
+    names: Sequence[str] = (),
 ) -> Accuracy:
     """Return metrics, agreement and worst samples.
 
@@ -134,6 +135,7 @@ def summarize(
             numbers to predict, of the shape of the first output.
         extra: the user's metrics, which come first. With them and without labels the outputs are
             not interpreted as class scores: they may be embeddings, for example.
+        names: names of the models, where there are more than two.
 
     Raises:
         DataError: wrong number of labels, labels that are no classes, or the first output is not
@@ -146,7 +148,10 @@ def summarize(
     metrics = [*extra, *built_in_metrics(measured, labels)]
     numbers = None if labels is None else np.asarray(labels).reshape(measured.samples, -1)[:, 0]
     models = tuple(_outcome(measured, i, numbers) for i in range(len(measured.noise)))
-    warnings = [*_warnings(measured, models)]
+    named = list(names) or [f"model {i + 1}" for i in range(len(models))]
+    if len(models) == 2:
+        named[1] = "the quantized model"
+    warnings = [*_warnings(measured, models, named)]
     if numbers is not None and measured.scores == CLASSES:
         answers = measured.classes[0, :, 0]
         order = other_order(answers, numbers, measured.n_classes)
@@ -272,7 +277,9 @@ def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> Mo
     return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else (), kl)
 
 
-def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> Iterator[str]:
+def _warnings(
+    measured: SampleStatistics, models: Sequence[ModelAccuracy], names: Sequence[str]
+) -> Iterator[str]:
     """Yield a sentence for each implausible result."""
     broken = (measured.not_finite > 0).sum(1)
     if broken[0]:
@@ -283,19 +290,15 @@ def _warnings(measured: SampleStatistics, models: Sequence[ModelAccuracy]) -> It
     for i, model in enumerate(models[1:], 1):
         if broken[i] > broken[0]:
             yield (
-                f"the outputs of {_nth(i, models)} are NaN or Inf on {broken[i]} of "
+                f"the outputs of {names[i]} are NaN or Inf on {broken[i]} of "
                 f"{measured.samples} samples"
             )
         elif model.sqnr_db is not None and model.sqnr_db < 0:
             yield (
-                f"the outputs of {_nth(i, models)} have more noise than signal (SQNR "
+                f"the outputs of {names[i]} have more noise than signal (SQNR "
                 f"{model.sqnr_db:.1f} dB): it may be of another network, or of other weights, than "
                 "the float model"
             )
-
-
-def _nth(model: int, models: Sequence[ModelAccuracy]) -> str:
-    return "the quantized model" if len(models) == 2 else f"model {model + 1}"
 
 
 def _worst(measured: SampleStatistics, model: int, labels: Array | None) -> tuple[WorstSample, ...]:

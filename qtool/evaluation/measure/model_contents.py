@@ -10,12 +10,12 @@ from qtool.backends.open_files import open_readable
 from qtool.backends.readable_file import TensorParameters
 from qtool.core.formats import table
 from qtool.core.records import JsonRecord
-from qtool.core.summary import Summary
+from qtool.core.summary import Printed, Summary
 from qtool.verification import Coverage
 
 
 @dataclass(frozen=True)
-class ModelContents(JsonRecord):
+class ModelContents(Printed, JsonRecord):
     """Contents of a model file.
 
     Attributes:

@@ -20,6 +20,7 @@ from qtool.frontends.data.collators import (
 )
 from qtool.frontends.data.rows import Row
 from qtool.frontends.huggingface.model_folder import is_model_folder, read_config
+from qtool.frontends.huggingface.text_positions import text_positions
 from qtool.frontends.named_objects import evaluate_call, import_object, is_call
 from qtool.frontends.optional_packages import require
 
@@ -137,11 +138,24 @@ def _processed(
         tokenizer,
         images,
         sounds,
-        max_length or min(longest, MAX_LENGTH),
+        _text_length(max_length, longest, model if tokenizer is not None else None),
         padded,
         start if config.get("is_encoder_decoder") else None,
         forward,
     )
+
+
+def _text_length(chosen: int | None, longest: int, model: Any) -> int:
+    """Return the most tokens of a text: the user's choice, else what tokenizer and model allow."""
+    limit = text_positions(model)
+    if chosen is None:
+        return min(longest, MAX_LENGTH, limit or MAX_LENGTH)
+    if limit is not None and chosen > limit:
+        raise DataError(
+            f"texts of {chosen} tokens are longer than the {limit} positions of the model",
+            Argument("--max-length", limit),
+        )
+    return chosen
 
 
 def _check_number(name: str, value: object, folder: Path) -> None:

@@ -16,6 +16,7 @@ from qtool.frontends.data.rows import Row
 
 SIDE = 96  # pixels of a thumbnail
 TEXT = 60  # characters of a text that are its name
+_PLACEHOLDER = "LABEL_{}"  # of transformers; the configuration of a language model has them, too
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class SampleNames:
         if not isinstance(data, Rows):
             return cls()
         rows = data.rows
-        names = {number: name for name, number in (data.classes or {}).items()}
+        classes = (data.classes or {}).items()
+        names = {i: name for name, i in classes if name != _PLACEHOLDER.format(i)}
         labels = () if data.labels is None else data.labels
         for row, number in zip(rows, labels, strict=False):
             if str(row.label) != str(number):  # a name rather than a number

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qtool.core.argument_names import argument
+from qtool.core.attributes import attribute
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import DecoderPart, EncoderPart, MergedPart
 from qtool.frontends.huggingface.folder_layout import GENAI, JS, OPTIMUM, SENTENCES
@@ -42,6 +43,7 @@ _TASKS: Mapping[str, tuple[str, str]] = {
 """Ending of a class of transformers -> task of a pipeline, class of Optimum ("" for none)."""
 _FEATURES = FEATURES, "ORTModelForFeatureExtraction"
 _SPEECH = SPEECH, "ORTModelForSpeechSeq2Seq"
+_PART_TYPES = DecoderWithCache | EncoderPart | DecoderPart
 _PARTS = (
     "one part of an encoder-decoder model is no model to it; name the task with -with-past "
     "instead of -encoder or -decoder"
@@ -49,7 +51,7 @@ _PARTS = (
 
 
 def _whole(model: Any) -> Any:
-    wrapped = isinstance(model, DecoderWithCache | EncoderPart | DecoderPart)
+    wrapped = isinstance(model, _PART_TYPES)
     return model.model if wrapped else model
 
 
@@ -70,6 +72,16 @@ def pipeline_task(model: Any) -> str:
 def is_whisper(model: Any) -> bool:
     """Return whether a model is a part of Whisper, with the names that libraries know."""
     return isinstance(model, MergedPart) and _whole(model).config.model_type == "whisper"
+
+
+def cache_note(model: Any) -> str | None:
+    """Return a note on a language model that is captured without its KV cache; else None."""
+    config = attribute(model, "config")
+    named = isinstance(attribute(config, "model_type"), str) and not isinstance(model, _PART_TYPES)
+    if not named or not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        return None
+    with_past = argument("--task", "text-generation-with-past")
+    return f"the file has no KV cache, with which texts are written; {with_past} makes one"
 
 
 def _reads_text(model: Any) -> bool:
@@ -145,6 +157,7 @@ def loading_lines(
         pooling: options with which transformers.js makes a vector of a text; "" for none.
     """
     task, ort_class = _row(model)
+    uncached = task == TEXT and not isinstance(model, DecoderWithCache)
     named = "" if file == "onnx/model.onnx" else f', model_kwargs={{"file_name": "{file}"}}'
     sentences = "SentenceTransformer" if task == FEATURES else "CrossEncoder"
     lines = {
@@ -152,7 +165,7 @@ def loading_lines(
         OPTIMUM: [
             f"from optimum.onnxruntime import {ort_class}",
             "",
-            f"model = {ort_class}.from_pretrained(folder)",
+            f"model = {ort_class}.from_pretrained(folder{', use_cache=False' if uncached else ''})",
         ],
         JS: [
             'import { pipeline } from "@huggingface/transformers";',

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import CaptureError
 from qtool.core.paths import is_dir, is_file
-from qtool.core.remedies import OtherFile
+from qtool.core.remedies import Argument, OtherFile
 
 GGUF = ".gguf"
 _ADAPTER = "adapter_config.json"
 _CONFIGS = ("quantize_config.json", "quant_config.json")
 """What AutoGPTQ and AutoAWQ wrote before config.json had a `quantization_config`."""
 _DEQUANTIZED = ("fp8", "mxfp4")
-"""Methods whose weights transformers makes float on a CPU, without a package."""
+"""Methods whose weights transformers makes float on a CPU; for fp8 with the package accelerate."""
+_PACKED = (".qweight", ".weight_packed", ".W_q")
+"""How names of packed codes end: of GPTQ and AWQ, of compressed-tensors, of HQQ."""
 _METHODS = {
     "gptq": "GPTQ",
     "awq": "AWQ",
@@ -38,7 +40,9 @@ def check_float_weights(path: Path) -> None:
         return
     if is_file(path / _ADAPTER) and not _weights(path):
         raise _adapter(path, _read(path / _ADAPTER))
-    if (method := _method(path, _read(path / "config.json"))) is not None:
+    config = _read(path / "config.json")
+    method = _method(path, config)
+    if method is not None and dequantized(config) is None:
         raise CaptureError(
             f"{path} holds weights that are quantized already, by {_METHODS.get(method, method)}, "
             "and qtool quantizes float models",
@@ -47,6 +51,31 @@ def check_float_weights(path: Path) -> None:
     files = sorted(path.glob(f"*{GGUF}"))
     if files and not _weights(path):
         raise _gguf(files[0])
+
+
+def missing_weights(
+    path: Path, model: object, missing: Sequence[str], stored: Iterable[str]
+) -> CaptureError:
+    """Return the error for a folder that lacks weights of a model.
+
+    Args:
+        path: the folder.
+        model: what its weights were to be loaded into.
+        missing: names of tensors that it lacks.
+        stored: names of tensors in it that the model does not know.
+    """
+    packed = next((name for name in sorted(stored) if name.endswith(_PACKED)), None)
+    if packed is not None:
+        return CaptureError(
+            f"{path} holds weights that are quantized already ('{packed}'), which its config.json "
+            "does not say, and qtool quantizes float models",
+            OtherFile("give the folder of the model that they were made from"),
+        )
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return CaptureError(
+        f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more})",
+        Argument("--task", text="choose the {} that it was trained for"),
+    )
 
 
 def _gguf(file: Path) -> CaptureError:
@@ -75,16 +104,22 @@ def _adapter(folder: Path, config: Mapping[str, Any]) -> CaptureError:
 
 
 def _method(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Return the method of quantized weights; None for float ones and those that become float."""
+    """Return the method of quantized weights; None for float ones."""
     described = config.get("quantization_config")
     if isinstance(described, dict):
         bits = [b for b in ("load_in_4bit", "load_in_8bit") if described.get(b)]
-        method = str(described.get("quant_method") or ("bitsandbytes" if bits else "a tool"))
-        return None if method in _DEQUANTIZED else method
+        return str(described.get("quant_method") or ("bitsandbytes" if bits else "a tool"))
     old = next((c for c in map(_read, (folder / n for n in _CONFIGS)) if _bits(c)), None)
     if old is None:
         return None
     return str(old.get("quant_method") or ("gptq" if "bits" in old else "awq"))
+
+
+def dequantized(config: Mapping[str, Any]) -> str | None:
+    """Return the format of weights that transformers makes float as it loads them; else None."""
+    described = config.get("quantization_config")
+    method = described.get("quant_method") if isinstance(described, dict) else None
+    return str(method) if method in _DEQUANTIZED else None
 
 
 def _bits(config: Mapping[str, Any]) -> bool:

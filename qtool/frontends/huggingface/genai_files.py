@@ -41,7 +41,7 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
     config = model.config.get_text_config()
     heads = int(config.num_attention_heads)
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    ends = {key: getattr(config, key, None) for key in _ENDS}
+    ends = {key: _within(getattr(config, key, None), int(config.vocab_size)) for key in _ENDS}
     if ends["pad_token_id"] is None:
         last = ends["eos_token_id"]
         ends["pad_token_id"] = last[0] if isinstance(last, list) else last
@@ -80,6 +80,16 @@ def genai_config(model: DecoderWithCache, file: str) -> dict[str, Any]:
             "past_present_share_buffer": model.fused,
         },
     }
+
+
+def _within(tokens: Any, size: int) -> Any:
+    """Return tokens of a vocabulary of this size; None for others, with which genai loads nothing.
+
+    A model with another vocabulary than its family's keeps their numbers in its configuration.
+    """
+    if isinstance(tokens, list):
+        return [token for token in tokens if token < size] or None
+    return tokens if tokens is not None and tokens < size else None
 
 
 AUDIO, TEXT = "genai_audio.onnx", "genai_text.onnx"

@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import Argument, CallEdit, OtherFile
+from qtool.core.remedies import CallEdit, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import part_for_task
-from qtool.frontends.huggingface.foreign_weights import check_float_weights
+from qtool.frontends.huggingface.foreign_weights import check_float_weights, missing_weights
 from qtool.frontends.huggingface.model_folder import (
     EXPERTS,
     WITH_PAST,
@@ -221,10 +221,7 @@ def stored_names(model: nn.Module, files: WeightFiles, every: bool = True) -> di
         candidates = [c for n in aliases for c in (n, prefix + n, n.removeprefix(prefix))]
         stored = next((mine[c] for c in candidates if c in mine), None)
         if stored is None:
-            raise CaptureError(
-                f"{files.folder} has no weights for {type(model).__name__} (missing: {name})",
-                Argument("--task", text="choose the {} that it was trained for"),
-            )
+            raise missing_weights(files.folder, model, [name], mine)
         known.update(candidates, [stored], chain.from_iterable(files.stacks.get(stored, ())))
         shape = files.shape(stored)
         if shape != tuple(tensor.shape):

@@ -17,11 +17,13 @@ from torch import nn
 from qtool.core.downloads import check_download, is_cut_off, unreadable
 from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.graph.finite_outputs import check_weights
+from qtool.core.log import log_note
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
-from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile
+from qtool.core.remedies import CallEdit, Omission, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder, part_for_task
+from qtool.frontends.huggingface.foreign_weights import dequantized, missing_weights
 from qtool.frontends.huggingface.returned_cache import disable_cache
 from qtool.frontends.huggingface.safetensors_files import check_indices
 from qtool.frontends.huggingface.towers import TOWERS, tower_class
@@ -61,6 +63,7 @@ WITH_PAST = "text-generation-with-past"
 BOTH_PARTS = (f"{_WRITING}-with-past", f"{_SPEECH}-with-past")
 """Tasks whose model becomes two files, an encoder and a decoder with its KV cache."""
 
+_SILENT = (logging.CRITICAL, "torch", "transformers")
 _LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -116,26 +119,27 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
         raise CaptureError(f"{path} is a timm folder, which has no tasks", Omission("--task"))
     check_indices(path)
     try:
-        with silence_logging(logging.CRITICAL, "torch", "transformers"):
-            model = _timm(path, config) if is_timm else _transformers(path, config, task)
+        model = _timm(path, config) if is_timm else _transformers(path, config, task)
+        with silence_logging(*_SILENT):
             model.eval()
             check_weights(model)
             if isinstance(model, DecoderWithCache) and attention == "fused":
                 model.fuse_attention()
-            return model
     except QtoolError:
         raise
     except (Exception, SystemExit) as error:
         why = torchvision_mismatch(error) or first_line(error)
         cut = next(filter(is_cut_off, sorted(path.glob("*.safetensors"))), path)
         raise unreadable(cut, f"{cut} cannot be loaded: {why}", CaptureError) from error
+    return model
 
 
 def _timm(path: Path, config: Mapping[str, Any]) -> nn.Module:
     timm = require("timm", f"the model in {path}", CaptureError)
     name, options = timm_arguments(timm, path, config)
     weights = {"pretrained": False, "checkpoint_path": str(path / "model.safetensors")}
-    model: nn.Module = timm.create_model(name, **{**options, **weights})
+    with silence_logging(*_SILENT):
+        model: nn.Module = timm.create_model(name, **{**options, **weights})
     return model
 
 
@@ -155,16 +159,15 @@ def _transformers(path: Path, config: Mapping[str, Any], task: str | None) -> nn
     options |= {"output_loading_info": True, **experts_options(config)}
     if task in TOWERS and "projection_dim" in config:
         options["projection_dim"] = config["projection_dim"]
-    model, loading = loader.from_pretrained(path, **options)
-    if bare := no_pooler_options(type(model), loading["missing_keys"]):
-        model, loading = loader.from_pretrained(path, **options, **bare)
+    with silence_logging(*_SILENT):  # which drops notes of qtool, too
+        model, loading = loader.from_pretrained(path, **options)
+        if bare := no_pooler_options(type(model), loading["missing_keys"]):
+            model, loading = loader.from_pretrained(path, **options, **bare)
     if missing := sorted(loading["missing_keys"]):
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise CaptureError(
-            f"{path} has no weights for {type(model).__name__} (missing: {missing[0]}{more})",
-            Argument("--task", text="choose the {} that it was trained for"),
-        )
+        raise missing_weights(path, model, missing, loading["unexpected_keys"])
     check_unused_weights(model, loading["unexpected_keys"], path)
+    if stored := dequantized(config):
+        log_note(f"the weights of {path} are stored in {stored}; its rounding is part of the model")
     loaded: nn.Module = disable_cache(model).float()
     if (part := part_for_task(task)) is not None:
         return part(loaded)
@@ -204,6 +207,8 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
         if task not in TASKS:
             tasks = ", ".join(sorted((*TASKS, *TOWERS)))
             raise CaptureError(f"unknown task '{task}'; there are: {tasks}")
+        if config.get("auto_map") and config.get("model_type") not in library.CONFIG_MAPPING:
+            raise _own_code(library, path, str(config.get("model_type")))
         return getattr(library, TASKS[task])
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -212,9 +217,13 @@ def model_class(library: Any, path: Path, config: Mapping[str, Any], task: str |
     loader = getattr(library, name, None) if name.isidentifier() else None
     known = isinstance(loader, type) and issubclass(loader, library.PreTrainedModel)
     if not known or config.get("auto_map"):
-        raise CaptureError(
-            f"{path} needs code that is not part of transformers {library.__version__} "
-            f"({name}), and qtool runs no code from a folder",
-            CallEdit("give package.module:factory that returns the model"),
-        )
+        raise _own_code(library, path, name)
     return loader
+
+
+def _own_code(library: Any, path: Path, name: str) -> CaptureError:
+    return CaptureError(
+        f"{path} needs code that is not part of transformers {library.__version__} "
+        f"({name}), and qtool runs no code from a folder",
+        CallEdit("give package.module:factory that returns the model"),
+    )

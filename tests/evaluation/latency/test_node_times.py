@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
+import torch
+from torch import nn
 
+import qtool
+from qtool.backends.onnx.storage import save
 from qtool.backends.onnxruntime import node_times
-from qtool.backends.readable_file import OTHER, median_of_ticks
+from qtool.backends.readable_file import OTHER, NodeKernel, median_of_ticks
 from qtool.core.errors import VerificationError
 from qtool.evaluation.latency.node_times import NodeTime, profile_nodes, sums_that_differ
 from tests.evaluation.spoiled import images
@@ -72,3 +77,44 @@ def test_sums_that_are_off_by_a_quarter():
         "the nodes of int8 sum to 26.5 ms, and a run takes 5.24 ms"
     )
     assert "float sum to 0.203 ms" in sums_that_differ(nodes, ("float", "int8"), (0.3, 26.0))
+
+
+def test_nodes_of_one_operator_count_together(tmp_path):
+    class Up(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.up = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 4, 2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(torch.relu(self.conv(x)))
+
+    recipe = [{"select": "up", "as": "int8-weights"}]
+    quantized = qtool.quantize(Up().eval(), images().split(16), recipe=recipe, accuracy="fast")
+    file = tmp_path / "up.onnx"
+    save(quantized.to_onnx(), file)
+    assert [n.op_type for n in onnx.load(file).graph.node].count("ConvTranspose") == 1
+    found = {n.name: n for n in profile_nodes([file], [images(4).numpy()], runs=1)}
+    assert "ConvTranspose" in found["up"].kernels[0]
+    assert not [name for name in found if "/" in name]
+
+
+def test_layers_that_one_file_computes_at_once_are_compared_at_once(monkeypatch):
+    def table(**times: float) -> dict[str, NodeKernel]:
+        return {name: NodeKernel("MatMul", spent) for name, spent in times.items()}
+
+    class File:
+        def __init__(self, table: dict[str, NodeKernel]) -> None:
+            self.table = table
+
+        def node_times(self, *args: object) -> dict[str, NodeKernel]:
+            return self.table
+
+        def node_names(self) -> list[str]:
+            return list(self.table)
+
+    tables = [table(**{"a.q+k": 7.0, "a.o": 2.0}), table(**{"a.q": 1.0, "a.k": 4.0, "a.o": 3.0})]
+    monkeypatch.setattr("qtool.evaluation.latency.node_times.open_readable", File)
+    assert profile_nodes(tables, []) == (
+        NodeTime("a.q+k", ("MatMul", "MatMul"), (7.0, 5.0)),
+        NodeTime("a.o", ("MatMul", "MatMul"), (2.0, 3.0)),
+    )

@@ -252,6 +252,12 @@ def test_outputs_of_another_network_are_a_warning(tmp_path):
     files = classifiers(tmp_path, np.eye(3), -np.eye(3))
     result = summarize(measure_outputs(files, [torch.eye(3)]), None)
     assert "more noise than signal (SQNR -6.0 dB)" in result.warnings[0]
+    files = classifiers(tmp_path, np.eye(3), np.eye(3), -np.eye(3))
+    measured = measure_outputs(files, [torch.eye(3)])
+    (warning,) = summarize(measured, None, names=["float", "a", "b"]).warnings
+    assert warning.startswith("the outputs of b have more noise")
+    (warning,) = summarize(measured, None).warnings
+    assert warning.startswith("the outputs of model 3 have more noise")
 
 
 def test_nan_is_never_taken_for_no_error(tmp_path):

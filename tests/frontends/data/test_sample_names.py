@@ -62,3 +62,9 @@ def test_an_unreadable_image_has_no_thumbnail(tmp_path):
     names = SampleNames([Row(image=tmp_path / "a.png")])
     assert names.sample(0) == "a.png"
     assert names.thumbnail(0) == ""
+
+
+def test_placeholders_of_transformers_are_no_names() -> None:
+    classes = {"LABEL_0": 0, "cat": 1, "LABEL_3": 2}
+    names = SampleNames.of(Rows([[Row(text="a")]], list, classes))
+    assert [names.class_(n) for n in range(3)] == ["", "cat", "LABEL_3"]

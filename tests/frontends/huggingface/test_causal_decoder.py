@@ -23,6 +23,8 @@ from qtool.backends.onnxruntime.session import optimised_graph
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
+from qtool.frontends.huggingface.consumers import cache_note, loading_lines
+from qtool.frontends.huggingface.folder_layout import OPTIMUM
 from qtool.frontends.huggingface.genai_files import genai_config
 from qtool.frontends.load_model import load_model
 from tests.frontends.conftest import TEXTS
@@ -235,6 +237,30 @@ def test_what_the_config_says_of_ends() -> None:
     found = genai_config(DecoderWithCache(llama()), "m.onnx")["model"]
     assert (found["bos_token_id"], found["eos_token_id"], found["pad_token_id"]) == (1, 95, 95)
     assert found["decoder"]["num_key_value_heads"] == 2
+
+
+@pytest.mark.parametrize(
+    ("eos", "expected"), [(5, 5), (32000, None), ([5, 32000], [5]), ([32000], None), (None, None)]
+)
+def test_genai_gets_no_ends_beyond_the_vocabulary(eos: object, expected: object) -> None:
+    """Version 0.18 loads no model with one, which a smaller vocabulary makes of a default."""
+    model = llama()
+    model.config.eos_token_id, model.config.pad_token_id = eos, None
+    found = genai_config(DecoderWithCache(model), "m.onnx")["model"]
+    assert found.get("eos_token_id") == expected
+    assert found.get("pad_token_id") == (expected[0] if isinstance(expected, list) else expected)
+
+
+def test_a_model_without_cache_is_noted_and_loaded_without() -> None:
+    model = llama()
+    note = cache_note(model)
+    assert note is not None
+    assert "no KV cache, with which texts are written; task='text-generation-with-past' " in note
+    assert cache_note(DecoderWithCache(model)) is None
+    assert cache_note(torch.nn.Linear(2, 2)) is None
+    assert "from_pretrained(folder, use_cache=False)" in loading_lines(OPTIMUM, model, "m")[-1]
+    cached = loading_lines(OPTIMUM, DecoderWithCache(model), "m")[-1]
+    assert cached.endswith("from_pretrained(folder)")
 
 
 def test_weights_with_nan_are_blamed_on_the_folder(tmp_path: Path) -> None:

@@ -89,3 +89,17 @@ def test_a_head_of_another_task_is_named(folder: Path, caplog: pytest.LogCapture
     (message,) = caplog.messages
     assert "holds weights that BertModel does not use, such as heads" in message
     assert "(classifier)" in message
+
+
+@pytest.mark.parametrize("load", [load_model, by_blocks])
+def test_packed_codes_without_a_configuration_are_named(
+    load: Callable[[Path], object], folder: Path
+) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors[f"{LINEAR}.weight"]
+    save_file(tensors | {f"{LINEAR}.qweight": torch.ones(2)}, file, {"format": "pt"})
+    with pytest.raises(
+        CaptureError, match=r"quantized already \('.*query\.qweight'\).*float models"
+    ):
+        load(folder)

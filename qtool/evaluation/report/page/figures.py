@@ -179,7 +179,10 @@ def _worst_layers(report: Report) -> Drawing | None:
         ):
             bar.set_url(_link(number))
         for y, share in enumerate(shares):
-            axes.text(share, y, f" {share:.1f} %", va="center", fontsize=8)
+            text, apart = f"{share:.1f} %", (4, 0)
+            axes.annotate(
+                text, (share, y), apart, textcoords="offset points", va="center", fontsize=8
+            )
         axes.set_yticks(range(len(worst)), _labels([e.name for e in worst]))
         axes.set_ylim(len(worst) - 0.4, -0.6)
         axes.set_xlim(0, 1.15 * max(shares[0], 1e-9))

@@ -162,6 +162,8 @@ def test_times_of_nodes_that_do_not_sum_to_a_run_are_said():
     for name in ("report.html", "report.md"):
         assert "Off by more than a quarter" not in pages[0][name]
         assert f"or by the profile itself: {doubt}" in pages[1][name]
+    times = [page["report.html"].partition("Time per node</h3>")[2] for page in pages]
+    assert ["speed\u2011up" in text.partition("</thead>")[0] for text in times] == [True, False]
 
 
 def test_verdict_comes_first(made, report):
