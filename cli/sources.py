@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
+from qtool.cli.labels import is_column, load_labels
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
 from qtool.cli.reading_options import check_batch_size, refuse_reading, with_used_options
 from qtool.cli.source_options import NO_DATA, context_value, processor_folder
@@ -209,7 +209,7 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
         refuse_reading(but=("folder",))
     for source in named:
         check_source(source)
-    if labels is not None and named and not _has_columns(labels, Path(named[-1])):
+    if labels is not None and named and not is_column(labels, Path(named[-1])):
         find_labels(labels, Path(named[-1]))
 
 
@@ -350,61 +350,6 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
         return batches
     ranks.check_equal("different data", data_name(batches))
     return DataShard(batches, ranks.rank, ranks.size)
-
-
-def _has_columns(labels: str, data: Path) -> bool:
-    """Return whether --labels names a column of data; tables are read where torch is installed."""
-    from qtool.core.torch_package import has_torch
-
-    if not has_torch():
-        return False
-    from qtool.frontends.data.tables import has_columns
-
-    return has_columns(labels, data)
-
-
-def labels_within(labels: str | None, data: str | None) -> str | None:
-    """Return --labels where --data holds them, too, so that they are no input; else None."""
-    from qtool.core.errors import DataError
-    from qtool.core.numpy_files import array_names
-
-    if labels is None or data is None or data == NO_DATA:
-        return None
-    if labels in array_names(Path(data)):
-        return labels
-    with suppress(DataError):  # a table without such a column
-        return labels if _has_columns(labels, Path(data)) else None
-    return None
-
-
-def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
-    """Load the array that --labels names; without the option the labels of the data, or None.
-
-    Raises:
-        DataError: there is no such array.
-    """
-    from qtool.core.numpy_files import find_labels
-    from qtool.core.torch_package import has_torch
-
-    if key is None or _has_columns(key, Path(data)):
-        own = getattr(batches, "labels", None)
-        if own is None and context_value("classes"):
-            raise click.BadParameter(
-                f"{data} has no class names, of folders or in a file", param_hint="--classes"
-            )
-        return own
-    if context_value("classes"):
-        raise click.BadParameter(
-            "is for labels that are names; those of --labels are numbers", param_hint="--classes"
-        )
-    labels = find_labels(key, Path(data))
-    if has_torch():
-        from qtool.core.data.subset import FirstSamples
-
-        if isinstance(batches, FirstSamples):
-            return labels[: batches.samples]
-    positions = getattr(batches, "positions", None)
-    return labels if positions is None or len(labels) <= max(positions) else labels[positions]
 
 
 def dynamic_of(
