@@ -163,6 +163,10 @@ REFUSED: Cases = {
         lambda: quantize(broken_images()),
         "reading batch 1 failed: OSError: the network drive is gone",
     ),
+    "rows, each a batch": (
+        lambda: quantize(list(torch.randn(40, 12)), flat_net()),
+        "input 0 is one sample of 12 numbers, no batch of samples; ... all samples as one array",
+    ),
     "a list of lists": (
         lambda: quantize([[[1.0, 2.0]]]),
         "batch 0 has 2 tensors, the model takes 1: input: float32[batch, 3, 8, 8]",

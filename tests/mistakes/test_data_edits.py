@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader
 
 import qtool
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import table_arrays
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import to_tensor
 from qtool.core.data.batches import batches
+from qtool.core.data.columns import table_arrays
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.frontends.data.class_order import chosen_classes
@@ -26,6 +27,7 @@ from tests.mistakes.nets import (
     IMAGES,
     Samples,
     captured,
+    flat_net,
     image_net,
     quantize,
     token_net,
@@ -51,7 +53,33 @@ def columns(*names: str, **arrays: Any) -> Callable[[], object]:
         k: np.array(v, dtype=object if isinstance(v[0], list) else None) for k, v in arrays.items()
     }
     held = {k: v for k, v in held.items() if not names or k in names}
-    return lambda: table_arrays(held, Arguments())
+    return lambda: table_arrays(held, Arguments(1, frozenset({"x"}), frozenset({"x"})))
+
+
+def branches(**arrays: torch.Tensor) -> Callable[[], object]:
+    """Return the inputs of `two_inputs` from a table of these columns of lists."""
+    return lambda: table_arrays({k: v.numpy() for k, v in arrays.items()}, TWO)
+
+
+TWO = Arguments.of(two_inputs())
+
+
+class Frame:
+    """What is read of a DataFrame."""
+
+    def __init__(self, *names: str) -> None:
+        self.columns, self.to_numpy = names, A.numpy
+
+    def __getitem__(self, name: str) -> Any:
+        return np.ones(40)
+
+
+def frame(*names: str) -> Callable[[], object]:
+    return lambda: whole_arrays(Frame(*names))
+
+
+def read_all(data: Any) -> Callable[[], object]:
+    return lambda: whole_arrays(data)
 
 
 def table(text: str, name: str = "t.csv", **options: Any) -> Callable[[], object]:
@@ -128,6 +156,18 @@ EDITS: dict[str, Edit] = {
     "choose the columns of one input": (
         columns(a=[[1, 2], [3, 4]], b=[1, 2]),
         columns("a", a=[[1, 2], [3, 4]], b=[1, 2]),
+    ),
+    "rename the column '{}' to '{}'": (branches(left=A, b=B), branches(a=A, b=B)),
+    "name the columns as the inputs": (branches(c=A, d=B), branches(a=A, b=B)),
+    "give an array per input, in a dict or an .npz file": (
+        branches(c=A, d=B),
+        lambda: quantize({"a": A, "b": B}, two_inputs()),
+    ),
+    "rename one": (frame("a", "a"), frame("a", "b")),
+    "give rows of one length": (read_all([[1.0, 2.0], [1.0]]), read_all([[1.0, 2.0], [1.0, 2.0]])),
+    "give all samples as one array": (
+        lambda: quantize(list(torch.randn(40, 12)), flat_net()),
+        lambda: quantize(torch.randn(40, 12), flat_net()),
     ),
     "give it as numbers, as the model was trained, or leave it out": (
         columns(a=["x", "y"]),

@@ -18,8 +18,8 @@ from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.attributes import attribute
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import Columns
 from qtool.core.data.array_files import ArrayFiles
+from qtool.core.data.columns import Columns
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
 from qtool.core.label_names import check_label_array

@@ -14,7 +14,8 @@ import numpy as np
 
 from qtool.core.argument_names import argument
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
+from qtool.core.data.array_batches import ArrayBatches
+from qtool.core.data.columns import Columns, EmptyCellError, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
@@ -319,12 +320,11 @@ def number_batches(
         DataError: a column does not hold numbers alone, or a cell of an input has no value.
     """
     at = even_positions(len(next(iter(columns.values()))), samples)
-    arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
+    try:
+        arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
+    except EmptyCellError as error:
+        raise _odd_row(path, int(at[error.row]), error.name, np.nan) from error
     together = tuple(columns) if "" in arrays else ()
-    for name in together or arrays:
-        column = columns[name][at]
-        if column.dtype.kind == "f" and name not in LABELS and (odd := np.isnan(column)).any():
-            raise _odd_row(path, int(at[odd.reshape(len(odd), -1).any(1).argmax()]), name, np.nan)
     return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
 
 

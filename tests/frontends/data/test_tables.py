@@ -120,7 +120,7 @@ def test_texts_by_the_names_of_their_columns(tmp_path):
         (_json([{"a": 1}]), {"labels": "y"}, "t.json has no column 'y'; its columns are a"),
         (_json([{"a": 1}]), {"column": "a,b"}, "t.json has no column 'b'"),
         (_json([{"a": 1, "b": "x"}]), {}, r"row 1 has no text.*choose the text with column='b'"),
-        (_json([{"a": 1}, {"a": None}]), {}, "the column 'a' holds None, no number"),
+        (_json([{"a": 1}, {"a": None}]), {}, "t.json, row 2: the column 'a' holds no value"),
         (_json([1, 2]), {}, "t.json is no table; write a list of objects"),
         (_json([]), {}, "t.json has no samples"),
         (_json("{"), {}, "t.json is not JSON"),
