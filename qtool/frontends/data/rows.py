@@ -13,7 +13,8 @@ import numpy as np
 from qtool.core.errors import DataError, describe
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
-from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
+from qtool.frontends.data.separated_values import read_lines
+from qtool.frontends.data.tables import LINES, TABLES, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
 from qtool.core.types import Array
+from qtool.frontends.data.separated_values import is_number, read_lines, read_separated
 from qtool.frontends.optional_packages import require
 
 TABLES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
@@ -39,7 +38,7 @@ def read_table(path: Path) -> dict[str, Array]:
         return _parquet(path)
     if path.suffix in (".json", LINES):
         return _columns([row for _, row in read_objects(path)])
-    return _separated(path)
+    return read_separated(path)
 
 
 def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -66,16 +65,6 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
         yield at, value
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file; DataError if it cannot be read."""
-    check_download(path, DataError)
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        utf_8 = [OtherFile("save it as UTF-8")] if isinstance(error, UnicodeDecodeError) else []
-        raise DataError(f"{path} cannot be read as text: {describe(error)}", *utf_8) from error
 
 
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
@@ -117,59 +106,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
 def _column(values: Sequence[Any]) -> Array:
     if all(isinstance(v, int | float) for v in values):
         return np.array(values)
-    column = np.empty(len(values), object)
-    column[:] = values
-    return column
-
-
-def _separated(path: Path) -> dict[str, Array]:
-    """Read comma-separated values; semicolons and tabs separate, too, where the first line has more
-    of them."""
-    lines = read_lines(path)
-    if not lines:
-        raise DataError(f"{path} has no samples")
-    separator = max(",;\t", key=lines[0].count)
-    try:
-        rows = [row for row in csv.reader(lines, delimiter=separator) if row]
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
-    header = [cell.strip() for cell in rows[0]]
-    if all(map(_is_number, header)) and header != [str(i) for i in range(len(header))]:
-        header = [str(i) for i in range(len(header))]  # there are no names
-    else:
-        rows = rows[1:]
-    odd = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
-    if odd is not None:
-        cut = odd == len(rows) - 1 and len(rows[odd]) < len(header)
-        raise DataError(
-            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} columns"
-            f"{'; it is the last row, so the file may be cut off' if cut else ''}",
-            DOWNLOAD if cut else DataEdit("quote texts that hold separators"),
-        )
-    if len(set(header)) < len(header):
-        twice = next(name for i, name in enumerate(header) if name in header[:i])
-        raise DataError(f"{path} has two columns called '{twice}'", OtherFile("rename one"))
-    columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _cells(values: Sequence[str]) -> Array:
-    """Return a column of a text file: whole numbers (of true and false, too), numbers, texts."""
-    texts = np.array([v.strip() for v in values])
-    with suppress(ValueError, OverflowError):
-        return texts.astype(np.int64)
-    with suppress(ValueError, OverflowError):
-        return texts.astype(np.float64)
-    if {*np.char.lower(texts)} <= {"true", "false"}:
-        return np.array([text.lower() == "true" for text in texts]).astype(np.int64)
     column = np.empty(len(values), object)
     column[:] = values
     return column
@@ -268,7 +204,7 @@ def _odd_cell(column: Array) -> int | None:
     none, or if most of its cells are no numbers."""
     if column.dtype != object:
         return None
-    odd = np.array([v is None or (isinstance(v, str) and not _is_number(v)) for v in column])
+    odd = np.array([v is None or (isinstance(v, str) and not is_number(v)) for v in column])
     return int(odd.argmax()) if odd.any() and 2 * odd.sum() < len(odd) else None
 
 
