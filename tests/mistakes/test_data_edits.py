@@ -177,6 +177,10 @@ EDITS: dict[str, Edit] = {
         table("a,b\n1,Rome\n2,Paris\n", column="a,b"),
         table("a,b\n1,0\n2,1\n", column="a,b"),
     ),
+    "write the names of the columns in its first line": (
+        table("1.5,2\n2.5,3\n", labels="price"),
+        table("a,price\n1.5,2\n2.5,3\n", labels="price"),
+    ),
     "quote texts that hold separators": (
         table("a,b\n1,5,0\n2,1\n"),
         table('a,b\n"1",0\n2,1\n'),

@@ -17,6 +17,7 @@ from qtool.core.data.columns import Columns, EmptyCellError, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
+from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
@@ -151,7 +152,11 @@ def choose_columns(
     targets = [] if label is None else [label] if label in table else label.split(",")
     for name in (*chosen, *targets):
         if name not in table:
-            raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
+            named = [*table] != [str(i) for i in range(len(table))]
+            raise DataError(
+                f"{path} has no column '{name}'; its columns are {', '.join(table)}",
+                *([] if named else [DataEdit("write the names of the columns in its first line")]),
+            )
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
     inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
@@ -281,7 +286,8 @@ def has_columns(labels: str, path: Path) -> bool:
     if is_file(labels) or not has_named_columns(path):
         return False
     if is_file(path):
-        choose_columns(read_table(path), path, (), labels)
+        with unlogged():
+            choose_columns(read_table(path), path, (), labels)
     return True
 
 
