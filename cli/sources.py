@@ -9,17 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
-from qtool.cli.labels import is_column, load_labels
+from qtool.cli.labels import are_names, is_column, load_labels
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
-from qtool.cli.reading_options import check_batch_size, refuse_reading, with_used_options
-from qtool.cli.source_options import NO_DATA, context_value, processor_folder
+from qtool.cli.reading_options import (
+    check_batch_size,
+    chosen_options,
+    refuse_reading,
+    with_used_options,
+)
+from qtool.cli.source_options import (
+    NO_DATA,
+    context_value,
+    loaded_model,
+    processor_folder,
+    remember_model,
+)
 
 from qtool.core.formats import quantity
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData
-
-_MODEL = f"{__name__}.model"
 
 
 def load_model(
@@ -59,7 +68,7 @@ def load_model(
             param_hint="--task",
         )
     _apply_decoder_options(model)
-    _remember_model(source, model)
+    remember_model(source, model)
     return model
 
 
@@ -72,11 +81,6 @@ def _float_file(source: str) -> Path:
     if not is_model(path):
         raise torch_error(f"a model that is no .onnx or .tflite file ({source})")
     return path
-
-
-def _remember_model(source: str, model: Any) -> None:
-    """Store the model for `load_data`, which reads data for it."""
-    click.get_current_context().meta[_MODEL] = (source, model)
 
 
 def _apply_decoder_options(model: Any) -> None:
@@ -124,7 +128,7 @@ def load_model_without_weights(source: Path) -> Any:
     else:
         model = load_without_weights(source, task, attention or "fused", cache or "float")
     _apply_decoder_options(model)
-    _remember_model(str(source), model)
+    remember_model(str(source), model)
     return None if is_onnx else model
 
 
@@ -158,9 +162,12 @@ def load_data(
         return load_arrays(source, batch_size, labels=inside, samples=count)
     from qtool.frontends.data.load_data import load_data as load
 
-    name, model = click.get_current_context().meta.get(_MODEL, (None, None))
+    name, model = loaded_model()
     inside = labels is not None and not Path(labels).is_file()
     check_batch_size(source)
+    chosen = chosen_options()
+    if are_names(labels, source):
+        chosen.pop("classes", None)  # they are for the array of labels
     batches = with_used_options(
         source,
         partial(
@@ -173,6 +180,7 @@ def load_data(
             samples=None if whole else chosen_samples(),
             states=parse_states(context_value("states") or ()),
         ),
+        chosen,
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
@@ -262,7 +270,7 @@ def load_inputs(
     Raises:
         DataError: there is no such data.
     """
-    _remember_model(source, model)
+    remember_model(source, model)
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:
@@ -325,7 +333,8 @@ def load_evaluation(
                 "is for labels, of --eval-data or --labels", param_hint="--classes"
             )
         rows = getattr(batches, "rows", ())
-        if rows and rows[0].label is not None:
+        own = rows[0].label if rows else getattr(batches, "labels", None)
+        if own is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
         return None
     if batches is None:

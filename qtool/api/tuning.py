@@ -32,8 +32,8 @@ from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.feeder import check_label_count
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
+from qtool.evaluation.label_checks import check_labels_of
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.metrics import check_drop
@@ -134,7 +134,7 @@ def tune(
             raise OptionError(f"{value!s:.60} is no {name}", CallEdit(f"give qtool.{name}(...)"))
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
-        check_label_count(labels, eval_data)
+        check_labels_of(labels, eval_data)
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
-from qtool.core.data import Batch, batches, to_batch, whole_texts
+from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.named_tensors import named_leaves
@@ -21,31 +20,11 @@ from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.measure.accuracy import check_labels
 from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
-
-
-def check_label_count(labels: ArrayLike | None, data: Iterable[Any]) -> None:
-    """Check before the work that there is one label per sample, where data has a known length.
-
-    Args:
-        labels: [samples] class numbers; None is right.
-        data: batches.
-
-    Raises:
-        DataError: the labels are not [samples].
-    """
-    if labels is None:
-        return
-    data = whole_texts(data)
-    count = getattr(data, "sample_count", None)
-    if isinstance(data, list | tuple):
-        count = sum(to_batch(item).size for item in data)
-    check_labels(labels, count)
 
 
 class Feeder:

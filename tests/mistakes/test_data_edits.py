@@ -19,7 +19,7 @@ from qtool.core.data.batch import to_tensor
 from qtool.core.data.batches import batches
 from qtool.core.data.columns import table_arrays
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.evaluation.measure.accuracy import check_classes, check_labels, check_no_names
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import with_states
 from tests.mistakes.nets import (
@@ -61,6 +61,7 @@ def branches(**arrays: torch.Tensor) -> Callable[[], object]:
     return lambda: table_arrays({k: v.numpy() for k, v in arrays.items()}, TWO)
 
 
+NAMES = ["cat", "dog"]
 TWO = Arguments.of(two_inputs())
 
 
@@ -163,6 +164,11 @@ EDITS: dict[str, Edit] = {
         branches(c=A, d=B),
         lambda: quantize({"a": A, "b": B}, two_inputs()),
     ),
+    "number them in alphabetical order, if the model's classes are, with "
+    "numpy.unique(labels, return_inverse=True)[1]": (
+        lambda: check_no_names(NAMES),
+        lambda: check_no_names(np.unique(NAMES, return_inverse=True)[1]),
+    ),
     "rename one": (frame("a", "a"), frame("a", "b")),
     "give rows of one length": (read_all([[1.0, 2.0], [1.0]]), read_all([[1.0, 2.0], [1.0, 2.0]])),
     "give all samples as one array": (
@@ -242,6 +248,8 @@ CODE = {
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {
+    "give labels.loc[data.index]": "needs pandas: tests/evaluation/test_label_checks.py",
+    "give labels.to_numpy() if they are in the order of the data": "the same",
     "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
     "pass the values, as frame['price']": "as any labels of a call",

@@ -13,7 +13,7 @@ import numpy as np
 from qtool.core.argument_names import argument
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_batches import ArrayBatches
-from qtool.core.data.columns import Columns, EmptyCellError, table_arrays
+from qtool.core.data.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
@@ -166,20 +166,26 @@ def choose_columns(
 
 
 def number_columns(
-    path: Path, chosen: Sequence[str], label: str | None
+    path: Path, chosen: Sequence[str], label: str | None, arguments: Arguments
 ) -> tuple[Columns, Array | None] | None:
     """Return the columns of inputs and of labels of a table of numbers; None of other data.
 
     Args:
         path: the data.
-        chosen, label: see `choose_columns`.
+        chosen, label: see `choose_columns`; without both the only column with a usual name of
+            labels has them.
+        arguments: what the model takes.
 
     Raises:
         DataError: as for `read_table` and `choose_columns`.
     """
     if path.suffix not in TABLES or not is_file(path):
         return None
-    columns, target = choose_columns(read_table(path), path, chosen, label)
+    table = read_table(path)
+    columns, target = choose_columns(table, path, chosen, label)
+    if label is None and not chosen:
+        usual = [name for name in left_out(table, arguments) if name]
+        target = table[usual[0]] if len(usual) == 1 < len(table) else None
     for name, column in columns.items():
         if name not in LABELS and (odd := _odd_cell(column)) is not None:
             raise _odd_row(path, odd, name, column[odd])
