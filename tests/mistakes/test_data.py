@@ -133,11 +133,11 @@ REFUSED: Cases = {
     ),
     "too many channels": (
         lambda: quantize([torch.randn(40, 4, 8, 8)], image_net()),
-        "the model does not run on the given inputs ... 3 channels, but got 4 channels instead",
+        "the model does not run on ... 3 channels, but got 4 channels instead; ... with x[:, :3]",
     ),
     "images of another size": (
         lambda: quantize([torch.randn(40, 3, 9, 9)], image_net()),
-        "the model does not run on the given inputs ... cannot be multiplied (40x196 and 144x5)",
+        "the model does not run on ... (40x196 and 144x5); change ... interpolate(x, (8, 8))",
     ),
     "another size later": (
         lambda: quantize([IMAGES, torch.randn(4, 3, 9, 9)]),

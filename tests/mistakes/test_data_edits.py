@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.utils.data import DataLoader
 
 import qtool
@@ -77,6 +78,30 @@ class Frame:
 
 def frame(*names: str) -> Callable[[], object]:
     return lambda: whole_arrays(Frame(*names))
+
+
+class Region(nn.Module):
+    """Embeds a category of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(4, 3), nn.Linear(7, 2)
+        self.eval()
+
+    def forward(self, x: torch.Tensor, region: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.cat([x, self.table(region)], 1))
+
+
+class Positions(nn.Module):
+    """Embeds tokens, and the first four positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(16, 3), nn.Embedding(4, 3)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tokens(x) + self.positions(torch.arange(x.shape[1]))
 
 
 def read_all(data: Any) -> Callable[[], object]:
@@ -169,6 +194,18 @@ EDITS: dict[str, Edit] = {
         lambda: check_no_names(NAMES),
         lambda: check_no_names(np.unique(NAMES, return_inverse=True)[1]),
     ),
+    "number the categories from 0 to {}, as in training": (
+        captured_on(Region, (A, torch.arange(40) % 9)),
+        captured_on(Region, (A, torch.arange(40) % 4)),
+    ),
+    "give whole numbers, such as those of tokens or categories": (
+        captured_on(Region, (A, torch.arange(40) / 7)),
+        captured_on(Region, (A, torch.arange(40) % 4)),
+    ),
+    "give samples of at most {} steps": (
+        captured_on(Positions, IDS),
+        captured_on(Positions, IDS[:, :4]),
+    ),
     "rename one": (frame("a", "a"), frame("a", "b")),
     "give rows of one length": (read_all([[1.0, 2.0], [1.0]]), read_all([[1.0, 2.0], [1.0, 2.0]])),
     "give all samples as one array": (
@@ -244,7 +281,8 @@ CODE = {
     "convert it first ({})",
     "give batches, {} or those of a DataLoader",
     "its channels are last: give {}",
-    "it runs on {}, so convert the batches with that{}{}",
+    "it runs on {}, so convert the batches with that{}{}{}",
+    "change the images as the training did, for instance with {}",
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {

@@ -35,6 +35,11 @@ class Step:
     kind: str
 
 
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether values may be indices: numbers with fractions are none."""
+    return not tensor.is_floating_point() or bool((tensor == tensor.round()).all())
+
+
 _CHANNELS = (1, 3, 4)
 _STEPS = (
     Step("{}[None]", lambda t: t.dim() in (1, 2, 3), lambda t: t[None], "batch"),
@@ -62,7 +67,7 @@ _STEPS = (
     ),
     Step(
         "{}.long()",
-        lambda t: t.dtype is not torch.int64 and not t.is_complex(),
+        lambda t: t.dtype is not torch.int64 and not t.is_complex() and _is_whole(t),
         lambda t: t.long(),
         "type",
     ),
@@ -80,7 +85,7 @@ def input_remedy(model: nn.Module, batch: Batch) -> DataEdit | None:
     for count in (1, 2, 3):
         for steps in combinations(useful, count):
             if len({s.kind for s in steps}) == count and _runs(model, batch, steps):
-                return _edit(steps)
+                return _edit(steps, batch)
     return None
 
 
@@ -117,13 +122,18 @@ def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, 1e-3, 1e-5)
 
 
-def _edit(steps: tuple[Step, ...]) -> DataEdit:
+def _edit(steps: tuple[Step, ...], batch: Batch) -> DataEdit:
     code = "x"
     for step in steps:
         code = step.code.format(code)
+    tensors = batch.tensors()
+    changed = [where for where, t in tensors if any(step.applies(t) for step in steps)]
+    which = f"; x is {', '.join(changed)}" if len(changed) < len(tensors) else ""
     loader = "; a DataLoader makes batches of samples" if steps[0].kind == "batch" else ""
     normalised = f", {NORMALISED}" if "/ 255" in code else ""
-    return DataEdit(f"it runs on {{}}, so convert the batches with that{normalised}{loader}", code)
+    return DataEdit(
+        f"it runs on {{}}, so convert the batches with that{which}{normalised}{loader}", code
+    )
 
 
 def _runs(model: nn.Module, batch: Batch, steps: tuple[Step, ...]) -> bool:
