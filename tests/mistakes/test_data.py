@@ -153,11 +153,11 @@ REFUSED: Cases = {
     ),
     "NaN": (
         lambda: quantize([IMAGES, IMAGES * torch.nan]),
-        "batch 1, input 0 holds NaN; remove or repair that sample",
+        "batch 1, input 0 holds NaN in its sample 0; remove or repair that sample",
     ),
     "Inf": (
         lambda: quantize([IMAGES / 0]),
-        "batch 0, input 0 holds Inf; remove or repair that sample",
+        "batch 0, input 0 holds Inf in its sample 0; remove or repair that sample",
     ),
     "a loader that fails later": (
         lambda: quantize(broken_images()),
