@@ -45,8 +45,8 @@ def _check_order(labels: Any, data: Any) -> None:
     if len(own) == len(other) and set(own) == set(other):
         at = next(i for i, (a, b) in enumerate(zip(own, other, strict=True)) if a != b)
         raise DataError(
-            f"the labels have the rows of the data in another order (row {at + 1} is {own[at]!r} "
-            f"in the data, {other[at]!r} in the labels)",
+            f"the labels have the rows of the data in another order (row {at + 1} is {own[at]} "
+            f"in the data, {other[at]} in the labels)",
             DataEdit("give labels.loc[data.index]"),
             DataEdit("give labels.to_numpy() if they are in the order of the data"),
         )

@@ -142,8 +142,12 @@ def left_out(columns: Collection[str], arguments: Arguments) -> list[str]:
     return [name for name in columns if name in labels or not name]
 
 
+_INDEX_BYTES = 4  # of the smallest indices of torch; codes of a categorical of pandas are int8
+
+
 def column_numbers(name: str, column: Array) -> Array:
-    """Return a column as numbers; lists of equal lengths become further dimensions.
+    """Return a column as numbers: float32, int64 in place of shorter ones, or as it is; lists of
+    equal lengths become further dimensions.
 
     Raises:
         DataError: it holds something else, or NaN.
@@ -162,7 +166,8 @@ def column_numbers(name: str, column: Array) -> Array:
             DataEdit("give it as numbers, as the model was trained, or leave it out"),
         )
     if values.dtype.kind != "f":
-        return values
+        small = values.dtype.kind in "iu" and values.itemsize < _INDEX_BYTES
+        return values.astype(np.int64) if small else values
     if (empty := np.isnan(values.reshape(len(values), -1)).any(1)).any():
         raise EmptyCellError(name, int(empty.argmax()))
     return values.astype(np.float32)

@@ -114,6 +114,13 @@ def test_the_other_columns_are_the_one_input_that_has_no_column(caplog):
     assert "the columns age, height are the input 'x'" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16])
+def test_codes_of_categories_are_indices_of_torch(kind):
+    codes = table_arrays({"x": np.ones(4), "region": np.arange(4, dtype=kind)}, TAKES)["region"]
+    nn.Embedding(4, 2)(torch.from_numpy(codes))
+    assert codes.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
