@@ -8,6 +8,7 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.labels import load_labels
 
 
 @click.command("compare", cls=Command)
@@ -57,7 +58,7 @@ def command(
         files,
         batches,
         output_,
-        options.report_options(values, sources.load_labels(values["labels"], data, batches)),
+        options.report_options(values, load_labels(values["labels"], data, batches)),
         reference=reference,
         bars=output.progress,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.labels import load_labels
 from qtool.cli.number_types import parse_counts
 
 
@@ -85,7 +86,7 @@ def command(
     loaded = sources.load_model(model, weights, file=int8_file)
     batches = sources.load_data(data, batch_size, labels)
     share = sources.share_of(batches)
-    classes = sources.load_labels(labels, data, batches)
+    classes = load_labels(labels, data, batches)
     result = qtool.evaluate(
         int8_file,
         loaded,

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.labels import load_labels
 from qtool.cli.number_types import Real
 
 
@@ -97,7 +98,7 @@ def command(
         file,
         against,
         batches,
-        sources.load_labels(labels, data, batches),
+        load_labels(labels, data, batches),
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
         processor=source_options.context_value("processor"),

@@ -11,6 +11,7 @@ import click
 from qtool.cli import options, output, parsed_options, source_options, sources
 from qtool.cli.command import Command
 from qtool.cli.convert import exit_if_missed, show_file
+from qtool.cli.labels import labels_within
 from qtool.cli.number_types import Bytes
 
 from qtool.core import formats
@@ -162,7 +163,7 @@ def command(
     def inputs_of(module: Any) -> PartInputs:
         if isinstance(module, StoredModel):
             return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
-        own = labels if eval_data is None else sources.labels_within(labels, data)
+        own = labels if eval_data is None else labels_within(labels, data)
         inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
         if on_texts and shape is None:
             batches = sources.load_example_texts(model, module)

@@ -25,7 +25,7 @@ _SOURCES = ("data", "eval_data", "calibration_data")
 _UNUSED = f"{__name__}.unused"
 
 
-def _chosen() -> dict[str, Any]:
+def chosen_options() -> dict[str, Any]:
     """Return the arguments of `load_data` that the user chose."""
     values = {name: context_value(stored) for name, (stored, _) in _OPTIONS.items()}
     return {name: value for name, value in values.items() if value}
@@ -48,7 +48,7 @@ def with_used_options(
     """
     from qtool.frontends.data.unused_options import UnusedOptionError
 
-    chosen = _chosen() if chosen is None else chosen
+    chosen = chosen_options() if chosen is None else chosen
     unused: dict[str, set[str]] = click.get_current_context().meta.setdefault(_UNUSED, {})
     try:
         return load(**chosen)
@@ -76,7 +76,7 @@ def refuse_reading(but: Collection[str] = ()) -> None:
     Raises:
         click.BadParameter: one was given.
     """
-    chosen = _chosen().keys() - {*but}
+    chosen = chosen_options().keys() - {*but}
     options = [option for name, (_, option) in _OPTIONS.items() if name in chosen]
     others = {"samples": "samples", "states": "state"}
     options += [o for name, o in others.items() if name not in but and context_value(name)]

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 from qtool.cli import options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.labels import load_labels
 from qtool.cli.number_types import COUNT, Real
 
 from qtool.evaluation.options import ReportOptions
@@ -114,7 +115,7 @@ def command(
         subject,
         batches,
         output_,
-        options.report_options(values, sources.load_labels(values["labels"], data, batches)),
+        options.report_options(values, load_labels(values["labels"], data, batches)),
         model=reference,
         calibration=calibration,
         calibration_data=(

@@ -78,6 +78,20 @@ def context_value(name: str) -> Any:
     return click.get_current_context().meta.get(f"{__name__}.{name}")
 
 
+def remember_model(source: str, model: Any) -> None:
+    """Store the model, for which data and labels are read."""
+    click.get_current_context().meta[_MODEL] = (source, model)
+
+
+def loaded_model() -> tuple[str | None, Any]:
+    """Return the value of MODEL and the model; None before it is loaded."""
+    known: tuple[str | None, Any] = click.get_current_context().meta.get(_MODEL, (None, None))
+    return known
+
+
+_MODEL = f"{__name__}.model"
+
+
 def processor_folder(source: str | None) -> Path | None:
     """Return the folder with a tokenizer and the like: that of MODEL, or the first one that a model
     file of the command is in."""

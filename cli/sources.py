@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
+from qtool.cli.labels import are_names, is_column, load_labels
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
-from qtool.cli.reading_options import check_batch_size, refuse_reading, with_used_options
-from qtool.cli.source_options import NO_DATA, context_value, processor_folder
+from qtool.cli.reading_options import (
+    check_batch_size,
+    chosen_options,
+    refuse_reading,
+    with_used_options,
+)
+from qtool.cli.source_options import (
+    NO_DATA,
+    context_value,
+    loaded_model,
+    processor_folder,
+    remember_model,
+)
 
 from qtool.core.formats import quantity
 
 if TYPE_CHECKING:
     from qtool.api.quantized_file import EvaluationData
-
-_MODEL = f"{__name__}.model"
 
 
 def load_model(
@@ -59,7 +68,7 @@ def load_model(
             param_hint="--task",
         )
     _apply_decoder_options(model)
-    _remember_model(source, model)
+    remember_model(source, model)
     return model
 
 
@@ -72,11 +81,6 @@ def _float_file(source: str) -> Path:
     if not is_model(path):
         raise torch_error(f"a model that is no .onnx or .tflite file ({source})")
     return path
-
-
-def _remember_model(source: str, model: Any) -> None:
-    """Store the model for `load_data`, which reads data for it."""
-    click.get_current_context().meta[_MODEL] = (source, model)
 
 
 def _apply_decoder_options(model: Any) -> None:
@@ -124,7 +128,7 @@ def load_model_without_weights(source: Path) -> Any:
     else:
         model = load_without_weights(source, task, attention or "fused", cache or "float")
     _apply_decoder_options(model)
-    _remember_model(str(source), model)
+    remember_model(str(source), model)
     return None if is_onnx else model
 
 
@@ -158,9 +162,12 @@ def load_data(
         return load_arrays(source, batch_size, labels=inside, samples=count)
     from qtool.frontends.data.load_data import load_data as load
 
-    name, model = click.get_current_context().meta.get(_MODEL, (None, None))
+    name, model = loaded_model()
     inside = labels is not None and not Path(labels).is_file()
     check_batch_size(source)
+    chosen = chosen_options()
+    if are_names(labels, source):
+        chosen.pop("classes", None)  # they are for the array of labels
     batches = with_used_options(
         source,
         partial(
@@ -173,6 +180,7 @@ def load_data(
             samples=None if whole else chosen_samples(),
             states=parse_states(context_value("states") or ()),
         ),
+        chosen,
     )
     if unreadable := getattr(batches, "unreadable", ()):
         click.echo(
@@ -209,7 +217,7 @@ def check_data(*sources: str | None, labels: str | None = None) -> None:
         refuse_reading(but=("folder",))
     for source in named:
         check_source(source)
-    if labels is not None and named and not _has_columns(labels, Path(named[-1])):
+    if labels is not None and named and not is_column(labels, Path(named[-1])):
         find_labels(labels, Path(named[-1]))
 
 
@@ -262,7 +270,7 @@ def load_inputs(
     Raises:
         DataError: there is no such data.
     """
-    _remember_model(source, model)
+    remember_model(source, model)
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
     if data != NO_DATA:
@@ -325,7 +333,8 @@ def load_evaluation(
                 "is for labels, of --eval-data or --labels", param_hint="--classes"
             )
         rows = getattr(batches, "rows", ())
-        if rows and rows[0].label is not None:
+        own = rows[0].label if rows else getattr(batches, "labels", None)
+        if own is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
         return None
     if batches is None:
@@ -350,61 +359,6 @@ def share_of(batches: Iterable[Any]) -> Iterable[Any]:
         return batches
     ranks.check_equal("different data", data_name(batches))
     return DataShard(batches, ranks.rank, ranks.size)
-
-
-def _has_columns(labels: str, data: Path) -> bool:
-    """Return whether --labels names a column of data; tables are read where torch is installed."""
-    from qtool.core.torch_package import has_torch
-
-    if not has_torch():
-        return False
-    from qtool.frontends.data.tables import has_columns
-
-    return has_columns(labels, data)
-
-
-def labels_within(labels: str | None, data: str | None) -> str | None:
-    """Return --labels where --data holds them, too, so that they are no input; else None."""
-    from qtool.core.errors import DataError
-    from qtool.core.numpy_files import array_names
-
-    if labels is None or data is None or data == NO_DATA:
-        return None
-    if labels in array_names(Path(data)):
-        return labels
-    with suppress(DataError):  # a table without such a column
-        return labels if _has_columns(labels, Path(data)) else None
-    return None
-
-
-def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
-    """Load the array that --labels names; without the option the labels of the data, or None.
-
-    Raises:
-        DataError: there is no such array.
-    """
-    from qtool.core.numpy_files import find_labels
-    from qtool.core.torch_package import has_torch
-
-    if key is None or _has_columns(key, Path(data)):
-        own = getattr(batches, "labels", None)
-        if own is None and context_value("classes"):
-            raise click.BadParameter(
-                f"{data} has no class names, of folders or in a file", param_hint="--classes"
-            )
-        return own
-    if context_value("classes"):
-        raise click.BadParameter(
-            "is for labels that are names; those of --labels are numbers", param_hint="--classes"
-        )
-    labels = find_labels(key, Path(data))
-    if has_torch():
-        from qtool.core.data.subset import FirstSamples
-
-        if isinstance(batches, FirstSamples):
-            return labels[: batches.samples]
-    positions = getattr(batches, "positions", None)
-    return labels if positions is None or len(labels) <= max(positions) else labels[positions]
 
 
 def dynamic_of(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from qtool.cli import name_types, options, output, source_options, sources
 from qtool.cli.command import Command
+from qtool.cli.labels import labels_within, load_labels
 from qtool.cli.number_types import Real
 
 if TYPE_CHECKING:
@@ -173,13 +174,13 @@ def command(
     sources.check_data(data, eval_data, labels=labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, weights)
-    batches = sources.load_data(data, batch_size, sources.labels_within(labels, data))
+    batches = sources.load_data(data, batch_size, labels_within(labels, data))
     eval_batches = sources.load_data(eval_data, batch_size, labels, whole=True)
     result = qtool.tune(
         loaded,
         batches,
         eval_batches,
-        sources.load_labels(labels, eval_data, eval_batches),
+        load_labels(labels, eval_data, eval_batches),
         goals=qtool.TuneGoals(**{name: values[name] for name in _GOALS}),
         options=qtool.SearchOptions(
             choices=tuple(options.names(values["choices"]) or ()),

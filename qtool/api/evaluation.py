@@ -24,8 +24,9 @@ from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation
-from qtool.evaluation.feeder import check_label_count, measure_outputs
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
+from qtool.evaluation.label_checks import check_labels_of
 from qtool.evaluation.measure.accuracy import Accuracy, summarize
 from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.same_model import check_same_model
@@ -95,7 +96,7 @@ def evaluate(
     table = data
     opened = open_file(file)
     if function is None:
-        check_label_count(labels, data)
+        check_labels_of(labels, data)
     else:
         function, data, labels = over_data(function, data, labels)
     check_fixed_inputs(file, model)

@@ -44,7 +44,6 @@ from qtool.core.option_names import (
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import track_task
 from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile, Remedy
-from qtool.evaluation.feeder import check_label_count
 from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
@@ -345,7 +344,7 @@ def quantize_parts(
     for part, module in parts.items():
         inputs = inputs_of(module)
         if inputs.evaluation is not None:
-            check_label_count(inputs.evaluation.labels, inputs.evaluation.batches)
+            inputs.evaluation.check(inputs.model, inputs.batches)
         settings = {name: value for name, value in vars(options).items() if name != "measure"}
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         if isinstance(inputs.model, StoredModel):

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from qtool.api.browser_check import check_in_browser
 from qtool.api.evaluation import measure_accuracy
+from qtool.api.evaluation_check import check_evaluation_data, evaluation_in_errors
 from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.onnxruntime.model_file import ONNX
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
@@ -85,6 +86,19 @@ class EvaluationData:
     batches: Iterable[Any]
     labels: ArrayLike | None = None
     kind: str = "evaluation"
+
+    def check(self, model: Any, data: Iterable[Any] | None) -> None:
+        """Check before the work that labels and batches fit a model; see `check_evaluation_data`.
+
+        Args:
+            model: as for `quantize`.
+            data: what it is calibrated on; None without.
+
+        Raises:
+            DataError, CaptureError: they do not.
+        """
+        other = None if self.kind == "calibration" else data
+        check_evaluation_data(model, other, self.batches, self.labels)
 
 
 @dataclass(frozen=True)
@@ -242,13 +256,14 @@ def write_file(
                 speed = measure_speedup(quantized, place, seconds=options.timing)
     accuracy = None
     if evaluation is not None:
-        accuracy = measure_accuracy(
-            quantized,
-            place,
-            evaluation.batches,
-            evaluation.labels,
-            progress=stage("evaluating", whole_texts(evaluation.batches)),
-        )
+        with evaluation_in_errors(evaluation.kind != "calibration"):
+            accuracy = measure_accuracy(
+                quantized,
+                place,
+                evaluation.batches,
+                evaluation.labels,
+                progress=stage("evaluating", whole_texts(evaluation.batches)),
+            )
     check = check_in_browser(quantized, place)
     wrong = {"browser": check.wrong} if check.wrong else {}
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan

@@ -15,6 +15,7 @@ from torch import nn
 from qtool.algorithms.registry import samples_to_keep
 from qtool.api.conversion import convert, probes_of_steps
 from qtool.api.evaluation import by_input_name, data_module
+from qtool.api.evaluation_check import check_evaluation_data
 from qtool.api.quantized_model import QuantizedModel
 from qtool.api.tuned_model import TunedModel, tuned_model
 from qtool.backends.open_files import runtime_title
@@ -32,7 +33,6 @@ from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Observed, Progress
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
-from qtool.evaluation.feeder import check_label_count
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
@@ -134,7 +134,7 @@ def tune(
             raise OptionError(f"{value!s:.60} is no {name}", CallEdit(f"give qtool.{name}(...)"))
     if labels is not None and function is None:
         check_drop(goals.max_drop, percent=np.asarray(labels).dtype.kind in "biu")
-        check_label_count(labels, eval_data)
+    check_evaluation_data(model, data, eval_data, None if function is not None else labels)
     kind = _tried_format(target, format)
     format_of(kind).check_measurable(targets.target(target))
     data, eval_data = _reiterable(data), _reiterable(eval_data)

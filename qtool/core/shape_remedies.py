@@ -1,4 +1,5 @@
-"""What to write for a tensor that lacks a batch, has its channels last, or holds bytes."""
+"""What to write for a tensor that lacks a batch, has its channels last, holds bytes, or images of
+another size."""
 
 from __future__ import annotations
 
@@ -46,4 +47,37 @@ def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEd
         return [AS_LABELS]
     if len(shape) == 4 and fits([shape[axis] for axis in (0, 3, 1, 2)]):
         return [DataEdit("its channels are last: give {}", "x.permute(0, 3, 1, 2)")]
-    return []
+    edit = image_edit(expected, shape)
+    return [] if edit is None else [edit[0]]
+
+
+_CHANNELS = {
+    (3, 1): "x.mean(1, keepdim=True)",
+    (1, 3): "x.expand(-1, 3, -1, -1)",
+    (4, 3): "x[:, :3]",
+}
+"""Channels of images, and those that the model takes -> how to make these."""
+
+
+def image_edit(
+    expected: Sequence[Any], shape: Sequence[int]
+) -> tuple[DataEdit, tuple[int, ...]] | None:
+    """Return what to write for images with other channels or of another size, and their shape then;
+    None for other tensors.
+
+    Args:
+        expected: sizes of the input; what is no int is a dynamic size.
+        shape: sizes of the tensor.
+    """
+    if len(shape) != 4 or len(expected) != 4 or expected[1] not in (1, 3):
+        return None
+    code = "x" if expected[1] == shape[1] else _CHANNELS.get((shape[1], expected[1]), "")
+    if not code:
+        return None
+    size = [e if isinstance(e, int) else s for e, s in zip(expected[2:], shape[2:], strict=True)]
+    if size != [*shape[2:]]:
+        code = f"torch.nn.functional.interpolate({code}, ({size[0]}, {size[1]}))"
+    if code == "x":
+        return None
+    edit = DataEdit("change the images as the training did, for instance with {}", code)
+    return edit, (shape[0], expected[1], *size)

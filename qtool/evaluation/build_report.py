@@ -19,7 +19,7 @@ from qtool.core.errors import KernelError, QtoolError
 from qtool.core.progress import Bars, no_bars
 from qtool.core.store import Store
 from qtool.evaluation import plan_summary
-from qtool.evaluation.feeder import check_label_count, measure_outputs
+from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.file_report import (
     TIMED_SAMPLES,
     coverage_of,
@@ -27,6 +27,7 @@ from qtool.evaluation.file_report import (
     make_report,
     measure_latencies,
 )
+from qtool.evaluation.label_checks import check_labels_of
 from qtool.evaluation.measure.accuracy import (
     Accuracy,
     WorstSample,
@@ -139,7 +140,7 @@ def check_options(data: Iterable[Any], options: ReportOptions) -> None:
     """
     if options.function is None and np.asarray(options.labels).dtype.kind in "biu":
         check_drop(options.goals.drop, percent=True)
-    check_label_count(options.labels, data)
+    check_labels_of(options.labels, data)
 
 
 def _exactness(store: Store, index: int, file: ModelFile, first: FirstBatches) -> Exactness | None:

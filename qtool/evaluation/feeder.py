@@ -7,44 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
-from qtool.core.data import Batch, batches, to_batch, whole_texts
+from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.distributed import current
-from qtool.evaluation.measure.accuracy import check_labels
 from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
-
-
-def check_label_count(labels: ArrayLike | None, data: Iterable[Any]) -> None:
-    """Check before the work that there is one label per sample, where data has a known length.
-
-    Args:
-        labels: [samples] class numbers; None is right.
-        data: batches.
-
-    Raises:
-        DataError: the labels are not [samples].
-    """
-    if labels is None:
-        return
-    data = whole_texts(data)
-    count = getattr(data, "sample_count", None)
-    if isinstance(data, list | tuple):
-        count = sum(to_batch(item).size for item in data)
-    check_labels(labels, count)
 
 
 class Feeder:
@@ -53,6 +33,7 @@ class Feeder:
     Attributes:
         inputs: inputs in order.
         names: names of the inputs.
+        arguments: the same, as those of a model.
         batch_size: the number of samples that the file takes; None if it is not fixed.
     """
 
@@ -60,7 +41,7 @@ class Feeder:
         session = open_model(file) if isinstance(file, str | Path) else file
         self.inputs, self._moves = session.inputs, getattr(session, "is_foreign", False)
         self.names = [i.name for i in self.inputs]
-        self._arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
+        self.arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
         self.batch_size = size if isinstance(size, int) and size > 0 else None
@@ -76,7 +57,7 @@ class Feeder:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
         """
         names = self.names
-        batch, _ = self._arguments.of_batch(to_batch(item))
+        batch, _ = self.arguments.of_batch(to_batch(item))
         values = named_leaves(batch, names)
         empty = {} if values.keys() >= set(names) else self._empty_cache(values)
         check_names(values, [i for i in self.inputs if i.name not in empty], index, _hint)
@@ -134,10 +115,11 @@ def feed(
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Array]]:
     """Yield batches as arrays; `check` is called before each, `progress` wraps the iterable."""
+    table, data = data, whole_arrays(data, feeder.arguments)
     stream = batches(progress(data), inputs=feeder.names, size=feeder.batch_size)
     for index, batch in enumerate(stream):
         check()
-        with columns_in_errors(data, lambda x: feeder.arrays(x, 0), batch):
+        with columns_in_errors(table, lambda x: feeder.arrays(x, 0), batch):
             arrays = feeder.arrays(batch, index)
         yield arrays
 

@@ -16,7 +16,7 @@ from qtool.core.option_names import NATIVE
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.measure.accuracy import summarize
+from qtool.evaluation.measure.accuracy import check_no_names, summarize
 from qtool.evaluation.measure.input_arrays import input_arrays
 from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.measurement import Measurement
@@ -48,6 +48,8 @@ def evaluate_arrays(
     """
     files = (float_file, int8_file)
     check_same_inputs(files)
+    if labels is not None:
+        check_no_names(labels)
     reference = Reference(float_file, runtime)
     stream = input_arrays(open_model(float_file), data)
     first = next(stream, None)

@@ -14,6 +14,7 @@ import torch
 
 from qtool.backends.open_files import open_model
 from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
 from qtool.core.option_names import NATIVE
@@ -170,7 +171,7 @@ class FileFunction:
         labels: list[Any] = []
 
         def items() -> Iterator[Any]:
-            for item in data:
+            for item in whole_arrays(data, self.feeder.arguments):
                 labels.append(_labels_of(item, self.feeder.names))
                 yield item
 

@@ -42,6 +42,7 @@ from qtool.frontends.torch.example_inputs import SuggestedSizes, check_dynamic
 from qtool.frontends.torch.export_errors import FixedSizeError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.frontends.torch.exported_program import from_program
+from qtool.frontends.torch.input_remedies import check_samples
 from qtool.frontends.torch.shape_decisions import run_model
 from qtool.passes import CANONICAL, FOR_TARGETS, GraphPass, run_passes, same_function
 from qtool.planning import targets
@@ -230,6 +231,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         notes = (*model.notes, *data_notes, *model.notes_on_float())
     elif isinstance(model, nn.Module):
         model, batch, notes = to_float32(model, next(batches([example], model)))
+        if dynamic is None:
+            check_samples(model, batch)
         with without_cache(model, batch) as cache_notes:
             graph, size_notes = _with_suggested_sizes(model, batch, dynamic)
             graph = fix_dimensions(

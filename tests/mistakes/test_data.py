@@ -133,11 +133,11 @@ REFUSED: Cases = {
     ),
     "too many channels": (
         lambda: quantize([torch.randn(40, 4, 8, 8)], image_net()),
-        "the model does not run on the given inputs ... 3 channels, but got 4 channels instead",
+        "the model does not run on ... 3 channels, but got 4 channels instead; ... with x[:, :3]",
     ),
     "images of another size": (
         lambda: quantize([torch.randn(40, 3, 9, 9)], image_net()),
-        "the model does not run on the given inputs ... cannot be multiplied (40x196 and 144x5)",
+        "the model does not run on ... (40x196 and 144x5); change ... interpolate(x, (8, 8))",
     ),
     "another size later": (
         lambda: quantize([IMAGES, torch.randn(4, 3, 9, 9)]),
@@ -153,15 +153,19 @@ REFUSED: Cases = {
     ),
     "NaN": (
         lambda: quantize([IMAGES, IMAGES * torch.nan]),
-        "batch 1, input 0 holds NaN; remove or repair that sample",
+        "batch 1, input 0 holds NaN in its sample 0; remove or repair that sample",
     ),
     "Inf": (
         lambda: quantize([IMAGES / 0]),
-        "batch 0, input 0 holds Inf; remove or repair that sample",
+        "batch 0, input 0 holds Inf in its sample 0; remove or repair that sample",
     ),
     "a loader that fails later": (
         lambda: quantize(broken_images()),
         "reading batch 1 failed: OSError: the network drive is gone",
+    ),
+    "rows, each a batch": (
+        lambda: quantize(list(torch.randn(40, 12)), flat_net()),
+        "input 0 is one sample of 12 numbers, no batch of samples; ... all samples as one array",
     ),
     "a list of lists": (
         lambda: quantize([[[1.0, 2.0]]]),

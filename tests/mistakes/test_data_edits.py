@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 from torch.utils.data import DataLoader
 
 import qtool
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import table_arrays
+from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import to_tensor
 from qtool.core.data.batches import batches
+from qtool.core.data.columns import table_arrays
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.evaluation.measure.accuracy import check_classes, check_labels, check_no_names
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import with_states
 from tests.mistakes.nets import (
@@ -26,6 +28,7 @@ from tests.mistakes.nets import (
     IMAGES,
     Samples,
     captured,
+    flat_net,
     image_net,
     quantize,
     token_net,
@@ -51,7 +54,58 @@ def columns(*names: str, **arrays: Any) -> Callable[[], object]:
         k: np.array(v, dtype=object if isinstance(v[0], list) else None) for k, v in arrays.items()
     }
     held = {k: v for k, v in held.items() if not names or k in names}
-    return lambda: table_arrays(held, Arguments())
+    return lambda: table_arrays(held, Arguments(1, frozenset({"x"}), frozenset({"x"})))
+
+
+def branches(**arrays: torch.Tensor) -> Callable[[], object]:
+    """Return the inputs of `two_inputs` from a table of these columns of lists."""
+    return lambda: table_arrays({k: v.numpy() for k, v in arrays.items()}, TWO)
+
+
+NAMES = ["cat", "dog"]
+TWO = Arguments.of(two_inputs())
+
+
+class Frame:
+    """What is read of a DataFrame."""
+
+    def __init__(self, *names: str) -> None:
+        self.columns, self.to_numpy = names, A.numpy
+
+    def __getitem__(self, name: str) -> Any:
+        return np.ones(40)
+
+
+def frame(*names: str) -> Callable[[], object]:
+    return lambda: whole_arrays(Frame(*names))
+
+
+class Region(nn.Module):
+    """Embeds a category of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(4, 3), nn.Linear(7, 2)
+        self.eval()
+
+    def forward(self, x: torch.Tensor, region: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.cat([x, self.table(region)], 1))
+
+
+class Positions(nn.Module):
+    """Embeds tokens, and the first four positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(16, 3), nn.Embedding(4, 3)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+
+
+def read_all(data: Any) -> Callable[[], object]:
+    return lambda: whole_arrays(data)
 
 
 def table(text: str, name: str = "t.csv", **options: Any) -> Callable[[], object]:
@@ -129,6 +183,35 @@ EDITS: dict[str, Edit] = {
         columns(a=[[1, 2], [3, 4]], b=[1, 2]),
         columns("a", a=[[1, 2], [3, 4]], b=[1, 2]),
     ),
+    "rename the column '{}' to '{}'": (branches(left=A, b=B), branches(a=A, b=B)),
+    "name the columns as the inputs": (branches(c=A, d=B), branches(a=A, b=B)),
+    "give an array per input, in a dict or an .npz file": (
+        branches(c=A, d=B),
+        lambda: quantize({"a": A, "b": B}, two_inputs()),
+    ),
+    "number them in alphabetical order, if the model's classes are, with "
+    "numpy.unique(labels, return_inverse=True)[1]": (
+        lambda: check_no_names(NAMES),
+        lambda: check_no_names(np.unique(NAMES, return_inverse=True)[1]),
+    ),
+    "number the categories from 0 to {}, as in training": (
+        captured_on(Region, (A, torch.arange(40) % 9)),
+        captured_on(Region, (A, torch.arange(40) % 4)),
+    ),
+    "give whole numbers, such as those of tokens or categories": (
+        captured_on(Region, (A, torch.arange(40) / 7)),
+        captured_on(Region, (A, torch.arange(40) % 4)),
+    ),
+    "give samples of at most {} steps": (
+        captured_on(Positions, IDS),
+        captured_on(Positions, IDS[:, :4]),
+    ),
+    "rename one": (frame("a", "a"), frame("a", "b")),
+    "give rows of one length": (read_all([[1.0, 2.0], [1.0]]), read_all([[1.0, 2.0], [1.0, 2.0]])),
+    "give all samples as one array": (
+        lambda: quantize(list(torch.randn(40, 12)), flat_net()),
+        lambda: quantize(torch.randn(40, 12), flat_net()),
+    ),
     "give it as numbers, as the model was trained, or leave it out": (
         columns(a=["x", "y"]),
         columns(a=[0, 1]),
@@ -136,6 +219,10 @@ EDITS: dict[str, Edit] = {
     "give it as numbers, as the model was trained": (
         table("a,b\n1,Rome\n2,Paris\n", column="a,b"),
         table("a,b\n1,0\n2,1\n", column="a,b"),
+    ),
+    "write the names of the columns in its first line": (
+        table("1.5,2\n2.5,3\n", labels="price"),
+        table("a,price\n1.5,2\n2.5,3\n", labels="price"),
     ),
     "quote texts that hold separators": (
         table("a,b\n1,5,0\n2,1\n"),
@@ -194,10 +281,13 @@ CODE = {
     "convert it first ({})",
     "give batches, {} or those of a DataLoader",
     "its channels are last: give {}",
-    "it runs on {}, so convert the batches with that{}{}",
+    "it runs on {}, so convert the batches with that{}{}{}",
+    "change the images as the training did, for instance with {}",
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {
+    "give labels.loc[data.index]": "needs pandas: tests/evaluation/test_label_checks.py",
+    "give labels.to_numpy() if they are in the order of the data": "the same",
     "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
     "pass the values, as frame['price']": "as any labels of a call",

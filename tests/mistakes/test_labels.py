@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from numpy.typing import ArrayLike
 
 import qtool
 from qtool.core.numpy_files import find_labels
+from qtool.evaluation.label_checks import check_labels_of
 from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row
@@ -37,6 +40,14 @@ REFUSED: Cases = {
     "texts": (
         lambda: check_classes(np.array(["cat"]), 5),
         "the labels are <U3; pass class numbers, whole and from 0",
+    ),
+    "names of classes, seen before the model is captured": (
+        lambda: _quantize_with_labels(["cat", "dog"] * 20),
+        "the labels are names, such as 'cat'; pass class numbers, ... or number them in alphabet",
+    ),
+    "rows of the data in another order": (
+        lambda: check_labels_of(_rows_of([2, 1, 0]), _rows_of([0, 1, 2])),
+        "another order (row 1 is 0 in the data, 2 in the labels); give labels.loc[data.index]",
     ),
     "without values": (
         lambda: _quantize_with_labels(np.zeros((40, 0))),
@@ -105,6 +116,21 @@ NOTED: Cases = {
         "no accuracy: the label 'neutral' is none of the ... those names, or class numbers from 0",
     ),
 }
+
+
+def _rows_of(names: list[int]) -> Any:
+    """Return what is read of a Series and of a DataFrame with these rows."""
+    index = Index(names)
+    return SimpleNamespace(
+        index=index, columns=["a"], to_numpy=None, __array__=lambda *_: np.array(names)
+    )
+
+
+class Index(list[int]):
+    """What is read of an index of pandas."""
+
+    def equals(self, other: Any) -> bool:
+        return self == other
 
 
 def _rows(*labels: str) -> list[Row]:

@@ -152,7 +152,7 @@ REFUSED: Cases = {
     ),
     "more classes in a table than tokens": (
         lambda: quantize([IDS + 10], token_net()),
-        "the model does not run on the given inputs ... from; use the model's own tokenizer",
+        "input 0 holds 25, and module '0' has the rows 0 to 15; use the model's own tokenizer",
     ),
     "an LSTM with projections": (
         lambda: quantize(

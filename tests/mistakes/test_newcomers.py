@@ -43,6 +43,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{PRICES} --column a,b,city",
         "the column 'city' holds 'Rome', others of ... choose the numbers alone with --column a,b",
     ),
+    "a category among numbers": (
+        f"quantize {M}:price_net --data city.csv --labels price -o out.onnx",
+        "city.csv, row 1: the column 'city' holds 'Rome', no number, ... give it as numbers, as",
+    ),
     "the index that pandas writes, among texts": (
         f"quantize {M}:price_net --data index.csv --labels price -o out.onnx",
         "choose the numbers with --column a,b,c, or choose the text with --column city",
@@ -141,6 +145,7 @@ def here(files: Path, folder: Path) -> None:
     rows = [[i / 8, 1 - i / 9, i % 3 / 2, i / 5] for i in range(40)]
     _write("prices.csv", "a,b,c,price,city", [[*row, "Rome"] for row in rows])
     _write("numbers.csv", "a,b,c,price", rows)
+    _write("city.csv", "a,b,city,price", [[*row[:2], "Rome", row[3]] for row in rows])
     _write("index.csv", ",a,b,c,price,city", [[i, *row, "Rome"] for i, row in enumerate(rows)])
     Path("mynets.py").write_text("")
     calibration().save("net.calib")

@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "data with NaN": (
         f"{N} --data tests.mistakes.nets:not_finite {OUT}",
-        "batch 1, input 0 holds NaN; remove or repair that sample",
+        "batch 1, input 0 holds NaN in its sample 0; remove or repair that sample",
     ),
     "an empty folder": (
         f"{N} --data empty {OUT}",

@@ -63,6 +63,10 @@ def _without_timm(installed: bool = False) -> None:
         require("timm", "the model", qtool.CaptureError)
 
 
+def gray_net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 2)).eval()
+
+
 BYTES = (IMAGES * 50).clamp(0, 255).to(torch.uint8)
 CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "a search for another CPU": (
@@ -115,6 +119,30 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "images for a flat network": (
         _module_inputs(flat_net, torch.randn(40, 3, 2, 2)),
         {"frontends/torch/input_remedies x.flatten(1)"},
+    ),
+    "images of another size for a module": (
+        _module_inputs(image_net, torch.randn(40, 3, 10, 10)),
+        {"core/shape_remedies torch.nn.functional.interpolate(x, (8, 8))"},
+    ),
+    "images of another size, later": (
+        lambda edit=same: _float_inputs(edit, IMAGES.repeat(1, 1, 2, 2)),
+        {"core/shape_remedies torch.nn.functional.interpolate(x, (8, 8))"},
+    ),
+    "gray images for a module": (
+        _module_inputs(image_net, IMAGES[:, :1]),
+        {"core/shape_remedies x.expand(-1, 3, -1, -1)"},
+    ),
+    "gray images, later": (
+        lambda edit=same: _float_inputs(edit, IMAGES[:, :1]),
+        {"core/shape_remedies x.expand(-1, 3, -1, -1)"},
+    ),
+    "images with transparency for a module": (
+        _module_inputs(image_net, IMAGES[:, [0, 1, 2, 0]]),
+        {"core/shape_remedies x[:, :3]"},
+    ),
+    "colours for a module that takes gray": (
+        _module_inputs(gray_net, IMAGES),
+        {"core/shape_remedies x.mean(1, keepdim=True)"},
     ),
     "floats as token ids": (
         _module_inputs(token_net, torch.ones(40, 6)),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,12 @@ import torch
 
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.batch import to_tensor
+from qtool.core.data.columns import Columns, column_numbers, table_arrays
 from qtool.core.errors import DataError
-from qtool.core.label_names import LABELS
-from qtool.core.log import log_note
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 
 BATCH_SIZE = 32
-
-Columns = Mapping[str, Array]
-"""Name of a column -> its values, [samples] or [samples, ...]; texts have the dtype object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +58,63 @@ class ArrayBatches:
             yield cut.get("", cut)
 
 
-def whole_arrays(data: Any, model: Any = None) -> Any:
-    """Return batches of data that is one tensor or array, a dict of these, or a DataFrame of pandas
-    or polars; other data as it is.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """All samples as columns, whose model is not known yet: it says which columns are inputs.
+
+    Attributes:
+        columns: name -> values.
+    """
+
+    columns: Columns
+
+    @property
+    def sample_count(self) -> int:
+        """Number of samples in all batches."""
+        return len(next(iter(self.columns.values()), ()))
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(range(0, self.sample_count, BATCH_SIZE))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.every(0, 1)
+
+    def every(self, first: int, step: int) -> Iterator[Any]:
+        """Yield every `step`-th batch of all columns from the `first` on."""
+        return self.batches(Arguments()).every(first, step)
+
+    def batches(self, arguments: Arguments) -> ArrayBatches:
+        """Return the inputs of a model.
+
+        Raises:
+            DataError: a column holds no numbers, or there is none of an input.
+        """
+        return ArrayBatches(table_arrays(self.columns, arguments))
+
+
+def whole_arrays(data: Any, arguments: Arguments | None = None) -> Any:
+    """Return batches of data that is one tensor or array, rows of numbers, a dict of arrays, or a
+    DataFrame or Series of pandas or polars; other data as it is.
+
+    Args:
+        data: the data.
+        arguments: what the model's forward takes; None: not known yet, so that a DataFrame becomes
+            a `Table`.
 
     Raises:
         DataError: an array has no samples or another number of them, or a column no numbers.
     """
+    if is_frame(data) or is_series(data):
+        data = Table(_columns_of(data))
+    if isinstance(data, Table):
+        return data if arguments is None else data.batches(arguments)
     if isinstance(data, torch.Tensor | np.ndarray):
         arrays: dict[str, Any] = {"": data}
-    elif is_frame(data):
-        columns = {str(name): np.asarray(data[name]) for name in data.columns}
-        return ArrayBatches(table_arrays(columns, Arguments.of(model)))
     elif isinstance(data, Mapping):
-        arrays = {str(name): array for name, array in data.items()}
+        arrays = {str(name): _values(array) for name, array in data.items()}
+    elif isinstance(data, list | tuple) and data and all(map(_is_row, data)):
+        arrays = {"": _stacked(data)}
     else:
         return data
     lengths = {name: len(a) for name, a in arrays.items() if getattr(a, "ndim", 0)}
@@ -95,69 +135,49 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def table_arrays(
-    columns: Columns, arguments: Arguments, chosen: Sequence[str] = ()
-) -> dict[str, Array]:
-    """Return the inputs of a model from the columns of a table.
+def is_series(data: Any) -> bool:
+    """Return whether data is a column of a DataFrame."""
+    return hasattr(data, "to_numpy") and hasattr(data, "name")
 
-    A column is an input where a model takes inputs of the names of columns; else all columns
-    together are the only input, float32 [samples, columns] in their order.
 
-    Args:
-        columns: the table, without its labels.
-        arguments: what the model's forward takes.
-        chosen: columns that the user chose; by default all but the usual ones of labels, and but
-            one without a name (the index that pandas writes).
+def _columns_of(data: Any) -> Columns:
+    """Return the columns of a DataFrame, or a Series as the only one.
 
     Raises:
-        DataError: a column holds no numbers, or there is none.
+        DataError: two columns have one name.
     """
-    dropped = [] if chosen else left_out(columns, arguments)
-    if dropped and len(dropped) < len(columns):
-        names = ", ".join(name or "without a name" for name in dropped)
-        log_note(f"the column '{names}' is left out: it is no input")
-        columns = {name: a for name, a in columns.items() if name not in dropped}
-    required, known = arguments.required, arguments.names
-    named = bool(required) and required <= columns.keys()
-    if named and (len(required) > 1 or (known is not None and columns.keys() <= known)):
-        left = [] if known is None else [name for name in columns if name not in known]
-        if left:
-            log_note(f"the column '{', '.join(left)}' is left out: it is no input")
-        return {name: _numbers(name, a) for name, a in columns.items() if name not in left}
-    arrays = {name: _numbers(name, a) for name, a in columns.items()}
-    wide = next((name for name, a in arrays.items() if a.ndim > 1), None)
-    if wide is not None and len(arrays) > 1:
-        raise DataError(
-            f"the column '{wide}' holds lists, and there are others",
-            DataEdit("choose the columns of one input"),
-        )
-    if wide is not None:
-        return {"": arrays[wide]}
-    return {"": np.stack([a.astype(np.float32) for a in arrays.values()], 1)}
+    if is_series(data):
+        return {str(data.name or "values"): np.asarray(data)}
+    names = [str(name) for name in data.columns]
+    if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+        raise DataError(f"the data has two columns called '{twice}'", DataEdit("rename one"))
+    return {name: np.asarray(data[key]) for name, key in zip(names, data.columns, strict=True)}
 
 
-def left_out(columns: Collection[str], arguments: Arguments) -> list[str]:
-    """Return the columns that are no input by their usual names; x, y and others are coordinates.
+def _values(array: Any) -> Any:
+    """Return one of several inputs as an array, if it is a Series or rows of numbers."""
+    if is_series(array):
+        return column_numbers(str(array.name), np.asarray(array))
+    rows = isinstance(array, list | tuple) and array and all(map(_is_row, array))
+    return _stacked(array) if rows else array
 
-    Args:
-        columns: names of the columns.
-        arguments: what the model's forward takes.
+
+def _is_row(item: Any) -> bool:
+    """Return whether an item is a row of numbers, rather than a batch of tensors."""
+    numbers = isinstance(item, list | tuple) and all(isinstance(v, Real) for v in item)
+    return numbers and len(item) > 0
+
+
+def _stacked(rows: Sequence[Any]) -> Array:
+    """Return rows of numbers as an array; floating point numbers as float32.
+
+    Raises:
+        DataError: they have different lengths.
     """
-    coordinates = {"y"} if "x" in columns and len(columns) > 2 else set()
-    labels = LABELS - arguments.required - coordinates
-    return [name for name in columns if name in labels or not name]
-
-
-def _numbers(name: str, column: Array) -> Array:
-    """Return a column as numbers; lists of equal lengths become further dimensions."""
-    try:
-        values = np.array(column.tolist()) if column.dtype == object else np.asarray(column)
-    except ValueError:  # lists of different lengths
-        values = column
-    if values.dtype.kind not in "biuf":
-        odd = next((v for v in column.tolist() if not isinstance(v, int | float)), None)
+    if odd := next((i for i, row in enumerate(rows) if len(row) != len(rows[0])), None):
         raise DataError(
-            f"the column '{name}' holds {odd!r:.40}, no number",
-            DataEdit("give it as numbers, as the model was trained, or leave it out"),
+            f"row {odd + 1} of the data has {len(rows[odd])} numbers, the first one {len(rows[0])}",
+            DataEdit("give rows of one length"),
         )
-    return values.astype(np.float32) if values.dtype.kind == "f" else values
+    array = np.array(rows)
+    return array.astype(np.float32) if array.dtype.kind == "f" else array

@@ -118,9 +118,11 @@ class Batch:
             if not t.is_floating_point() or bool(torch.isfinite(t.sum())):
                 continue  # the sum takes a tenth of the time, and may overflow
             if not bool(torch.isfinite(t).all()):
-                what = "NaN" if bool(torch.isnan(t).any()) else "Inf"
+                nan = bool(torch.isnan(t).any())
+                odd = torch.isnan(t) if nan else torch.isinf(t)
+                at = f" in its sample {int(odd.nonzero()[0, 0])}" if t.dim() else ""
                 raise DataError(
-                    f"batch {index}, {where} holds {what}",
+                    f"batch {index}, {where} holds {'NaN' if nan else 'Inf'}{at}",
                     DataEdit("remove or repair that sample"),
                 )
 

@@ -86,7 +86,8 @@ def batches(
         raise DataError(
             f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
         )
-    data = whole_arrays(data, model)
+    arguments = Arguments(required=frozenset(inputs)) if model is None else Arguments.of(model)
+    data = whole_arrays(data, arguments)
     if isinstance(data, nn.Module):
         raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
     source: Any = data  # mypy finds the method orders of the classes below inconsistent
@@ -107,7 +108,6 @@ def batches(
         raise
     except (Exception, SystemExit) as error:
         raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
-    arguments = Arguments(required=frozenset(inputs)) if model is None else Arguments.of(model)
     size, stream = size or fixed_batch_size(model), _read(iterator, model, arguments)
     return stream if size is None else in_batches_of(size, stream)
 
@@ -122,7 +122,7 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     Raises:
         DataError: see `batches`.
     """
-    data = whole_arrays(data, model)
+    data = whole_arrays(data, None if model is None else Arguments.of(model))
     stream = batches(data, model)
     first = next(stream, None)
     if first is None or iter(data) is not data:
@@ -135,7 +135,7 @@ def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
 
     Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
     losses are not known; data that can also give whole texts and an empty cache has a method
-    `whole_texts`. Whole arrays become batches, other data is returned as it is.
+    `whole_texts`. Whole arrays become batches, a table a `Table`; other data is as it is.
     """
     whole: Iterable[Any] = (
         data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)

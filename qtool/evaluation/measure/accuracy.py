@@ -214,6 +214,22 @@ def check_labels(labels: ArrayLike, samples: int | None) -> None:
         )
 
 
+def check_no_names(labels: ArrayLike) -> None:
+    """Raise DataError if labels are names of classes."""
+    names = np.asarray(labels).reshape(-1)
+    if names.dtype.kind not in "UO":
+        return
+    if (name := next((n for n in names.tolist() if isinstance(n, str)), None)) is not None:
+        raise DataError(
+            f"the labels are names, such as {name!r:.40}",
+            DataEdit("pass class numbers, whole and from 0"),
+            DataEdit(
+                "number them in alphabetical order, if the model's classes are, with "
+                "numpy.unique(labels, return_inverse=True)[1]"
+            ),
+        )
+
+
 def check_classes(labels: Array, n_classes: int) -> None:
     """Raise DataError unless the labels are numbers of classes."""
     if labels.dtype.kind not in "iub" and not (

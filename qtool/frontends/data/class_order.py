@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
+from qtool.core.attributes import attribute
 from qtool.core.errors import DataError, describe
 from qtool.core.log import log_note, log_warning
 from qtool.core.paths import is_dir, is_file
@@ -106,3 +107,30 @@ def class_numbers(rows: Sequence[Row], numbers: Mapping[str, int]) -> np.ndarray
         f"is another one, give it with {argument('--classes')} or in classes.txt in the folder"
     )
     return np.array([order[t] for t in texts], np.int64)
+
+
+def numbers_of_names(
+    names: np.ndarray[Any, Any], path: Path, classes: str | None, model: Any
+) -> np.ndarray[Any, Any] | None:
+    """Return the class numbers of names in an array, see `class_numbers`.
+
+    Args:
+        names: [samples] texts.
+        path: the data.
+        classes: as for `chosen_classes`.
+        model: its configuration may name its classes.
+
+    Raises:
+        DataError: a name is none of the chosen classes.
+    """
+    order = chosen_classes(path, classes)
+    rows = [Row(label=str(name)) for name in names.reshape(-1)]
+    if order is not None:
+        check_names([row.label for row in rows], order)
+    return class_numbers(rows, model_classes(model) if order is None else order)
+
+
+def model_classes(model: Any) -> Mapping[str, int]:
+    """Return class name -> number from the model's configuration."""
+    numbers = attribute(model, "config", "label2id")
+    return {str(k): int(v) for k, v in numbers.items()} if isinstance(numbers, Mapping) else {}

@@ -16,9 +16,7 @@ from torch import nn
 
 from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
-from qtool.core.attributes import attribute
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import Columns
 from qtool.core.data.array_files import ArrayFiles
 from qtool.core.data.subset import first_samples
 from qtool.core.errors import DataError
@@ -27,13 +25,19 @@ from qtool.core.log import log_warning
 from qtool.core.numpy_files import SUFFIXES, even_positions, has_arrays
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, DataEdit
-from qtool.frontends.data.class_order import check_names, chosen_classes, class_numbers
+from qtool.frontends.data.class_order import (
+    check_names,
+    chosen_classes,
+    class_numbers,
+    model_classes,
+)
 from qtool.frontends.data.collators import (
     Collator,
     ProcessorCollator,
     UnreadableFileError,
     render_conversations,
 )
+from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
 from qtool.frontends.data.rows import Row, read_rows
@@ -41,7 +45,6 @@ from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.data.tables import (
     has_named_columns,
     number_batches,
-    number_columns,
     parse_columns,
 )
 from qtool.frontends.data.unreadable_samples import find_unreadable, skipping
@@ -255,11 +258,11 @@ def load_data(
         check_used(source, (WINDOWS,), options)
         return sliding_windows(path, stride, folder_path, model, max_length)
     order = chosen_classes(path, classes)
-    numbers = _classes(model) if order is None else order
-    if (table := _number_table(path, chosen, labels, numbers)) is not None:
+    numbers = model_classes(model) if order is None else order
+    takes = Arguments.of(model if isinstance(model, nn.Module) else None)
+    if (table := number_table(path, chosen, labels, numbers, takes)) is not None:
         columns, target, has_names = table
         check_used(source, (NUMBERS, COLUMNS, *([NAMES] if has_names else [])), options)
-        takes = Arguments.of(model if isinstance(model, nn.Module) else None)
         return number_batches(
             path, columns, target, takes, chosen=chosen, batch_size=batch_size, samples=samples
         )
@@ -292,21 +295,6 @@ def _kinds(rows: Sequence[Row], path: Path) -> set[str]:
     kinds = {*first.kinds, *([TEXTS] if first.target is not None else [])}
     kinds |= {COLUMNS} if has_named_columns(path) else set()
     return kinds | ({NAMES} if any(isinstance(row.label, str) for row in rows) else set())
-
-
-def _number_table(
-    path: Path, chosen: Sequence[str], label: str | None, numbers: Mapping[str, int]
-) -> tuple[Columns, np.ndarray[Any, Any] | None, bool] | None:
-    """Return the columns of inputs and of labels of a table of numbers, and whether the labels are
-    names; None of other data.
-
-    `numbers` are those of class names.
-    """
-    table = number_columns(path, chosen, label)
-    if table is not None and table[1] is not None and table[1].dtype == object:
-        target = class_numbers([Row(label=str(name)) for name in table[1]], numbers)
-        return table[0], target, True
-    return None if table is None else (*table, False)
 
 
 def _batch_size(model: Any, size: int) -> int:
@@ -392,9 +380,3 @@ def _from_code(source: str) -> Iterable[Any]:
         return data
     data = import_object(source, DataError)
     return call_user_code(data, [], {}, source, DataError) if callable(data) else data
-
-
-def _classes(model: Any) -> Mapping[str, int]:
-    """Return class name -> number from the model's configuration."""
-    numbers = attribute(model, "config", "label2id")
-    return {str(k): int(v) for k, v in numbers.items()} if isinstance(numbers, Mapping) else {}

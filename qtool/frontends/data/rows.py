@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
+from qtool.core.log import unlogged
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
-from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
+from qtool.frontends.data.separated_values import read_lines
+from qtool.frontends.data.tables import LINES, TABLES, read_objects, read_table
 from qtool.frontends.optional_packages import require
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -35,6 +37,7 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 """Names of roles in conversations with `from` and `value`."""
 _CLASSES = int | str | np.integer
 _TARGETS = _CLASSES | float | np.number
+_NUMBERS = (int, float, np.number)
 
 
 @dataclass(frozen=True)
@@ -195,13 +198,26 @@ def _row(
         messages,
     )
     if not row.kinds:
-        usual = ", ".join(dict.fromkeys(a for a, _ in _TEXT))
-        raise DataError(
-            f"{where} has no text, image or sound in a column of a usual name ({usual}, "
-            f"{', '.join(_CHATS)}, image, audio); its columns are {_listed(columns)}",
-            *_choices({k: v for k, v in columns.items() if k not in (*_LABEL, label)}),
-        )
+        raise _no_kind({k: v for k, v in columns.items() if k not in (*_LABEL, label)}, where)
     return row
+
+
+def _no_kind(columns: Mapping[str, Any], where: str) -> DataError:
+    """Return the error of a row without a text, image or sound that can be told by its name."""
+    usual = ", ".join([*dict.fromkeys(a for a, _ in _TEXT), *_CHATS, "image", "audio"])
+    remedies = _choices(columns)
+    texts = [name for name, value in columns.items() if isinstance(value, str)]
+    if texts and any(isinstance(value, _NUMBERS) for value in columns.values()):
+        return DataError(
+            f"{where}: the column '{texts[0]}' holds {columns[texts[0]]!r:.40}, no number, and no "
+            f"column of texts has a usual name ({usual})",
+            *remedies,
+        )
+    return DataError(
+        f"{where} has no text, image or sound in a column of a usual name ({usual}); its columns "
+        f"are {_listed(columns)}",
+        *remedies,
+    )
 
 
 _WRITTEN = re.compile(r"[-+$€£]*\s*\d[\d.,' ]*\s*[%$€£]?")
@@ -211,16 +227,19 @@ _WRITTEN = re.compile(r"[-+$€£]*\s*\d[\d.,' ]*\s*[%$€£]?")
 def _choices(columns: Mapping[str, Any]) -> list[Remedy]:
     """Return what columns to choose, of texts or of numbers."""
     texts = [name for name, value in columns.items() if isinstance(value, str)]
-    types = (int, float, np.number)
-    numbers = [name for name, value in columns.items() if name and isinstance(value, types)]
+    numbers = [name for name, value in columns.items() if name and isinstance(value, _NUMBERS)]
     for name in texts:
         if _WRITTEN.fullmatch(columns[name].strip()):
             text = f"write column '{name}' as numbers that Python reads, such as 1234.5"
             return [DataEdit(f"{text} (this one is {columns[name]!r})")]
     several = f" (a text, or two: {', '.join(texts)})" if len(texts) > 1 else ""
-    offers = [Argument("--column", ",".join(numbers), "choose the numbers with {}")] * bool(numbers)
+    offers: list[Remedy] = []
+    if numbers and texts:
+        offers.append(DataEdit("give it as numbers, as the model was trained"))
+    if numbers:
+        offers.append(Argument("--column", ",".join(numbers), "choose the numbers with {}"))
     offers += [Argument("--column", t, f"choose the text with {{}}{several}") for t in texts[:1]]
-    return [*offers] or [Argument("--column", text="name the columns to use with {}")]
+    return offers or [Argument("--column", text="name the columns to use with {}")]
 
 
 def _listed(columns: Iterable[str]) -> str:
@@ -245,7 +264,8 @@ def _conversation(
 
 
 def _table(path: Path, columns: Sequence[str], label: str | None) -> list[Row]:
-    table = read_table(path)
+    with unlogged():
+        table = read_table(path)
     rows = []
     for at, cells in enumerate(zip(*table.values(), strict=True)):
         row = _row(dict(zip(table, cells, strict=True)), f"{path}, row {at + 1}", columns, label)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,17 @@ import numpy as np
 
 from qtool.core.argument_names import argument
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import ArrayBatches, Columns, table_arrays
+from qtool.core.data.array_batches import ArrayBatches
+from qtool.core.data.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
+from qtool.core.log import unlogged
 from qtool.core.numpy_files import even_positions
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit, OtherFile
 from qtool.core.types import Array
+from qtool.frontends.data.separated_values import is_number, read_lines, read_separated
 from qtool.frontends.optional_packages import require
 
 TABLES = (".csv", ".tsv", ".parquet", ".json", ".jsonl")
@@ -38,7 +39,7 @@ def read_table(path: Path) -> dict[str, Array]:
         return _parquet(path)
     if path.suffix in (".json", LINES):
         return _columns([row for _, row in read_objects(path)])
-    return _separated(path)
+    return read_separated(path)
 
 
 def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -65,16 +66,6 @@ def read_objects(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {at + 1} holds a {type(value).__name__}, not an object")
         yield at, value
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file; DataError if it cannot be read."""
-    check_download(path, DataError)
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        utf_8 = [OtherFile("save it as UTF-8")] if isinstance(error, UnicodeDecodeError) else []
-        raise DataError(f"{path} cannot be read as text: {describe(error)}", *utf_8) from error
 
 
 def _whole_json(path: Path) -> list[Mapping[str, Any]] | None:
@@ -121,59 +112,6 @@ def _column(values: Sequence[Any]) -> Array:
     return column
 
 
-def _separated(path: Path) -> dict[str, Array]:
-    """Read comma-separated values; semicolons and tabs separate, too, where the first line has more
-    of them."""
-    lines = read_lines(path)
-    if not lines:
-        raise DataError(f"{path} has no samples")
-    separator = max(",;\t", key=lines[0].count)
-    try:
-        rows = [row for row in csv.reader(lines, delimiter=separator) if row]
-    except csv.Error as error:
-        raise DataError(f"{path} cannot be read as a table: {describe(error)}") from error
-    header = [cell.strip() for cell in rows[0]]
-    if all(map(_is_number, header)) and header != [str(i) for i in range(len(header))]:
-        header = [str(i) for i in range(len(header))]  # there are no names
-    else:
-        rows = rows[1:]
-    odd = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
-    if odd is not None:
-        cut = odd == len(rows) - 1 and len(rows[odd]) < len(header)
-        raise DataError(
-            f"{path}, row {odd + 1} has {len(rows[odd])} cells, the table has {len(header)} columns"
-            f"{'; it is the last row, so the file may be cut off' if cut else ''}",
-            DOWNLOAD if cut else DataEdit("quote texts that hold separators"),
-        )
-    if len(set(header)) < len(header):
-        twice = next(name for i, name in enumerate(header) if name in header[:i])
-        raise DataError(f"{path} has two columns called '{twice}'", OtherFile("rename one"))
-    columns = zip(*rows, strict=True) if rows else [()] * len(header)
-    return {name: _cells(cells) for name, cells in zip(header, columns, strict=True)}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _cells(values: Sequence[str]) -> Array:
-    """Return a column of a text file: whole numbers (of true and false, too), numbers, texts."""
-    texts = np.array([v.strip() for v in values])
-    with suppress(ValueError, OverflowError):
-        return texts.astype(np.int64)
-    with suppress(ValueError, OverflowError):
-        return texts.astype(np.float64)
-    if {*np.char.lower(texts)} <= {"true", "false"}:
-        return np.array([text.lower() == "true" for text in texts]).astype(np.int64)
-    column = np.empty(len(values), object)
-    column[:] = values
-    return column
-
-
 def _parquet(path: Path) -> dict[str, Array]:
     check_download(path, DataError)
     try:
@@ -214,7 +152,11 @@ def choose_columns(
     targets = [] if label is None else [label] if label in table else label.split(",")
     for name in (*chosen, *targets):
         if name not in table:
-            raise DataError(f"{path} has no column '{name}'; its columns are {', '.join(table)}")
+            named = [*table] != [str(i) for i in range(len(table))]
+            raise DataError(
+                f"{path} has no column '{name}'; its columns are {', '.join(table)}",
+                *([] if named else [DataEdit("write the names of the columns in its first line")]),
+            )
     if not table or not len(next(iter(table.values()))):
         raise DataError(f"{path} has no samples")
     inputs = {name: table[name] for name in chosen or table if chosen or name not in targets}
@@ -224,20 +166,26 @@ def choose_columns(
 
 
 def number_columns(
-    path: Path, chosen: Sequence[str], label: str | None
+    path: Path, chosen: Sequence[str], label: str | None, arguments: Arguments
 ) -> tuple[Columns, Array | None] | None:
     """Return the columns of inputs and of labels of a table of numbers; None of other data.
 
     Args:
         path: the data.
-        chosen, label: see `choose_columns`.
+        chosen, label: see `choose_columns`; without both the only column with a usual name of
+            labels has them.
+        arguments: what the model takes.
 
     Raises:
         DataError: as for `read_table` and `choose_columns`.
     """
     if path.suffix not in TABLES or not is_file(path):
         return None
-    columns, target = choose_columns(read_table(path), path, chosen, label)
+    table = read_table(path)
+    columns, target = choose_columns(table, path, chosen, label)
+    if label is None and not chosen:
+        usual = [name for name in left_out(table, arguments) if name]
+        target = table[usual[0]] if len(usual) == 1 < len(table) else None
     for name, column in columns.items():
         if name not in LABELS and (odd := _odd_cell(column)) is not None:
             raise _odd_row(path, odd, name, column[odd])
@@ -267,7 +215,7 @@ def _odd_cell(column: Array) -> int | None:
     none, or if most of its cells are no numbers."""
     if column.dtype != object:
         return None
-    odd = np.array([v is None or (isinstance(v, str) and not _is_number(v)) for v in column])
+    odd = np.array([v is None or (isinstance(v, str) and not is_number(v)) for v in column])
     return int(odd.argmax()) if odd.any() and 2 * odd.sum() < len(odd) else None
 
 
@@ -319,12 +267,11 @@ def number_batches(
         DataError: a column does not hold numbers alone, or a cell of an input has no value.
     """
     at = even_positions(len(next(iter(columns.values()))), samples)
-    arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
+    try:
+        arrays = table_arrays({name: c[at] for name, c in columns.items()}, arguments, chosen)
+    except EmptyCellError as error:
+        raise _odd_row(path, int(at[error.row]), error.name, np.nan) from error
     together = tuple(columns) if "" in arrays else ()
-    for name in together or arrays:
-        column = columns[name][at]
-        if column.dtype.kind == "f" and name not in LABELS and (odd := np.isnan(column)).any():
-            raise _odd_row(path, int(at[odd.reshape(len(odd), -1).any(1).argmax()]), name, np.nan)
     return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
 
 
@@ -345,7 +292,8 @@ def has_columns(labels: str, path: Path) -> bool:
     if is_file(labels) or not has_named_columns(path):
         return False
     if is_file(path):
-        choose_columns(read_table(path), path, (), labels)
+        with unlogged():
+            choose_columns(read_table(path), path, (), labels)
     return True
 
 

@@ -18,6 +18,8 @@ from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS
 from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.exported_program import first_line
+from qtool.frontends.torch.image_remedies import image_remedy
+from qtool.frontends.torch.index_errors import index_error
 from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
@@ -205,17 +207,19 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
             DataEdit("give tensors (images through a transform, texts through a tokenizer)"),
         )
     what = f"{_DOES_NOT_RUN} ({inputs or 'no tensors'})"
+    beyond = index_error(model, example, what, problem)
+    if beyond is not None and problem.startswith("IndexError"):
+        return beyond  # before shapes that happen to have smaller positions
     if (edit := input_remedy(model, example)) is not None:
         return CaptureError(what, edit)
+    if beyond is not None:
+        return beyond
     if towers := tower_remedies(model, set(example.kwargs)):
         return CaptureError(f"{what}: {problem}", *towers)
-    if all(tensor.dim() == 1 for _, tensor in example.tensors()):
+    if len(example.tensors()) == 1 and example.tensors()[0][1].dim() == 1:
         return CaptureError(f"{what}: {problem}", AS_LABELS)
-    if problem.startswith("IndexError: index out of range"):
-        return CaptureError(
-            f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",
-            DataEdit("use the model's own tokenizer"),
-        )
+    if (edit := image_remedy(model, example)) is not None:
+        return CaptureError(f"{what}: {problem}", edit)
     return CaptureError(f"{what}: {problem}")
 
 

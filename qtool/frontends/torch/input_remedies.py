@@ -8,9 +8,11 @@ from itertools import combinations
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from qtool.core.data import Batch
-from qtool.core.remedies import DataEdit
+from qtool.core.errors import CaptureError
+from qtool.core.remedies import DataEdit, ModelEdit
 from qtool.core.shape_remedies import NORMALISED
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -31,6 +33,11 @@ class Step:
     applies: Callable[[torch.Tensor], bool]
     change: Change
     kind: str
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether values may be indices: numbers with fractions are none."""
+    return not tensor.is_floating_point() or bool((tensor == tensor.round()).all())
 
 
 _CHANNELS = (1, 3, 4)
@@ -60,7 +67,7 @@ _STEPS = (
     ),
     Step(
         "{}.long()",
-        lambda t: t.dtype is not torch.int64 and not t.is_complex(),
+        lambda t: t.dtype is not torch.int64 and not t.is_complex() and _is_whole(t),
         lambda t: t.long(),
         "type",
     ),
@@ -78,17 +85,55 @@ def input_remedy(model: nn.Module, batch: Batch) -> DataEdit | None:
     for count in (1, 2, 3):
         for steps in combinations(useful, count):
             if len({s.kind for s in steps}) == count and _runs(model, batch, steps):
-                return _edit(steps)
+                return _edit(steps, batch)
     return None
 
 
-def _edit(steps: tuple[Step, ...]) -> DataEdit:
+def check_samples(model: nn.Module, batch: Batch) -> None:
+    """Check that a batch is more than one sample: a vector of floating point numbers for which the
+    model computes the same as for a batch of it.
+
+    Raises:
+        CaptureError: it is one.
+    """
+    tensors = batch.tensors()
+    if len(tensors) != 1 or tensors[0][1].dim() != 1 or not tensors[0][1].is_floating_point():
+        return
+    whole = batch.map_tensors(lambda t: t[None])
+    try:
+        with torch.no_grad():
+            one = pytree.tree_leaves(model(*batch.args, **batch.kwargs))
+            several = pytree.tree_leaves(model(*whole.args, **whole.kwargs))
+        same = all(_is_close(a, b[0]) for a, b in zip(one, several, strict=True))
+    except (Exception, SystemExit):  # noqa: BLE001  # the user's code may raise anything
+        return
+    if same:
+        where, tensor = tensors[0]
+        raise CaptureError(
+            f"{where} is one sample of {len(tensor)} numbers, no batch of samples",
+            DataEdit("give batches, {} or those of a DataLoader", "x[None]"),
+            DataEdit("give all samples as one array"),
+            ModelEdit("fix every size with dynamic={}"),
+        )
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether outputs agree but for the order of sums, which a batch changes."""
+    return one.shape == other.shape and torch.allclose(one, other, 1e-3, 1e-5)
+
+
+def _edit(steps: tuple[Step, ...], batch: Batch) -> DataEdit:
     code = "x"
     for step in steps:
         code = step.code.format(code)
+    tensors = batch.tensors()
+    changed = [where for where, t in tensors if any(step.applies(t) for step in steps)]
+    which = f"; x is {', '.join(changed)}" if len(changed) < len(tensors) else ""
     loader = "; a DataLoader makes batches of samples" if steps[0].kind == "batch" else ""
     normalised = f", {NORMALISED}" if "/ 255" in code else ""
-    return DataEdit(f"it runs on {{}}, so convert the batches with that{normalised}{loader}", code)
+    return DataEdit(
+        f"it runs on {{}}, so convert the batches with that{which}{normalised}{loader}", code
+    )
 
 
 def _runs(model: nn.Module, batch: Batch, steps: tuple[Step, ...]) -> bool:

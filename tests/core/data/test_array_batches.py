@@ -11,7 +11,8 @@ from torch import nn
 
 from qtool.core.data import batches, peek
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import ArrayBatches, table_arrays, whole_arrays
+from qtool.core.data.array_batches import ArrayBatches, whole_arrays
+from qtool.core.data.columns import table_arrays
 from qtool.core.errors import DataError
 from tests.passes.differential import Function
 
@@ -84,15 +85,101 @@ def test_a_column_of_lists_is_an_input():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": np.zeros(2), "city": np.array(["x", "y"], object)}, "column 'city' holds 'x', no"),
-        ({"a": np.zeros(2), "b": np.zeros((2, 3))}, "column 'b' holds lists"),
+        (
+            {"a": np.zeros(2), "city": np.array(["x", "y"], object)},
+            r"holds 'x' \(row 1\), no",
+        ),
+        ({"a": np.zeros(2), "b": np.zeros((2, 3))}, r"column 'b' holds lists, .* \(a, b\)"),
         ({"a": np.array([[1], [1, 2]], object)}, "column 'a' holds"),
+        ({"a": np.array([0.0, np.nan])}, "row 2 of the data: the column 'a' holds no value"),
     ],
-    ids=["text", "lists", "lists of different lengths"],
+    ids=["text", "lists", "lists of different lengths", "NaN"],
 )
 def test_what_is_no_table(columns, message):
     with pytest.raises(DataError, match=message):
-        table_arrays(columns, Arguments())
+        table_arrays(columns, Arguments.of(ONE_INPUT))
+
+
+TAKES = Arguments(2, frozenset({"x", "region"}), frozenset({"x", "region", "labels"}))
+LISTS = np.empty(4, object)
+LISTS[:] = [[1.0, 2.0]] * 4
+
+
+def test_the_other_columns_are_the_one_input_that_has_no_column(caplog):
+    flat = {"age": np.arange(4), "region": np.arange(4) % 2, "height": np.ones(4)}
+    arrays = table_arrays(flat, TAKES)
+    assert arrays["x"].dtype == np.float32
+    assert arrays["x"].tolist() == [[0, 1], [1, 1], [2, 1], [3, 1]]
+    assert arrays["region"].dtype == np.int64
+    assert "the columns age, height are the input 'x'" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16])
+def test_codes_of_categories_are_indices_of_torch(kind):
+    codes = table_arrays({"x": np.ones(4), "region": np.arange(4, dtype=kind)}, TAKES)["region"]
+    nn.Embedding(4, 2)(torch.from_numpy(codes))
+    assert codes.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("age", "region"), "none is 'x'; rename the column 'age' to 'x'"),
+        (("x", "regoin"), "none is 'region'; rename the column 'regoin' to 'region'"),
+        (("x", "a", "regions"), "none is 'region'; rename the column 'regions' to 'region'"),
+        (("a", "b"), "takes region, x, .* columns a, b: none is 'region'; name the columns as the"),
+    ],
+)
+def test_a_column_of_another_name(names, message):
+    with pytest.raises(DataError, match=message):
+        table_arrays(dict.fromkeys(names, np.arange(4)), TAKES)
+
+
+def test_a_frame_keeps_its_columns_until_the_model_is_known():
+    """Else `evaluate`, which counts the samples first, would read it in another way."""
+    frame = Frame(x=LISTS, region=np.arange(4))
+    table = whole_arrays(frame)
+    assert (table.sample_count, len(table)) == (4, 1)
+    for data in (frame, table):
+        arrays = whole_arrays(data, TAKES).arrays
+        assert {k: v.shape for k, v in arrays.items()} == {"x": (4, 2), "region": (4,)}
+
+
+def test_two_columns_of_one_name():
+    frame = Frame(a=X[:, 0])
+    frame.columns *= 2
+    with pytest.raises(DataError, match="the data has two columns called 'a'; rename one"):
+        whole_arrays(frame)
+
+
+class Series:
+    """The part of a Series that is read."""
+
+    def __init__(self, values: Any) -> None:
+        self.name, self._values = "a", values
+
+    def to_numpy(self) -> Any:
+        return self._values
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self._values
+
+
+@pytest.mark.parametrize("values", [np.ones(4), LISTS], ids=["numbers", "lists"])
+def test_a_series_is_a_column(values):
+    (batch,) = batches(Series(values), ONE_INPUT)  # type: ignore[arg-type]  # as of pandas
+    assert batch.args[0].shape == (4, 1 if values.dtype.kind == "f" else 2)
+    assert batch.args[0].dtype == torch.float32
+
+
+def test_rows_of_numbers_are_samples():
+    (batch,) = batches([[0.5, 1], [2, 3], (4, 5)], ONE_INPUT)
+    assert torch.equal(batch.args[0], torch.tensor([[0.5, 1], [2, 3], [4, 5]]))
+    (batch,) = batches({"a": [[1, 2], [3, 4]], "b": Series(np.ones(2))}, nn.ParameterList())
+    assert batch.kwargs["a"].dtype == torch.int64
+    assert batch.kwargs["b"].dtype == torch.float32
+    with pytest.raises(DataError, match=r"row 2 of the data has 1 numbers, the first one 2; give"):
+        whole_arrays([[1, 2], [3]])
 
 
 def test_every_other_batch():

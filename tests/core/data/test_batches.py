@@ -127,7 +127,7 @@ def test_what_is_no_data(data: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        pytest.param(X * float("nan"), "batch 7, input 0 holds NaN; remove or repair", id="NaN"),
+        pytest.param(X * float("nan"), "input 0 holds NaN in its sample 0; remove or", id="NaN"),
         pytest.param((X, X / 0), "batch 7, input 1 holds NaN", id="NaN before Inf"),  # 0 / 0 too
         pytest.param((X, -1 / X), "batch 7, input 1 holds Inf", id="Inf"),
         pytest.param({"a": X, "b": 1 / X}, "batch 7, input 'b' holds Inf", id="by name"),

@@ -92,11 +92,44 @@ def test_labels_that_are_names(tmp_path):
     assert load_data(path, labels="kind", classes="pear,apple").labels.tolist() == [0, 1]
 
 
-def test_a_table_without_names(tmp_path):
-    (tmp_path / "t.csv").write_text("1.5,2\n3,4\n")
-    assert read_table(tmp_path / "t.csv")["0"].tolist() == [1.5, 3.0]
-    (tmp_path / "t.csv").write_text("0,1\n3,4\n")  # the names that pandas gives
-    assert read_table(tmp_path / "t.csv")["0"].tolist() == [3]
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("1.5,2\n3,4\n", None),
+        ("5,0,0\n3,0,0\n", None),  # a digit and its pixels
+        ("5.1,3.5,setosa\n4.9,,virginica\n", None),
+        (",3.5\n4.9,1\n", None),  # a first value is missing
+        ("39,State-gov,77516\n50,Private,83311\n", None),
+        ("1.5\n2.5\n", None),
+        ("0,1\n3,4\n", "0,1"),  # the names that pandas gives
+        (",0,1\n0,3,4\n", ",0,1"),
+        ("0\n1.5\n", "0"),
+        ("2019,2020,2021\n1,2,3\n", "2019,2020,2021"),
+        ("country,2019,2020\nFrance,2,3\n", "country,2019,2020"),
+        ("id,7\n1,2\n", "id,7"),
+        ("name,kind\nRex,dog\n", "name,kind"),
+    ],
+)
+def test_whether_the_first_line_has_names(tmp_path, caplog, text, names):
+    (tmp_path / "t.csv").write_text(text)
+    table = read_table(tmp_path / "t.csv")
+    lines, count = len(text.splitlines()), len(table)
+    expected = ",".join(map(str, range(count))) if names is None else names
+    assert ",".join(table) == expected
+    assert len(next(iter(table.values()))) == (lines if names is None else lines - 1)
+    assert ("is a sample, not names of columns" in caplog.text) == (names is None)
+
+
+def test_columns_without_names_by_their_positions(tmp_path, caplog):
+    (tmp_path / "t.csv").write_text("1.5,2,3\n3,4,5\n")
+    data = load_data(tmp_path / "t.csv", column="0,1", labels="2")
+    assert isinstance(data, ArrayBatches)
+    assert next(iter(data)).tolist() == [[1.5, 2], [3, 4]]
+    assert data.labels is not None
+    assert data.labels.tolist() == [3, 5]
+    assert caplog.text.count("called by their positions, 0 to 2") == 1
+    with pytest.raises(DataError, match=r"its columns are 0, 1, 2; write the names of the columns"):
+        load_data(tmp_path / "t.csv", labels="price")
 
 
 def test_lists_are_an_input(tmp_path):
@@ -119,8 +152,8 @@ def test_texts_by_the_names_of_their_columns(tmp_path):
     [
         (_json([{"a": 1}]), {"labels": "y"}, "t.json has no column 'y'; its columns are a"),
         (_json([{"a": 1}]), {"column": "a,b"}, "t.json has no column 'b'"),
-        (_json([{"a": 1, "b": "x"}]), {}, r"row 1 has no text.*choose the text with column='b'"),
-        (_json([{"a": 1}, {"a": None}]), {}, "the column 'a' holds None, no number"),
+        (_json([{"a": 1, "b": "x"}]), {}, r"row 1: the column 'b' holds 'x', no .*column='b'"),
+        (_json([{"a": 1}, {"a": None}]), {}, "t.json, row 2: the column 'a' holds no value"),
         (_json([1, 2]), {}, "t.json is no table; write a list of objects"),
         (_json([]), {}, "t.json has no samples"),
         (_json("{"), {}, "t.json is not JSON"),

@@ -1,0 +1,52 @@
+"""Checks of labels and their data before the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from qtool.core.data import to_batch, whole_texts
+from qtool.core.errors import DataError
+from qtool.core.remedies import DataEdit
+from qtool.evaluation.measure.accuracy import check_labels, check_no_names
+
+
+def check_labels_of(labels: ArrayLike | None, data: Iterable[Any]) -> None:
+    """Check that labels are numbers, one per sample where data has a known length, and in its
+    order where both have an index of pandas.
+
+    Args:
+        labels: [samples] class numbers; None is right.
+        data: batches.
+
+    Raises:
+        DataError: they are not.
+    """
+    if labels is None:
+        return
+    _check_order(labels, data)
+    samples = whole_texts(data)
+    count = getattr(samples, "sample_count", None)
+    if isinstance(samples, list | tuple):
+        count = sum(to_batch(item).size for item in samples)
+    check_labels(labels, count)
+    check_no_names(labels)
+
+
+def _check_order(labels: Any, data: Any) -> None:
+    """Check that labels and a frame have the same rows in one order; rows of other names are taken
+    in the order that they have."""
+    own: Any = getattr(data, "index", None)
+    other: Any = getattr(labels, "index", None)
+    if not hasattr(own, "equals") or not hasattr(other, "equals") or own.equals(other):
+        return
+    if len(own) == len(other) and set(own) == set(other):
+        at = next(i for i, (a, b) in enumerate(zip(own, other, strict=True)) if a != b)
+        raise DataError(
+            f"the labels have the rows of the data in another order (row {at + 1} is {own[at]} "
+            f"in the data, {other[at]} in the labels)",
+            DataEdit("give labels.loc[data.index]"),
+            DataEdit("give labels.to_numpy() if they are in the order of the data"),
+        )
