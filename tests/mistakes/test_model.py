@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,38 @@ REFUSED: Cases = {
     "a function": (
         lambda: quantize(D, torch.relu),
         "a model is an nn.Module or an ExportedProgram, not a builtin_function_or_method",
+    ),
+    "a checkpoint": (
+        lambda: quantize(D, {"epoch": 3, "model": image_net().state_dict()}),
+        "not a checkpoint; build the network and call its load_state_dict with the entry 'model'",
+    ),
+    "a dict with a model": (
+        lambda: quantize(D, {"epoch": 3, "model": image_net()}),
+        "not a dict; give the model in it, its entry 'model'",
+    ),
+    "a tuple with a model": (
+        lambda: quantize(D, (image_net(), ["cat", "dog"])),
+        "not a tuple; give the model in it, its entry 0",
+    ),
+    "parameters": (
+        lambda: quantize(D, list(image_net().parameters())),
+        "not a list; give the model first, then the data",
+    ),
+    "an array": (
+        lambda: quantize(D, IMAGES.numpy()),
+        "not a ndarray; give the model first, then the data",
+    ),
+    "a method": (
+        lambda: quantize(D, image_net().forward),
+        "not a method of a Sequential; give the module itself",
+    ),
+    "a function of Python": (
+        lambda: quantize(D, lambda x: x),
+        "not a function; call it if it builds the model, or write it as an nn.Module",
+    ),
+    "a session of ONNX Runtime": (
+        lambda: quantize(D, type("InferenceSession", (), {})()),
+        "not an onnxruntime.InferenceSession; give qtool.load_model(path) of its file",
     ),
     "a state dict": (
         lambda: quantize(D, image_net().state_dict()),
@@ -219,6 +252,18 @@ NOTED: Cases = {
         "4.weight: weights are zero in 5 of 5 channels",
     ),
 }
+
+
+def _no_backend(graph: Any, inputs: Any) -> Any:
+    raise AssertionError("torch.compile ran its compiler")
+
+
+@pytest.mark.parametrize("batch", [(IMAGES, IMAGES[:, 0, 0, 0]), {"image": IMAGES, "label": IDS}])
+def test_a_compiled_model_is_taken_without_its_compiler(batch: Any) -> None:
+    inner = image_net()
+    inner[0] = torch.compile(inner[0], backend=_no_backend)
+    quantized = quantize([batch], torch.compile(inner, backend=_no_backend))
+    assert "_orig_mod" not in str(quantized)
 
 
 class Detections:
