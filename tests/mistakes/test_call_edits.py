@@ -274,6 +274,13 @@ ELSEWHERE = {
     "convert it as a whole": "a size that a block computes: tests/blockwise",
     "download a Hugging Face model: `hf download {} --local-dir FOLDER`": "a download",
     "write module:function": "tests/mistakes/test_options.py",
+    "write {}:{}": "tests/mistakes/test_file_forms.py",
+    "give a file: `qtool quantize` writes one of code that builds a model": "the same",
+    "give the code that builds it, package.module:factory, and the file that {} writes with {}": (
+        "the same"
+    ),
+    "let it return the model": "as any factory",
+    "let it return the model, an nn.Module": "the same",
     "name each file once": "as any two files",
     "give two or more to compare": "the same",
     "give one or more to time": "the same",

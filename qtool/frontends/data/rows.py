@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
 from qtool.frontends.data.tables import LINES, TABLES, read_lines, read_objects, read_table
@@ -91,7 +92,7 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
         saved = (path / "state.json").is_file()
         rows = _saved(path, columns, label) if saved else _folder(path, columns, label)
     elif not is_file(path):
-        raise DataError(f"{path}: no such file or folder")
+        raise missing(path, DataError, "file or folder")
     elif path.suffix == ".txt":
         lines = read_lines(path)
         rows = [Row(text=line) for line in lines if line.strip()]
