@@ -107,7 +107,9 @@ def command(
     subject = _file_or_model(source, weights)
     file = subject if isinstance(subject, Path) else None
     if file is not None and model is None and source_options.context_value("fix"):
-        raise click.BadParameter("is for a MODEL or the float --model", param_hint="--fix")
+        raise click.BadParameter(
+            "it is for a MODEL or the float --model; leave it out", param_hint="--fix"
+        )
     reference = None if model is None else _file_or_model(model, weights, file)
     batches = sources.load_data(data, size, values["labels"])
     report = qtool.report(

@@ -87,7 +87,9 @@ def _apply_decoder_options(model: Any) -> None:
     if not isinstance(model, DecoderWithCache):
         masked = context_value("attention") == "masked"
         if option := "--logits" * last or "--attention" * masked:
-            raise click.BadParameter("is for --task text-generation-with-past", param_hint=option)
+            raise click.BadParameter(
+                "it is for --task text-generation-with-past; leave it out", param_hint=option
+            )
         return
     model.last_logits = last
     if model.refusal is not None:
@@ -264,7 +266,7 @@ def load_inputs(
     """
     _remember_model(source, model)
     if shape is not None and data != NO_DATA:
-        raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
+        raise click.BadParameter(f"it is for --data {NO_DATA}; leave it out", param_hint="--shape")
     if data != NO_DATA:
         batches = load_data(data, batch_size, labels)
         return model, _with_cache(model, data, batch_size, batches)
@@ -294,7 +296,9 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
     if not isinstance(model, DecoderWithCache):
-        raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
+        raise click.BadParameter(
+            "it is for --task text-generation-with-past; leave it out", param_hint="--cache"
+        )
     model.quantize_cache(batches)
     return load_data(data, batch_size)
 
@@ -322,7 +326,7 @@ def load_evaluation(
     if labels is None:
         if context_value("classes"):
             raise click.BadParameter(
-                "is for labels, of --eval-data or --labels", param_hint="--classes"
+                "it is for labels, of --eval-data or --labels; leave it out", param_hint="--classes"
             )
         rows = getattr(batches, "rows", ())
         if rows and rows[0].label is not None:
@@ -395,7 +399,8 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
         return own
     if context_value("classes"):
         raise click.BadParameter(
-            "is for labels that are names; those of --labels are numbers", param_hint="--classes"
+            "it is for labels that are names, and those of --labels are numbers; leave it out",
+            param_hint="--classes",
         )
     labels = find_labels(key, Path(data))
     if has_torch():
