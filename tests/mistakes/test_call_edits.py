@@ -280,6 +280,7 @@ ELSEWHERE = {
         "the same"
     ),
     "let it return the model": "as any factory",
+    "give the int8 file as the first argument": "a whole report",
     "let it return the model, an nn.Module": "the same",
     "name each file once": "as any two files",
     "give two or more to compare": "the same",

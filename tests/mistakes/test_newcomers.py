@@ -95,6 +95,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "evaluate int8.onnx --model float.onnx --data images.npy --eval metric",
         "'metric' names no function; write module:function",
     ),
+    "a float model first in a report": (
+        f"report {M}:image_net --model int8.onnx --data images.npy -o page",
+        "--model is the float model of a file, and the first argument is a model ... leave out",
+    ),
+    "a mode for the report of a file": (
+        "report int8.onnx --data images.npy --mode dynamic -o page",
+        "--mode is for a model that is quantized first, not for a file; leave out --mode",
+    ),
     "a page as folder of a report": (
         "report int8.onnx --data images.npy -o page.html",
         "page.html is the name of a file; the report is a folder: name it page",
