@@ -245,10 +245,17 @@ EDITS: dict[str, Edit] = {
         lambda: check_regex("select", "/(a+)+/", "(a+)+"),
         lambda: check_regex("select", "/a+/", "a+"),
     ),
+    "give the function itself, not what it returns": (
+        lambda: over_data(1.0, [], None),  # type: ignore[arg-type]
+        lambda: over_data(lambda model: 1.0, [], None),
+    ),
     "add one of {}": (rule(select="0"), rule(select="0", observer="mse")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
 ELSEWHERE = {
+    "give what qtool.calibrate returned, or qtool.quantize(model, data)": (
+        "tests/mistakes/test_python_api.py"
+    ),
     "quantize it per output channel or per tensor": "operands of kernels: tests/backends/kernels",
     "quantize it with scale input * weight, and widen the weight scale where it overflows": (
         "the same"

@@ -197,6 +197,22 @@ REFUSED: Cases = {
         lambda: quantize(D, _cyclic()),
         "module 'parent' (ModuleList) is in training mode; call model.eval() first",
     ),
+    "prepared for training by torch.ao": (
+        lambda: quantize(D, _prepared_by_torch()),
+        "torch.ao prepared the model for quantization ('1' is a MinMaxObserver); give the float",
+    ),
+    "a GPU in forward": (
+        lambda: quantize(D, custom(lambda y, x: _on_gpu(y))),
+        "Torch not compiled with CUDA ... line ...); compute on the device of the input, x.device",
+    ),
+    "a layer in half": (
+        lambda: quantize(D, _with_half_layer()),
+        "must have the same dtype, but got Float and Half; call model.float() first",
+    ),
+    "an error with its place": (
+        lambda: quantize(D, custom(lambda y, x: y @ x)),
+        "the model does not run on the given inputs ... must match ... (...test_model.py, line",
+    ),
     "lazy layers without a first run": (
         lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
         "the model has lazy layers, whose ... call it with a batch first, then load its weights",
@@ -278,6 +294,22 @@ def _quantized_by_torch() -> nn.Module:
         warnings.simplefilter("ignore")  # torch's, that these will end
         net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
         return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+
+
+def _prepared_by_torch() -> nn.Module:
+    from torch.ao.quantization import MinMaxObserver
+
+    return nn.Sequential(image_net(), MinMaxObserver()).eval()
+
+
+def _on_gpu(y: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("Torch not compiled with CUDA enabled")  # as y.cuda() without a GPU
+
+
+def _with_half_layer() -> nn.Module:
+    net = image_net()
+    net[4].half()
+    return net
 
 
 def _onnx_model() -> object:

@@ -175,6 +175,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --dynamic input:7",
         "input 'input' has no dimension 7: its shape is [",
     ),
+    "a shape with the batch": (
+        "quantize tests.mistakes.nets:image_net --data none --shape 1,3,8,8 -o out.onnx",
+        "--shape: the model does not take samples of the shape 1,3,8,8 ... write --shape 3,8,8",
+    ),
+    "a shape with channels last": (
+        "quantize tests.mistakes.nets:image_net --data none --shape 8,8,3 -o out.onnx",
+        "--shape: the model does not take samples of the shape 8,8,3 ... write --shape 3,8,8",
+    ),
     "a shape next to data": (
         f"{Q} --shape 3,8,8",
         "Invalid value for --shape: it is for --data none",

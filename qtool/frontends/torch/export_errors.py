@@ -16,6 +16,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS
+from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.input_remedies import input_remedy
@@ -96,6 +97,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 """Errors of torch.export -> what is wrong, and what to do about it."""
 
 
+_FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
 _DOES_NOT_RUN = "the model does not run on the given inputs"
 
 
@@ -216,7 +218,17 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
             f"{what}: {problem}: an index, such as a token id, is beyond the table it selects from",
             DataEdit("use the model's own tokenizer"),
         )
-    return CaptureError(f"{what}: {problem}")
+    return CaptureError(f"{what}: {problem}", *_code_edits(model, problem))
+
+
+def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
+    """Return what to change in a model that computes on a GPU, or in several float types."""
+    if "CUDA" in problem:
+        return [ModelEdit("compute on the device of the input, x.device")]
+    types = {p.dtype for p in model.parameters()}
+    if len(types) > 1 and types <= _FLOATS and "dtype" in problem:
+        return [ModelEdit("call model.float() first")]
+    return []
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
@@ -251,5 +263,5 @@ def eager_problem(model: nn.Module, example: Batch) -> str | None:
     except SystemExit as error:
         return describe(error)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        return f"{type(error).__name__}: {first_line(error)}"
+        return f"{type(error).__name__}: {first_line(error)}{user_place(error)}"
     return None
