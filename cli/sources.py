@@ -346,6 +346,7 @@ def load_evaluation(
         rows = getattr(batches, "rows", ())
         if rows and rows[0].label is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
+        _note_labels(Path(data))
         return None
     if batches is None:
         raise click.BadParameter(
@@ -411,6 +412,8 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
             raise click.BadParameter(
                 f"{data} has no class names, of folders or in a file", param_hint="--classes"
             )
+        if own is None and key is None:
+            _note_labels(Path(data))
         return own
     if context_value("classes"):
         raise click.BadParameter(
@@ -425,6 +428,16 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
             return labels[: batches.samples]
     positions = getattr(batches, "positions", None)
     return labels if positions is None or len(labels) <= max(positions) else labels[positions]
+
+
+def _note_labels(data: Path) -> None:
+    """Note that a file has labels, with which nothing is measured without --labels."""
+    from qtool.core.label_names import LABELS
+    from qtool.core.log import log_note
+    from qtool.core.numpy_files import array_names
+
+    if data.suffix == ".npz" and (names := sorted(array_names(data) & LABELS)):
+        log_note(f"{data} has labels; --labels {names[0]} measures accuracy with them")
 
 
 def dynamic_of(

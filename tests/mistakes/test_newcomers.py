@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
+from qtool.cli import main
 
 from tests.mistakes.mistake import check_command
 from tests.mistakes.nets import IMAGES, calibration, quantize
@@ -140,6 +142,7 @@ def here(files: Path, folder: Path) -> None:
     np.save("images.npy", images)
     np.save("nhwc.npy", images.transpose(0, 2, 3, 1))
     np.save("bytes.npy", (images * 50 + 128).clip(0, 255).astype(np.uint8))
+    np.savez("labelled.npz", images=images, labels=np.arange(40) % 5)
     np.save("integers.npy", (images * 50).astype(np.int32))
     np.save("labels.npy", np.arange(40) % 5)
     rows = [[i / 8, 1 - i / 9, i % 3 / 2, i / 5] for i in range(40)]
@@ -157,3 +160,10 @@ def _write(name: str, head: str, rows: list[list[object]]) -> None:
 @pytest.mark.parametrize(("arguments", "expected"), COMMANDS.values(), ids=COMMANDS)
 def test_refused_on_the_command_line(arguments: str, expected: str) -> None:
     check_command(arguments, expected)
+
+
+def test_labels_in_the_data_that_are_not_used() -> None:
+    arguments = f"quantize {M}:price_net --data labelled.npz -o out.onnx"
+    result = CliRunner().invoke(main, arguments.split(), prog_name="qtool")
+    said = "note: labelled.npz has labels; --labels labels measures accuracy with them"
+    assert said in result.stderr
