@@ -282,6 +282,7 @@ ELSEWHERE = {
     "download a Hugging Face model: `hf download {} --local-dir FOLDER`": "a download",
     "write module:function": "tests/mistakes/test_options.py",
     "write {}:{}": "tests/mistakes/test_file_forms.py",
+    "write the module of the code, and give this file with {}": "the same",
     "give a file: `qtool quantize` writes one of code that builds a model": "the same",
     "give the code that builds it, package.module:factory, and the file that {} writes with {}": (
         "the same"

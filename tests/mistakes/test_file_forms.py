@@ -92,6 +92,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"quantize tests.mistakes.nets.flat_net {D} {OUT}",
         "tests.mistakes.nets.flat_net lacks the colon behind the module; write tests.mistakes.nets",
     ),
+    "a file of weights for its module": (
+        f"quantize torch.pt:Net {D} {OUT}",
+        "write the module of the code, and give this file with --weights torch.pt",
+    ),
     "code for a file": (
         f"bench {NET}",
         f"{NET}: no such file; give a file: `qtool quantize` writes one of code",
