@@ -43,6 +43,8 @@ def _similar(path: Path) -> Path | None:
         names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
     except (OSError, ValueError):
         return None
+    if path.name in names:
+        return None  # a pipe or a device
     longer = [name for name in names if Path(name).stem == path.name]
     alike = [name for name in names if Path(name).suffix == path.suffix]
     found = [*longer, *difflib.get_close_matches(path.name, alike, 1, _SIMILAR)]

@@ -174,7 +174,7 @@ def _no_model(source: str) -> CaptureError:
         named = CallEdit(f"name what builds the model: {source}:factory")
         return CaptureError(f"{source} is a module of Python", named)
     module, dot, name = source.rpartition(".")
-    if dot and is_file(module.replace(".", "/") + ".py"):
+    if dot and not is_file(source) and is_file(module.replace(".", "/") + ".py"):
         colon = CallEdit(f"write {module}:{name}")
         return CaptureError(f"{source} lacks the colon behind the module", colon)
     if (tool := _FOREIGN.get(suffix)) is not None:

@@ -171,6 +171,18 @@ def test_a_path_is_no_name_of_a_hub() -> None:
     assert "hf download" not in str(caught.value)
 
 
+def test_a_device_is_no_misspelled_name() -> None:
+    with pytest.raises(qtool.DataError) as caught:
+        qtool.load_data("/dev/null")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_file_with_the_name_of_a_module_is_a_file() -> None:
+    Path("net.py").touch()
+    with pytest.raises(qtool.CaptureError, match=r"net\.calib is no model: the suffix '\.calib'"):
+        qtool.load_model("net.calib")
+
+
 def test_the_only_state_dict_of_a_checkpoint_is_taken() -> None:
     model = qtool.load_model(NET, weights="nested.pt")
     state = torch.load("torch.pt")
