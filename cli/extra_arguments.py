@@ -49,7 +49,7 @@ def repeated(parameters: Sequence[click.Parameter], args: Sequence[str]) -> dict
         name, equals, value = arg.partition("=")
         if name in single:
             values.setdefault(single[name], []).append(value if equals else following)
-    return {name: given for name, given in values.items() if len({*given}) > 1}
+    return {name: each for name, each in values.items() if len({*each}) > 1}
 
 
 def _sentence(options: dict[str, click.Parameter], last: str, values: Sequence[str]) -> str:

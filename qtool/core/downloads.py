@@ -97,7 +97,7 @@ def unreadable(
         message: what the reader says.
         kind: class of the error.
         remedies: what to do where the file is whole.
-        suffix: of the files that its reader takes; by default the file's own.
+        suffix: suffix of the files that its reader takes; by default the file's own.
     """
     if is_cut_off(path):
         size = Path(path).stat().st_size

@@ -36,7 +36,7 @@ def unexpected_form(path: str | os.PathLike[str], suffix: str = "") -> str | Non
 
     Args:
         path: the file.
-        suffix: of what was expected; by default the file's own.
+        suffix: suffix of what was expected; by default the file's own.
     """
     form, suffixes = _form(Path(path))
     return None if (suffix or Path(path).suffix.lower()) in suffixes else form

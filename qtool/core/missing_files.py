@@ -47,5 +47,5 @@ def _similar(path: Path) -> Path | None:
         return None  # a pipe or a device
     longer = [name for name in names if Path(name).stem == path.name]
     alike = [name for name in names if Path(name).suffix == path.suffix]
-    found = [*longer, *difflib.get_close_matches(path.name, alike, 1, _SIMILAR)]
-    return path.with_name(found[0]) if found and path.name else None
+    similar = [*longer, *difflib.get_close_matches(path.name, alike, 1, _SIMILAR)]
+    return path.with_name(similar[0]) if similar and path.name else None

@@ -213,6 +213,12 @@ def capture_model(
         return _capture(model, example, dynamic)
 
 
+_LOSS = (
+    "the model returns one number for all samples, as a loss is: a file for predictions needs the "
+    "model that returns them"
+)
+
+
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
     notes: tuple[str, ...] = ()
     if isinstance(model, ExportedProgram):
@@ -246,6 +252,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         )
     unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
+    if not any(output.dim() for output in outputs):
+        notes += (_LOSS,)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source)

@@ -11,9 +11,10 @@ from torch import nn
 
 import qtool
 from tests.mistakes.mistake import Cases, check_noted, check_refused
-from tests.mistakes.nets import IDS, IMAGES, custom, flat_net, image_net, quantize, token_net
+from tests.mistakes.nets import IDS, IMAGES, Two, custom, flat_net, image_net, quantize, token_net
 
 D = [IMAGES]
+A, B, LABELS = torch.randn(40, 4), torch.randn(40, 5), torch.arange(40) % 3
 REFUSED: Cases = {
     "a class instead of an instance": (
         lambda: quantize(D, nn.ReLU),
@@ -247,6 +248,10 @@ REFUSED: Cases = {
     ),
 }
 NOTED: Cases = {
+    "a loss": (
+        lambda: quantize([(A, B, LABELS)], two_losses()),
+        "the model returns one number for all samples, as a loss is: a file for predictions needs",
+    ),
     "in half": (
         lambda: quantize(D, image_net().half()),
         "the model is in float16: a copy in float32 is quantized",
@@ -280,6 +285,21 @@ def test_a_compiled_model_is_taken_without_its_compiler(batch: Any) -> None:
     inner[0] = torch.compile(inner[0], backend=_no_backend)
     quantized = quantize([batch], torch.compile(inner, backend=_no_backend))
     assert "_orig_mod" not in str(quantized)
+
+
+class Loss(nn.Module):
+    """Returns the loss of a network alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Two()
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.net(a, b, labels)["loss"]
+
+
+def two_losses() -> nn.Module:
+    return Loss().eval()
 
 
 class Detections:
