@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
+from qtool.core.log import log_note
 from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
@@ -70,6 +71,17 @@ class Row:
 
     def __str__(self) -> str:
         return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
+
+
+def note_others(path: Path) -> None:
+    """Note images and sounds in a folder of arrays, which alone are read."""
+    files = path.iterdir() if is_dir(path) else ()
+    others = sorted(p.name for p in files if p.suffix.lower() in (*IMAGES, *SOUNDS))
+    if others:
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        log_note(
+            f"{path} has .npy or .npz files, which alone are read: {others[0]}{more} is left out"
+        )
 
 
 def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None) -> list[Row]:
