@@ -12,13 +12,15 @@ from typing import Any
 
 import click
 from qtool.cli.config_file import config_option
-from qtool.cli.extra_arguments import meant
+from qtool.cli.extra_arguments import meant, repeated
+from qtool.cli.other_options import meant_option
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
 JSON = "qtool.json"
 VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 LOGGED = "qtool.logged"
+_REPEATED = "qtool.repeated"
 """Keys in a context's meta."""
 
 GROUPS = {
@@ -111,18 +113,30 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         from qtool.cli.progress import log_to_stderr
 
+        from qtool.core.log import log_note
+
         with log_to_stderr():
+            for name, values in ctx.meta.get(_REPEATED, {}).items():
+                log_note(f"{name} is given {len(values)} times: the last one counts, {values[-1]}")
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)  # click removes them
+        ctx.meta[_REPEATED] = repeated(self.params, words)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if others := _commands_with(error.option_name):
-                error.message, error.possibilities = f"{error.message.rstrip('.')}; {others}", None
+            name, known = error.option_name, {"--help"}
+            known |= {
+                o for each in self.params if isinstance(each, click.Option) for o in each.opts
+            }
+            places = [p.human_readable_name for p in self.params if isinstance(p, click.Argument)]
+            error.possibilities = None  # of equal letters alone: --device for --recipe
+            if text := meant_option(name, known, places, _commands_with(name)):
+                error.message = f"{error.message.rstrip('.')}; {text}"
             raise
         except click.UsageError as error:
+            error.message = error.message.replace("a valid integer range", "a whole number")
             if "extra argument" in error.message and (text := meant(self.params, words)):
                 error.message = f"{error.message}; {text}"
             raise

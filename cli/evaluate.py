@@ -74,13 +74,14 @@ def command(
     """
     import qtool
     from qtool.core.errors import FileError
+    from qtool.core.missing_files import missing
     from qtool.core.paths import is_file
     from qtool.evaluation.history import append_run, make_run, read_history
 
     if history is not None:
         read_history(history)
     if not is_file(int8_file):
-        raise FileError(f"{int8_file}: no such file")
+        raise missing(int8_file, FileError)
     sources.check_data(data, labels=labels)
     function = options.load_metrics(evaluate)
     loaded = sources.load_model(model, weights, file=int8_file)

@@ -1,4 +1,4 @@
-"""What a user meant by an argument that a command does not take."""
+"""What a user meant by an argument that a command does not take, or takes once."""
 
 from __future__ import annotations
 
@@ -36,8 +36,26 @@ def meant(parameters: Sequence[click.Parameter], args: Sequence[str]) -> str:
     return ""
 
 
+def repeated(parameters: Sequence[click.Parameter], args: Sequence[str]) -> dict[str, list[str]]:
+    """Return option -> its values, for options that take one and have several different ones."""
+    single = {
+        name: each.opts[0]
+        for each in parameters
+        if isinstance(each, click.Option) and not (each.is_flag or each.count or each.multiple)
+        for name in each.opts
+    }
+    values: dict[str, list[str]] = {}
+    for arg, following in itertools.pairwise([*args, ""]):
+        name, equals, value = arg.partition("=")
+        if name in single:
+            values.setdefault(single[name], []).append(value if equals else following)
+    return {name: each for name, each in values.items() if len({*each}) > 1}
+
+
 def _sentence(options: dict[str, click.Parameter], last: str, values: Sequence[str]) -> str:
     arg = values[-1]
+    if "--json" in options and Path(arg).suffix.lower() == ".json":
+        return f"--json prints: write > {arg} behind the command"
     if last and ",..." in (options[last].make_metavar(click.Context(click.Command(""))) or ""):
         return f"separate values with commas: {last} {','.join(values)}"
     if Path(arg).suffix.lower() in _MODELS:

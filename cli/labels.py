@@ -75,7 +75,8 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
         labels = numbers_of_names(labels, Path(data), context_value("classes"), model)
     elif context_value("classes"):
         raise click.BadParameter(
-            "is for labels that are names; those of --labels are numbers", param_hint="--classes"
+            "it is for labels that are names, and those of --labels are numbers; leave it out",
+            param_hint="--classes",
         )
     if labels is not None and has_torch():
         from qtool.core.data.subset import FirstSamples
@@ -88,11 +89,19 @@ def load_labels(key: str | None, data: str, batches: Iterable[Any]) -> Any:
     return labels[positions]
 
 
-def _note_no_labels(data: str, batches: Iterable[Any]) -> None:
-    """Say why there is no accuracy, where data of this kind can have labels."""
+def note_labels(data: Path) -> None:
+    """Note that a file of arrays has labels, with which nothing is measured without --labels."""
     from qtool.core.label_names import LABELS
     from qtool.core.log import log_note
     from qtool.core.numpy_files import array_names
+
+    if usual := sorted(array_names(data) & LABELS):
+        log_note(f"{data} has labels; --labels {usual[0]} measures accuracy with them")
+
+
+def _note_no_labels(data: str, batches: Iterable[Any]) -> None:
+    """Say why there is no accuracy, where data of this kind can have labels."""
+    from qtool.core.log import log_note
 
     rows = getattr(batches, "rows", ())
     if rows and rows[0].kinds[:1] != ("text",):
@@ -100,5 +109,5 @@ def _note_no_labels(data: str, batches: Iterable[Any]) -> None:
             f"{data} has no labels, so there is no top-1: put its files into a folder per class, "
             "or name an array of class numbers, in the order of their names, with --labels"
         )
-    elif usual := sorted(array_names(Path(data)) & LABELS):
-        log_note(f"{data} has labels; --labels {usual[0]} measures accuracy with them")
+    else:
+        note_labels(Path(data))

@@ -52,6 +52,8 @@ class Name(click.ParamType):
         names = [n.strip() for n in text.split(",")] if self.several else [text]
         for name in filter(None, names) if self.several else names:
             plain = name.partition(":")[0] if self.parameter else name
+            if self.parameter and plain.partition("=")[0] in self.known and "=" in plain:
+                self.fail(f"write {name.replace('=', ':', 1)}", param, ctx)
             if plain not in self.known and plain not in self.former:
                 self.fail(unknown_name(self.what, plain, self.known), param, ctx)
         return text

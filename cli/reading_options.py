@@ -97,6 +97,6 @@ def check_batch_size(source: str) -> None:
     functions = [":" in text and not Path(text).exists() for text in _sources()]
     if chosen is ParameterSource.COMMANDLINE and functions and all(functions):
         raise click.BadParameter(
-            f"is for data files, and {source} makes the batches; change it there",
+            f"it is for data files, and {source} makes the batches; change it there",
             param_hint="--batch-size",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,11 @@ def command(
     subject = _file_or_model(source, weights)
     file = subject if isinstance(subject, Path) else None
     if file is not None and model is None and source_options.context_value("fix"):
-        raise click.BadParameter("is for a MODEL or the float --model", param_hint="--fix")
+        raise click.BadParameter(
+            "it is for a MODEL or the float --model; leave it out", param_hint="--fix"
+        )
+    if file is None and not _is_written("model"):
+        model = None  # a configuration has it for commands that read files
     reference = None if model is None else _file_or_model(model, weights, file)
     batches = sources.load_data(data, size, values["labels"])
     report = qtool.report(
@@ -124,10 +129,22 @@ def command(
         dynamic=sources.dynamic_of(dynamic, batches),
         other_model=other_model,
         bars=output.progress,
-        **{name: values[name] for name in ("target", "observer", "recipe", "mode", "accuracy")},
+        **_conversion(values, file),
     )
     output.show_report(report, as_json, output_)
     output.exit_if_missed(report, fail_on)
+
+
+def _conversion(values: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """Return the options of a conversion; next to a file those of the command line, to be refused:
+    a configuration has options of several commands."""
+    names = ("target", "observer", "recipe", "mode", "accuracy")
+    return {name: values[name] for name in names if file is None or _is_written(name)}
+
+
+def _is_written(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 _PAGES = {"source", "output_", "as_json", "fail_on"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from qtool.cli.distributed import has_ranks
-from qtool.cli.labels import are_names, is_column, load_labels
+from qtool.cli.labels import are_names, is_column, load_labels, note_labels
 from qtool.cli.parsed_options import parse_dynamic, parse_fixed, parse_sizes, parse_states
 from qtool.cli.reading_options import (
     check_batch_size,
@@ -91,7 +91,9 @@ def _apply_decoder_options(model: Any) -> None:
     if not isinstance(model, DecoderWithCache):
         masked = context_value("attention") == "masked"
         if option := "--logits" * last or "--attention" * masked:
-            raise click.BadParameter("is for --task text-generation-with-past", param_hint=option)
+            raise click.BadParameter(
+                "it is for --task text-generation-with-past; leave it out", param_hint=option
+            )
         return
     model.last_logits = last
     if model.refusal is not None:
@@ -272,7 +274,7 @@ def load_inputs(
     """
     remember_model(source, model)
     if shape is not None and data != NO_DATA:
-        raise click.BadParameter(f"is for --data {NO_DATA}", param_hint="--shape")
+        raise click.BadParameter(f"it is for --data {NO_DATA}; leave it out", param_hint="--shape")
     if data != NO_DATA:
         batches = load_data(data, batch_size, labels)
         return model, _with_cache(model, data, batch_size, batches)
@@ -289,10 +291,25 @@ def load_inputs(
     except CaptureError as error:
         if not is_run_error(error):
             raise
+        likely = _shape_taken(model, parse_sizes(shape))
+        instead = f"; write --shape {likely}" if likely else ""
         raise click.BadParameter(
-            f"the model does not take samples of the shape {shape} ({error.problem})",
+            f"the model does not take samples of the shape {shape} ({error.problem}){instead}",
             param_hint="--shape",
         ) from error
+
+
+def _shape_taken(model: Any, sizes: Sequence[int]) -> str:
+    """Return the shape without the batch, or with channels first, if the model takes it."""
+    import torch
+
+    from qtool.core.data import to_batch
+    from qtool.frontends.torch.export_errors import eager_problem
+
+    for each in (sizes[1:], (*sizes[-1:], *sizes[:-1])):
+        if each and eager_problem(model, to_batch(torch.zeros(2, *each))) is None:
+            return ",".join(map(str, each))
+    return ""
 
 
 def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:
@@ -302,7 +319,9 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
     if not isinstance(model, DecoderWithCache):
-        raise click.BadParameter("is for --task text-generation-with-past", param_hint="--cache")
+        raise click.BadParameter(
+            "it is for --task text-generation-with-past; leave it out", param_hint="--cache"
+        )
     model.quantize_cache(batches)
     return load_data(data, batch_size)
 
@@ -330,12 +349,13 @@ def load_evaluation(
     if labels is None:
         if context_value("classes"):
             raise click.BadParameter(
-                "is for labels, of --eval-data or --labels", param_hint="--classes"
+                "it is for labels, of --eval-data or --labels; leave it out", param_hint="--classes"
             )
         rows = getattr(batches, "rows", ())
         own = rows[0].label if rows else getattr(batches, "labels", None)
         if own is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
+        note_labels(Path(data))
         return None
     if batches is None:
         raise click.BadParameter(

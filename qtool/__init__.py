@@ -8,6 +8,7 @@
 Names are imported when they are first used, so that `qtool --help` does not wait for torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +216,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'qtool' has no attribute '{name}'")
+        message = f"module 'qtool' has no attribute '{name}'"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])  # for its suggestions
     from qtool.core.torch_package import TORCH, has_torch, torch_error
 
     home = _HOME_OF[name] if has_torch() else _HOMES_WITHOUT_TORCH.get(name, _HOME_OF[name])

@@ -146,6 +146,11 @@ def convert(
             dynamic,
         )
         return _convert(captured, plan, calibration, example_batch(calibration, model))
+    if not isinstance(calibration, Calibration | str | Path):
+        raise CalibrationError(
+            f"the calibration is a {type(calibration).__name__}",
+            CallEdit("give what qtool.calibrate returned, or qtool.quantize(model, data)"),
+        )
     if not isinstance(calibration, Calibration):
         calibration = Calibration.load(calibration)
     calibration.check_target(targets.target(target or calibration.target).name)

@@ -25,6 +25,7 @@ from qtool.core.graph.finite_outputs import check_outputs, check_weights
 from qtool.core.random_inputs import is_cache, random_inputs
 from qtool.core.remedies import Argument
 from qtool.core.types import UINT8
+from qtool.core.user_code import uncompiled
 from qtool.distributed import current
 from qtool.distributed.data_shard import broadcast_first_batch
 from qtool.frontends.captured_model import Captured, DynamicSizes, Model, capture_model
@@ -173,4 +174,4 @@ def _arguments(model: Model | Captured) -> frozenset[str]:
     """Return the names of a module's arguments."""
     if not isinstance(model, nn.Module):
         return frozenset()
-    return frozenset(inspect.signature(model.forward).parameters)
+    return frozenset(inspect.signature(uncompiled(model).forward).parameters)

@@ -17,12 +17,13 @@ from qtool.api.quantized_model import QuantizedModel
 from qtool.backends.open_files import open_model, quantization_warnings
 from qtool.backends.table import open_file
 from qtool.calibration.calibration import Calibration
+from qtool.core.argument_names import argument
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, peek
-from qtool.core.errors import CaptureError, DataError, VerificationError
+from qtool.core.errors import CaptureError, DataError, OptionError, VerificationError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.progress import Bars, no_bars
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import CallEdit, DataEdit, Omission
 from qtool.distributed import DataShard, current, within
 from qtool.evaluation.baseline import ONNX
 from qtool.evaluation.build_report import build_report
@@ -129,6 +130,17 @@ def report(
     place, ranks = Path(folder), current()
     file = Path(source).name if isinstance(source, str | Path) else ""
     options = titled(options, None if file else place, file)
+    _check_use(
+        source,
+        model,
+        calibration=calibration,
+        calibration_data=calibration_data,
+        target=target,
+        observer=observer,
+        recipe=recipe,
+        mode=mode,
+        accuracy=accuracy,
+    )
     if calibration is not None or isinstance(source, str | Path | QuantizedModel):
         ranks.continue_on_rank_zero()  # no work to share
     if isinstance(source, str | Path):
@@ -170,6 +182,31 @@ def report(
         origin = "quantized by qtool"
         origin += ", calibrated on the evaluation data itself" if own else ""
     return quantized.report(data, place, options, origin=origin, bars=bars)
+
+
+def _check_use(source: Any, model: Any, **conversion: Any) -> None:
+    """Refuse a float model next to one that is converted, and options of a conversion next to a
+    file: they would change nothing.
+
+    Raises:
+        OptionError: there is such an argument.
+    """
+    if not isinstance(source, str | Path):
+        if model is not None:
+            raise OptionError(
+                f"{argument('--model')} is the float model of a file, and the first argument is a "
+                "model, which is quantized first",
+                CallEdit("give the int8 file as the first argument"),
+                Omission("--model"),
+            )
+        return
+    for name, value in conversion.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(
+                f"{argument(option)} is for a model that is quantized first, not for a file",
+                Omission(option),
+            )
 
 
 def _report_file(

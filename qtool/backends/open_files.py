@@ -9,6 +9,7 @@ from qtool.backends.readable_file import ReadableFile, ReadableFormat
 from qtool.backends.session import OtherRuntime, Session
 from qtool.backends.tflite.readable import READABLE as TFLITE
 from qtool.core.errors import FileError, OptionError
+from qtool.core.missing_files import missing
 from qtool.core.option_names import NATIVE, unknown_name
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
@@ -25,7 +26,7 @@ def open_readable(path: str | Path) -> ReadableFile:
     """
     path = Path(path)
     if not is_file(path):
-        raise FileError(f"{path}: no such file")
+        raise missing(path, FileError)
     return _format_of(path).open(path)
 
 

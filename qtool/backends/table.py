@@ -10,6 +10,7 @@ from qtool.backends.open_files import READABLE
 from qtool.backends.tflite.model_file import TFLITE
 from qtool.core.errors import FileError, PlanError
 from qtool.core.graph import FloatGraph
+from qtool.core.missing_files import missing
 from qtool.core.option_names import (
     C_SUFFIXES,
     MODEL_FORMATS,
@@ -79,7 +80,7 @@ def open_file(path: str | Path) -> ModelFile:
     """
     path = Path(path)
     if not is_file(path):
-        raise FileError(f"{path}: no such file")
+        raise missing(path, FileError)
     return format_of_file(path).open(path)
 
 

@@ -43,7 +43,7 @@ def whole_memory(path: Path) -> int:
     """
     if path.suffix == ".onnx" and path.is_file():
         return WHOLE * float_bytes(path)
-    if path.is_dir() and list(path.glob("*.safetensors")):
+    if (path / "config.json").is_file() and list(path.glob("*.safetensors")):
         return WHOLE * sum(4 * prod(t.shape) for t in WeightFiles(path).tensors.values())
     return 0
 

@@ -27,6 +27,7 @@ from qtool.core.data.calibration_samples import CalibrationSamples, merged_diges
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
 from qtool.core.formats import quantity
+from qtool.core.missing_files import missing
 from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
@@ -195,7 +196,7 @@ class Calibration(Summarized):
             CalibrationError: the file is missing, damaged, foreign, or has another schema.
         """
         if not is_file(path):
-            raise CalibrationError(f"{path}: no such calibration file")
+            raise missing(path, CalibrationError, "calibration file")
         check_download(path, CalibrationError)
         try:
             data = Path(path).read_bytes()
@@ -333,7 +334,7 @@ def _parsed(data: bytes, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         flat = safetensors.numpy.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         message = f"{path}: not a calibration file, or a damaged one ({error})"
-        raise unreadable(path, message, CalibrationError, WRITTEN) from error
+        raise unreadable(path, message, CalibrationError, WRITTEN, suffix=".calib") from error
     length = int.from_bytes(data[:8], "little")  # of the header, as safetensors has it
     text = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("qtool_calibration")
     if text is None:

@@ -30,11 +30,14 @@ class DataWarnings:
         self._bounds: dict[str, tuple[float, float]] = {}
         self._reach: dict[str, list[float]] = {}  # of every sample, the largest absolute value
         self._origins: dict[str, list[tuple[int, int]]] = {}
+        self._first: dict[str, torch.Tensor] = {}
+        self._are_equal, self._samples = True, 0  # those so far, of this process
         self._batches = 0
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
         """Add one batch, in the order of the inputs."""
         for each, tensor in zip(self._inputs, tensors, strict=True):
+            self._compare(each.name, tensor)
             if tensor.is_floating_point() and tensor.numel():
                 low, high = (float(t) for t in torch.aminmax(tensor))
                 old = self._bounds.get(each.name, (low, high))
@@ -44,7 +47,15 @@ class DataWarnings:
                 self._reach.setdefault(each.name, []).extend(reach)
                 origins = ((self._batches, row) for row in range(len(reach)))
                 self._origins.setdefault(each.name, []).extend(origins)
+        self._samples += len(tensors[0]) if tensors and tensors[0].dim() else 1
         self._batches += 1
+
+    def _compare(self, name: str, tensor: torch.Tensor) -> None:
+        """Note whether the samples of an input are equal to its first one."""
+        if not (self._are_equal and tensor.dim() and len(tensor)):
+            return
+        first = self._first.setdefault(name, tensor[0].clone())
+        self._are_equal = first.shape == tensor.shape[1:] and bool((tensor == first).all())
 
     def warnings(self, samples: int) -> tuple[str, ...]:
         """Return warnings on all data.
@@ -54,7 +65,7 @@ class DataWarnings:
         """
         warnings = (
             _few(samples),
-            self._constant(),
+            self._constant() or self._repeated(),
             *(self._unnormalised(each) for each in self._inputs),
             *(self._extreme(each.name) for each in self._inputs),
         )
@@ -69,6 +80,15 @@ class DataWarnings:
         return (
             f"every value of input {names} is {value:g} in the calibration data; no range and no "
             "accuracy on real data follows from it"
+        )
+
+    def _repeated(self) -> str | None:
+        """Return a warning if all samples are equal."""
+        if not (self._are_equal and self._first and self._samples > 1):
+            return None
+        return (
+            f"all {self._samples} calibration samples are equal; ranges need samples that differ: "
+            "check how the data is read"
         )
 
     def _unnormalised(self, each: Input) -> str | None:

@@ -82,6 +82,12 @@ def check_folders(path: str | Path, folder: Path) -> None:
         raise FileError(
             f"cannot write {path}: {existing} is not a directory", OtherFile("name another one")
         )
+    home = Path(path).parts[0]
+    if home.startswith("~") and not os.path.lexists(home):
+        spelled = os.path.expanduser(path)  # noqa: PTH111
+        raise FileError(
+            f"cannot write {path}: only a shell replaces ~", OtherFile(f"name it {spelled}")
+        )
     if not os.access(existing, os.W_OK):
         raise FileError(f"cannot write {path}: the directory {existing} is not writable")
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from qtool.core.archive_limits import archive_damage, archive_expansion_error
 from qtool.core.errors import QtoolError
+from qtool.core.file_forms import unexpected_form
 from qtool.core.paths import is_file
 from qtool.core.remedies import OtherFile
 
@@ -83,7 +84,11 @@ def check_download(path: str | os.PathLike[str], kind: type[QtoolError]) -> None
 
 
 def unreadable(
-    path: str | os.PathLike[str], message: str, kind: type[QtoolError], *remedies: OtherFile
+    path: str | os.PathLike[str],
+    message: str,
+    kind: type[QtoolError],
+    *remedies: OtherFile,
+    suffix: str = "",
 ) -> QtoolError:
     """Return the error of a file that its reader refuses.
 
@@ -92,10 +97,13 @@ def unreadable(
         message: what the reader says.
         kind: class of the error.
         remedies: what to do where the file is whole.
+        suffix: suffix of the files that its reader takes; by default the file's own.
     """
     if is_cut_off(path):
         size = Path(path).stat().st_size
         return kind(f"{message}: it is cut off after {size:,} bytes", DOWNLOAD)
+    if (form := unexpected_form(path, suffix)) is not None:
+        return kind(f"{message}: it is {form}", *(remedies or (_INTENDED,)))
     return kind(message, *remedies)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from qtool.core.archive_limits import archive_expansion_error
 from qtool.core.downloads import DOWNLOAD, check_download, is_cut_off, unreadable
 from qtool.core.errors import DataError, describe
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import OtherFile
 from qtool.core.types import Array
@@ -55,7 +56,7 @@ class NumpyFiles:
                 raise DataError(f"{self.path} holds no .npy or .npz file")
             return files
         if not is_file(self.path):
-            raise DataError(f"{self.path}: no such file or folder")
+            raise missing(self.path, DataError, "file or folder")
         if self.path.suffix not in SUFFIXES:
             raise DataError(f"{self.path}: data files are .npy or .npz, or a folder of them")
         return [self.path]
@@ -142,7 +143,7 @@ def check_source(source: str | Path) -> None:
         DataError: it does not. The function of `package.module:function` is not looked for.
     """
     if not (":" in str(source) or is_file(source) or is_dir(source)):
-        raise DataError(f"{source}: no such file or folder")
+        raise missing(source, DataError, "file or folder")
 
 
 def has_arrays(path: Path) -> bool:

@@ -23,6 +23,16 @@ MEANT: dict[str, dict[str, tuple[str, ...]]] = {
         r"snapdragon|qualcomm|hexagon|snpe|htp|.*qnn": ("qnn",),
         r"openvino.+|myriad": ("openvino",),
     },
+    "command": {
+        r"ptq|int8|quantization|quantise|compress|export|run": ("quantize",),
+        r"eval|test|accuracy|score": ("evaluate",),
+        r"benchmark|latency|profile|time": ("bench",),
+        r"show|info|print|summary|ls": ("inspect",),
+        r"check|validate": ("verify",),
+        r"diff": ("compare",),
+        r"search|optimi[sz]e|auto-?tune": ("tune",),
+        r"chat|complete|infer": ("generate",),
+    },
     "mode": {
         r"int8|w8a8|ptq|full|full-integer|qdq": ("static",),
         r"int4|w4a16|4-?bit|q4.*|4": ("weight-only-int4",),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qtool.core.errors import FileError
+from qtool.core.missing_files import missing
 from qtool.core.remedies import OtherFile, Package
 
 
@@ -30,7 +31,7 @@ def read_toml_or_json(path: Path, what: str) -> Any:
             raise FileError(f"{path}: cannot read the {what}: not a regular file")
         text = path.read_text("utf-8")
     except FileNotFoundError as error:
-        raise FileError(f"{path}: no such {what} file") from error
+        raise missing(path, FileError, f"{what} file") from error
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: cannot read the {what} ({error})") from error
     if path.suffix == ".json":

@@ -1,10 +1,11 @@
-"""Where in the user's own code an error comes from."""
+"""The user's own code: where an error in it comes from, and what torch.compile wraps."""
 
 from __future__ import annotations
 
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Any
 
 _STANDARD_LIBRARY = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
@@ -19,6 +20,12 @@ def user_place(error: BaseException) -> str:
             continue
         place = f" ({_shown(file)}, line {line})"
     return place
+
+
+def uncompiled(model: Any) -> Any:
+    """Return the module that torch.compile wraps, which computes the same with the arguments of its
+    own; another object as it is."""
+    return getattr(model, "_orig_mod", model)
 
 
 def _shown(file: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from qtool.backends.open_files import is_model
 from qtool.core.errors import CalibrationError, FileError
 from qtool.core.formats import table
+from qtool.core.missing_files import missing
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.records import JsonRecord
 from qtool.core.summary import Summary
@@ -69,7 +70,7 @@ def inspect(file: str | Path) -> ModelContents | CalibrationContents:
     if is_model(path):
         return model_contents(file)
     if not path.exists():
-        raise FileError(f"{path}: no such file")
+        raise missing(path, FileError)
     if not has_torch():
         raise torch_error(f"{path} is no model; reading a calibration")
     from qtool.calibration.calibration import Calibration  # has tensors

@@ -20,6 +20,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import PlanError, QtoolError, VerificationError
 from qtool.core.packed_codes import unpack
 from qtool.core.quant_params import QuantParams, fixed_params, torch_dtype
+from qtool.core.remedies import OtherFile
 from qtool.core.types import INT32, Array, Derived, Dynamic, Fixed, Observed, Requantized
 from qtool.frontends.captured_model import Captured
 from qtool.planning.fake_quantize import quant_points
@@ -53,7 +54,9 @@ def restore(
     """
     conversion = open_file(path).conversion()
     if conversion is None:
-        raise VerificationError(f"{path} was not made by qtool")
+        raise VerificationError(
+            f"{path} was not made by qtool", OtherFile("give the file that `qtool quantize` wrote")
+        )
     info, stored = conversion.info, conversion.stored
     try:
         plan = captured.plan(info.target, info.observer, info.recipe)

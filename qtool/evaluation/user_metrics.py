@@ -114,8 +114,13 @@ def over_data(
             and a dict under usual names.
 
     Raises:
-        DataError: the data is shared between ranks.
+        DataError: the function is none, or the data is shared between ranks.
     """
+    if not callable(function):
+        raise DataError(
+            f"the evaluation function is a {type(function).__name__}",
+            CallEdit("give the function itself, not what it returns"),
+        )
     if not _takes_outputs(function):
         return function, data, labels
     if current().is_distributed:

@@ -33,6 +33,7 @@ from qtool.core.process_lock import return_free_memory
 from qtool.core.progress import track_task
 from qtool.core.remedies import CallEdit, DataEdit, ModelEdit
 from qtool.core.types import ObserverSpec
+from qtool.core.user_code import uncompiled
 from qtool.frontends.fixed_dimensions import fix_dimensions
 from qtool.frontends.huggingface.returned_cache import without_cache
 from qtool.frontends.not_a_model import no_model
@@ -205,6 +206,7 @@ def capture_model(
         CaptureError: the model cannot be captured; names the place and a remedy.
         DataError: its weights hold NaN or Inf.
     """
+    model = uncompiled(model)
     if isinstance(model, Captured):
         model.check_unchanged()
         return model
@@ -212,8 +214,15 @@ def capture_model(
     check_dynamic(dynamic)
     if isinstance(model, nn.Module | ExportedProgram):
         check_weights(model)
-    with track_task("capturing the model"):
+    eager = torch.compiler.set_stance("force_eager")  # parts may be compiled
+    with track_task("capturing the model"), eager:
         return _capture(model, example, dynamic)
+
+
+_LOSS = (
+    "the model returns one number for all samples, as a loss is: a file for predictions needs the "
+    "model that returns them"
+)
 
 
 def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captured:
@@ -251,6 +260,8 @@ def _capture(model: Model, example: Any, dynamic: DynamicSizes | None) -> Captur
         )
     unfolded = replace(graph, module=G.clone(graph.module)) if norms else None
     _, outputs = apply_passes(graph, CANONICAL, example_outputs(graph))
+    if not any(output.dim() for output in outputs):
+        notes += (_LOSS,)
     source = (model.path, model.file_bytes) if isinstance(model, OnnxModule) else (None, 0)
     return_free_memory()
     return Captured(graph, mark, outputs, unfolded, notes, *source)

@@ -12,12 +12,14 @@ from torch.export import ExportedProgram
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
+from qtool.core.file_forms import is_torch_script
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.foreign_weights import check_float_weights
 from qtool.frontends.huggingface.model_folder import load_folder
 from qtool.frontends.named_objects import call_user_code, evaluate_call, import_object, is_call
+from qtool.frontends.not_a_model import no_module
 from qtool.frontends.onnx import load_onnx
 from qtool.frontends.state_dicts import load_weights
 from qtool.frontends.torch.exported_program import load_program
@@ -67,7 +69,7 @@ def load_model(
             f"{argument('--fix')} is for .onnx files, not for {source}",
             Omission("--fix", "leave it out"),
         )
-    if reader is not None or is_dir(path):
+    if reader is not None or (is_dir(path) and path.suffix not in _FOREIGN):
         if weights is not None:
             raise CaptureError(f"{source} holds its own weights", Omission("--weights"))
         if fixed:
@@ -77,7 +79,7 @@ def load_model(
         raise _no_model(source)
     model = _from_code(source)
     if not isinstance(model, nn.Module):
-        raise CaptureError(f"{source} returns a {type(model).__name__}, not an nn.Module")
+        raise no_module(source, model)
     if weights is not None:
         load_weights(model, weights)
     try:
@@ -111,7 +113,8 @@ def _text(source: object) -> str:
     return str(source)
 
 
-_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".h5")
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_PICKLED = "pickled Python objects, which may run code"
 _FOREIGN = {
     ".pb": "TensorFlow, which tf2onnx converts to ONNX",
     ".keras": "Keras, which tf2onnx converts to ONNX",
@@ -122,6 +125,15 @@ _FOREIGN = {
     ".plan": "TensorRT, made for one GPU",
     ".xml": "OpenVINO",
     ".pdmodel": "PaddlePaddle, which paddle2onnx converts to ONNX",
+    ".pdparams": "PaddlePaddle, which paddle2onnx converts to ONNX",
+    ".h5": "Keras, which tf2onnx converts to ONNX",
+    ".hdf5": "Keras, which tf2onnx converts to ONNX",
+    ".trt": "TensorRT, made for one GPU",
+    ".ort": "ONNX Runtime's own format, made from an .onnx file",
+    ".torchscript": "TorchScript",
+    ".pkl": _PICKLED,
+    ".pickle": _PICKLED,
+    ".joblib": _PICKLED,
     ".onnxt": "ONNX in text",
 }
 """Suffix -> what a file of another tool is."""
@@ -135,6 +147,15 @@ def _no_model(source: str) -> CaptureError:
         ".onnx file, or a folder with a config.json"
     )
     suffix = Path(source).suffix.lower()
+    if suffix in _WEIGHTS and is_torch_script(source):
+        state = f"torch.save(torch.jit.load({source!r}).state_dict(), FILE)"
+        return CaptureError(
+            f"{source} is a file of TorchScript, which torch.export does not support",
+            CallEdit(
+                "give the code that builds it, package.module:factory, and the file that "
+                f"{state} writes with {argument('--weights')}"
+            ),
+        )
     if suffix in _WEIGHTS:
         there = "" if is_file(source) else " (and there is no such file)"
         return CaptureError(
@@ -152,6 +173,10 @@ def _no_model(source: str) -> CaptureError:
     if is_file(source.replace(".", "/") + ".py"):
         named = CallEdit(f"name what builds the model: {source}:factory")
         return CaptureError(f"{source} is a module of Python", named)
+    module, dot, name = source.rpartition(".")
+    if dot and not is_file(source) and is_file(module.replace(".", "/") + ".py"):
+        colon = CallEdit(f"write {module}:{name}")
+        return CaptureError(f"{source} lacks the colon behind the module", colon)
     if (tool := _FOREIGN.get(suffix)) is not None:
         return CaptureError(f"{source} is a file of {tool}; qtool reads PyTorch and ONNX", forms)
     if is_file(source):

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qtool.core.argument_names import argument
 from qtool.core.errors import QtoolError, describe
+from qtool.core.paths import is_file
 from qtool.core.remedies import CallEdit, OtherFile, Package, Remedy, Setup
 from qtool.core.user_code import user_place
 from qtool.frontends.optional_packages import describe_import
@@ -46,6 +48,9 @@ def _remedies(error: BaseException, module: str) -> Sequence[Remedy]:
     if "/" in module or module.endswith(".py"):
         dotted = module.removesuffix(".py").strip("./").replace("/", ".")
         return [CallEdit(f"write the module, {dotted}, not the path of its file")]
+    if is_file(module):
+        weights = argument("--weights", module)
+        return [CallEdit(f"write the module of the code, and give this file with {weights}")]
     if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
         where = Setup(f"run qtool in the folder that holds '{error.name}'")
         return [where, Package(error.name, "install that package")]

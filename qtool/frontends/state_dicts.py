@@ -13,7 +13,9 @@ from torch import nn
 
 from qtool.core.downloads import check_archive, check_download, unreadable
 from qtool.core.errors import CaptureError
+from qtool.core.file_forms import is_pickled, is_torch_script
 from qtool.core.log import log_note
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import ModelEdit, OtherFile, Remedy
@@ -33,6 +35,10 @@ _NO_WEIGHTS = {
     ".onnx": "a model of its own",
     ".pt2": "a model of its own",
     ".tflite": "a model of its own",
+    ".h5": "a file of HDF5, as Keras writes it",
+    ".hdf5": "a file of HDF5, as Keras writes it",
+    ".keras": "a file of Keras",
+    ".pb": "a file of TensorFlow",
     ".json": "a text",
     ".yaml": "a text",
     ".txt": "a text",
@@ -68,7 +74,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 def _read(file: Path) -> Any:
     if not is_file(file):
-        raise CaptureError(f"{file}: no such weights file")
+        raise missing(file, CaptureError, "weights file")
     check_download(file, CaptureError)
     if (kind := _NO_WEIGHTS.get(file.suffix.lower())) is not None:
         raise CaptureError(f"{file} is {kind}, no state dict", _SAVE)
@@ -79,7 +85,16 @@ def _read(file: Path) -> Any:
         with silence_logging():
             return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
+        if is_torch_script(file):  # torch's message advises unpickling, too
+            state = f"torch.save(torch.jit.load({str(file)!r}).state_dict(), FILE)"
+            raise CaptureError(
+                f"{file} is a file of TorchScript, no state dict",
+                OtherFile(f"save its state dict, {state}"),
+            ) from error
         pickled = isinstance(error, pickle.UnpicklingError)  # torch's message advises unpickling
+        if pickled and not is_pickled(file):
+            message = f"{file} cannot be read as weights (it is no file of torch.save)"
+            raise CaptureError(message, _SAVE) from error
         damaged = isinstance(error, IndexError | KeyError | EOFError)  # of a pickle's opcodes
         why = "it holds pickled objects, which are not loaded" if pickled else first_line(error)
         why = "it is damaged, or not a file of torch.save" if damaged else why
@@ -97,7 +112,8 @@ def _unwrapped(content: Any, file: Path) -> State:
         return dict(content)
     inside = content if isinstance(content, Mapping) else {}
     names = [k for k in WRAPPERS if _is_state(inside.get(k))]
-    if names:
+    names = names or [k for k, entry in inside.items() if entry and _is_state(entry)]
+    if names[:1] and (names[0] in WRAPPERS or len(names) == 1):
         log_note(f"{file} is a checkpoint; its entry '{names[0]}' is the state dict")
         return dict(inside[names[0]])
     entries = ", ".join(map(str, list(inside)[:5]))

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "algorithms/conversion_state --recover": "a note: test_a_note_names_a_step_that_works",
     "api/cached_files --task": "tests/cli/test_model_folders.py",
     "api/quantize_to_file --task": "an encoder-decoder",
+    "api/reports --model": "a whole report: tests/mistakes/test_newcomers.py",
     "backends/onnxruntime/emulation/jobs --samples": "emulators",
     "backends/onnxruntime/emulation/jobs --timeout": "emulators",
     "backends/onnxruntime/model_file --model": "a report: tests/evaluation/report",

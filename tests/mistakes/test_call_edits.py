@@ -245,10 +245,17 @@ EDITS: dict[str, Edit] = {
         lambda: check_regex("select", "/(a+)+/", "(a+)+"),
         lambda: check_regex("select", "/a+/", "a+"),
     ),
+    "give the function itself, not what it returns": (
+        lambda: over_data(1.0, [], None),  # type: ignore[arg-type]
+        lambda: over_data(lambda model: 1.0, [], None),
+    ),
     "add one of {}": (rule(select="0"), rule(select="0", observer="mse")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
 ELSEWHERE = {
+    "give what qtool.calibrate returned, or qtool.quantize(model, data)": (
+        "tests/mistakes/test_python_api.py"
+    ),
     "quantize it per output channel or per tensor": "operands of kernels: tests/backends/kernels",
     "quantize it with scale input * weight, and widen the weight scale where it overflows": (
         "the same"
@@ -274,6 +281,15 @@ ELSEWHERE = {
     "convert it as a whole": "a size that a block computes: tests/blockwise",
     "download a Hugging Face model: `hf download {} --local-dir FOLDER`": "a download",
     "write module:function": "tests/mistakes/test_options.py",
+    "write {}:{}": "tests/mistakes/test_file_forms.py",
+    "write the module of the code, and give this file with {}": "the same",
+    "give a file: `qtool quantize` writes one of code that builds a model": "the same",
+    "give the code that builds it, package.module:factory, and the file that {} writes with {}": (
+        "the same"
+    ),
+    "let it return the model": "as any factory",
+    "give the int8 file as the first argument": "a whole report",
+    "let it return the model, an nn.Module": "the same",
     "name each file once": "as any two files",
     "give two or more to compare": "the same",
     "give one or more to time": "the same",

@@ -297,6 +297,14 @@ NOTED: Cases = {
         lambda: quantize([IMAGES * 0]),
         "every value of input 'input' is 0 in the ... no accuracy on real data follows from it",
     ),
+    "one sample again and again": (
+        lambda: quantize([IMAGES[:1].repeat(20, 1, 1, 1)] * 2),
+        "all 40 calibration samples are equal; ranges need samples that differ: check how the data",
+    ),
+    "one text again and again": (
+        lambda: quantize([IDS[:1].repeat(40, 1)], token_net()),
+        "all 40 calibration samples are equal; ranges need samples that differ",
+    ),
     "all equal": (
         lambda: quantize([IMAGES * 0 + 0.5]),
         "every value of input 'input' is 0.5 in the ... no accuracy on real data follows from it",

@@ -147,6 +147,10 @@ STEPS, FIRST = torch.randn(5, 3), torch.zeros(1, 3)
 EDITS: dict[str, Edit] = {
     "give tensors, tuples of tensors or dicts of tensors (images through a transform, texts "
     "through a tokenizer)": (read("a cat"), read(IMAGES)),
+    "give the dataset a transform that returns tensors": (
+        lambda: list(batches(DataLoader([Image.new("RGB", (8, 8))] * 4))),
+        lambda: list(batches(DataLoader([torch.zeros(3, 8, 8)] * 4))),
+    ),
     "give numbers": (
         lambda: to_tensor(np.array(["cat"])),
         lambda: to_tensor(np.array([1.0])),

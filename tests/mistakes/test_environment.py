@@ -83,7 +83,7 @@ REFUSED: Cases = {
     ),
     "a folder with weights of pickle only": (
         lambda: _folder("{}", "pytorch_model.bin"),
-        "hub has no weights in safetensors; save the model with save_pretrained",
+        "hub has no weights ... AutoModel.from_pretrained('hub').save_pretrained('hub')",
     ),
     "an adapter": (
         lambda: _hub({"adapter_config.json": ADAPTER, "adapter_model.safetensors": ""}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import save_file
 from torch import nn
@@ -107,3 +108,11 @@ def test_noted(call, expected, caplog):
 def test_few_unknown_tokens_are_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
     _warn_unknown(MANY_UNKNOWN, "texts.txt")
     assert not caplog.records
+
+
+def test_images_among_arrays_are_left_out_with_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    np.save("images/x.npy", np.zeros((2, 3, 8, 8), "f4"))
+    with caplog.at_level("INFO", "qtool"):
+        assert len(list(qtool.load_data("images"))) == 1
+    said = "images has .npy or .npz files, which alone are read: a.png and 1 more is left out"
+    assert said in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import nn
 
 import qtool
 from tests.mistakes.mistake import Cases, check_noted, check_refused
-from tests.mistakes.nets import IDS, IMAGES, custom, flat_net, image_net, quantize, token_net
+from tests.mistakes.nets import IDS, IMAGES, Two, custom, flat_net, image_net, quantize, token_net
 
 D = [IMAGES]
+A, B, LABELS = torch.randn(40, 4), torch.randn(40, 5), torch.arange(40) % 3
 REFUSED: Cases = {
     "a class instead of an instance": (
         lambda: quantize(D, nn.ReLU),
@@ -21,6 +23,38 @@ REFUSED: Cases = {
     "a function": (
         lambda: quantize(D, torch.relu),
         "a model is an nn.Module or an ExportedProgram, not a builtin_function_or_method",
+    ),
+    "a checkpoint": (
+        lambda: quantize(D, {"epoch": 3, "model": image_net().state_dict()}),
+        "not a checkpoint; build the network and call its load_state_dict with the entry 'model'",
+    ),
+    "a dict with a model": (
+        lambda: quantize(D, {"epoch": 3, "model": image_net()}),
+        "not a dict; give the model in it, its entry 'model'",
+    ),
+    "a tuple with a model": (
+        lambda: quantize(D, (image_net(), ["cat", "dog"])),
+        "not a tuple; give the model in it, its entry 0",
+    ),
+    "parameters": (
+        lambda: quantize(D, list(image_net().parameters())),
+        "not a list; give the model first, then the data",
+    ),
+    "an array": (
+        lambda: quantize(D, IMAGES.numpy()),
+        "not a ndarray; give the model first, then the data",
+    ),
+    "a method": (
+        lambda: quantize(D, image_net().forward),
+        "not a method of a Sequential; give the module itself",
+    ),
+    "a function of Python": (
+        lambda: quantize(D, lambda x: x),
+        "not a function; call it if it builds the model, or write it as an nn.Module",
+    ),
+    "a session of ONNX Runtime": (
+        lambda: quantize(D, type("InferenceSession", (), {})()),
+        "not an onnxruntime.InferenceSession; give qtool.load_model(path) of its file",
     ),
     "a state dict": (
         lambda: quantize(D, image_net().state_dict()),
@@ -164,6 +198,22 @@ REFUSED: Cases = {
         lambda: quantize(D, _cyclic()),
         "module 'parent' (ModuleList) is in training mode; call model.eval() first",
     ),
+    "prepared for training by torch.ao": (
+        lambda: quantize(D, _prepared_by_torch()),
+        "torch.ao prepared the model for quantization ('1' is a MinMaxObserver); give the float",
+    ),
+    "a GPU in forward": (
+        lambda: quantize(D, custom(lambda y, x: _on_gpu(y))),
+        "Torch not compiled with CUDA ... line ...); compute on the device of the input, x.device",
+    ),
+    "a layer in half": (
+        lambda: quantize(D, _with_half_layer()),
+        "must have the same dtype, but got Float and Half; call model.float() first",
+    ),
+    "an error with its place": (
+        lambda: quantize(D, custom(lambda y, x: y @ x)),
+        "the model does not run on the given inputs ... must match ... (...test_model.py, line",
+    ),
     "lazy layers without a first run": (
         lambda: quantize(D, nn.Sequential(nn.LazyConv2d(4, 3)).eval()),
         "the model has lazy layers, whose ... call it with a batch first, then load its weights",
@@ -198,6 +248,10 @@ REFUSED: Cases = {
     ),
 }
 NOTED: Cases = {
+    "a loss": (
+        lambda: quantize([(A, B, LABELS)], two_losses()),
+        "the model returns one number for all samples, as a loss is: a file for predictions needs",
+    ),
     "in half": (
         lambda: quantize(D, image_net().half()),
         "the model is in float16: a copy in float32 is quantized",
@@ -221,6 +275,33 @@ NOTED: Cases = {
 }
 
 
+def _no_backend(graph: Any, inputs: Any) -> Any:
+    raise AssertionError("torch.compile ran its compiler")
+
+
+@pytest.mark.parametrize("batch", [(IMAGES, IMAGES[:, 0, 0, 0]), {"image": IMAGES, "label": IDS}])
+def test_a_compiled_model_is_taken_without_its_compiler(batch: Any) -> None:
+    inner = image_net()
+    inner[0] = torch.compile(inner[0], backend=_no_backend)
+    quantized = quantize([batch], torch.compile(inner, backend=_no_backend))
+    assert "_orig_mod" not in str(quantized)
+
+
+class Loss(nn.Module):
+    """Returns the loss of a network alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Two()
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.net(a, b, labels)["loss"]
+
+
+def two_losses() -> nn.Module:
+    return Loss().eval()
+
+
 class Detections:
     """A result that torch.export does not know."""
 
@@ -233,6 +314,22 @@ def _quantized_by_torch() -> nn.Module:
         warnings.simplefilter("ignore")  # torch's, that these will end
         net = nn.Sequential(nn.Flatten(), nn.Linear(192, 3)).eval()
         return torch.ao.quantization.quantize_dynamic(net, {nn.Linear})
+
+
+def _prepared_by_torch() -> nn.Module:
+    from torch.ao.quantization import MinMaxObserver
+
+    return nn.Sequential(image_net(), MinMaxObserver()).eval()
+
+
+def _on_gpu(y: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("Torch not compiled with CUDA enabled")  # as y.cuda() without a GPU
+
+
+def _with_half_layer() -> nn.Module:
+    net = image_net()
+    net[4].half()
+    return net
 
 
 def _onnx_model() -> object:

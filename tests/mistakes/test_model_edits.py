@@ -46,6 +46,10 @@ class KnownBoxes:
 torch.export.register_dataclass(KnownBoxes, serialized_type_name="tests.KnownBoxes")
 
 
+def _on_gpu(y: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("Torch not compiled with CUDA enabled")  # as y.cuda() without a GPU
+
+
 class Padded(nn.Module):
     """A recurrent network of padded sequences."""
 
@@ -249,6 +253,14 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         of(flat_net, VECTORS),
     ),
     "call model.eval() first": (of(lambda: image_net().train()), of(image_net)),
+    "call model.float() first": (
+        of(lambda: nn.Sequential(image_net(), nn.Linear(5, 2).half()).eval()),
+        of(lambda: nn.Sequential(image_net(), nn.Linear(5, 2).half()).eval().float()),
+    ),
+    "compute on the device of the input, x.device": (
+        captured(lambda y, x: y + _on_gpu(y)),
+        captured(lambda y, x: y + y.to(x.device)),
+    ),
     "load the weights first": (of(lambda: image_net().to("meta")), of(image_net)),
     "call model.eval() first, and export again": (
         lambda: qtool.capture_model(torch.export.export(image_net().train(), (IMAGES,)), IMAGES),

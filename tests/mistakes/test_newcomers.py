@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
+from qtool.cli import main
 
 from tests.mistakes.mistake import check_command
 from tests.mistakes.nets import IMAGES, calibration, quantize
@@ -103,6 +105,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "evaluate int8.onnx --model float.onnx --data images.npy --eval metric",
         "'metric' names no function; write module:function",
     ),
+    "a float model first in a report": (
+        f"report {M}:image_net --model int8.onnx --data images.npy -o page",
+        "--model is the float model of a file, and the first argument is a model ... leave out",
+    ),
+    "a mode for the report of a file": (
+        "report int8.onnx --data images.npy --mode dynamic -o page",
+        "--mode is for a model that is quantized first, not for a file; leave out --mode",
+    ),
     "a page as folder of a report": (
         "report int8.onnx --data images.npy -o page.html",
         "page.html is the name of a file; the report is a folder: name it page",
@@ -140,6 +150,7 @@ def here(files: Path, folder: Path) -> None:
     np.save("images.npy", images)
     np.save("nhwc.npy", images.transpose(0, 2, 3, 1))
     np.save("bytes.npy", (images * 50 + 128).clip(0, 255).astype(np.uint8))
+    np.savez("labelled.npz", images=images, labels=np.arange(40) % 5)
     np.save("integers.npy", (images * 50).astype(np.int32))
     np.save("labels.npy", np.arange(40) % 5)
     rows = [[i / 8, 1 - i / 9, i % 3 / 2, i / 5] for i in range(40)]
@@ -158,3 +169,10 @@ def _write(name: str, head: str, rows: list[list[object]]) -> None:
 @pytest.mark.parametrize(("arguments", "expected"), COMMANDS.values(), ids=COMMANDS)
 def test_refused_on_the_command_line(arguments: str, expected: str) -> None:
     check_command(arguments, expected)
+
+
+def test_labels_in_the_data_that_are_not_used() -> None:
+    arguments = f"quantize {M}:price_net --data labelled.npz -o out.onnx"
+    result = CliRunner().invoke(main, arguments.split(), prog_name="qtool")
+    said = "note: labelled.npz has labels; --labels labels measures accuracy with them"
+    assert said in result.stderr

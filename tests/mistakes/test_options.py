@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "two models": ("quantize a b --data x.npy -o out.onnx", "Got unexpected extra argument (b)"),
     "an option misspelled": (
         f"{Q} --obsever mse",
-        "No such option '--obsever'. (Did you mean one ... '--observer', '--recover'?)",
+        "No such option '--obsever'; did you mean '--observer'?",
     ),
     "an option without a value": (f"{Q} --target", "Option '--target' requires an argument."),
     "a target misspelled": (
@@ -113,11 +113,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "batch size as text": (
         f"{Q} --batch-size all",
-        "Invalid value for '--batch-size': 'all' is not a valid integer range.",
+        "Invalid value for '--batch-size': 'all' is not a whole number.",
     ),
     "half a batch": (
         f"{Q} --batch-size 0.5",
-        "Invalid value for '--batch-size': '0.5' is not a valid integer range.",
+        "Invalid value for '--batch-size': '0.5' is not a whole number.",
     ),
     "samples 0": (
         f"{Q} --samples 0",
@@ -125,7 +125,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a share as samples": (
         f"{Q} --samples 0.1",
-        "Invalid value for '--samples': '0.1' is not a valid integer range.",
+        "Invalid value for '--samples': '0.1' is not a whole number.",
     ),
     "samples below 0": (
         f"{Q} --samples=-5",
@@ -175,7 +175,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --dynamic input:7",
         "input 'input' has no dimension 7: its shape is [",
     ),
-    "a shape next to data": (f"{Q} --shape 3,8,8", "Invalid value for --shape: is for --data none"),
+    "a shape with the batch": (
+        "quantize tests.mistakes.nets:image_net --data none --shape 1,3,8,8 -o out.onnx",
+        "--shape: the model does not take samples of the shape 1,3,8,8 ... write --shape 3,8,8",
+    ),
+    "a shape with channels last": (
+        "quantize tests.mistakes.nets:image_net --data none --shape 8,8,3 -o out.onnx",
+        "--shape: the model does not take samples of the shape 8,8,3 ... write --shape 3,8,8",
+    ),
+    "a shape next to data": (
+        f"{Q} --shape 3,8,8",
+        "Invalid value for --shape: it is for --data none",
+    ),
     "a memory that is no size": (
         f"{Q} --memory lots",
         "Invalid value for '--memory': 'lots' is not a size such as 512MiB or 3GiB.",
@@ -248,7 +259,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{Q} --dynamic input:batch",
         "Invalid value for --dynamic: 'input:batch' is not INPUT:DIM or INPUT:DIM=NAME",
     ),
-    "a shape with data": (f"{Q} --shape 3,8,8", "Invalid value for --shape: is for --data none"),
+    "a shape with data": (f"{Q} --shape 3,8,8", "Invalid value for --shape: it is for --data none"),
     "a shape with x": (
         "calibrate tests.mistakes.nets:image_net --data none --shape 3x8x8 -o c.calib",
         "Invalid value for --shape: '3x8x8' is not SIZE,SIZE,",
@@ -279,7 +290,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a cache for a CNN": (
         f"{Q} --cache int8",
-        "Invalid value for --cache: is for --task text-generation-with-past",
+        "Invalid value for --cache: it is for --task text-generation-with-past",
     ),
     "a transform for arrays": (
         f"{Q} --transform timm",
@@ -299,7 +310,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "size with a unit": (
         f"{T} --max-size 5MB",
-        "Invalid value for '--max-size': '5MB' is not a valid integer range.",
+        "Invalid value for '--max-size': '5MB' is not a whole number.",
     ),
     "certainty": (
         f"{T} --confidence 1.5",

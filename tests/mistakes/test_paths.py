@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "explain a float file": (
         "explain float.onnx --model float.onnx --data vectors.npy",
-        "float.onnx was not made by qtool",
+        "float.onnx was not made by qtool; give the file that `qtool quantize` wrote",
     ),
     "a report of a float file alone": (
         "report float.onnx --data vectors.npy --samples 4 -o page",

@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "data for a model": (
         f"quantize tests.mistakes.nets:images {D} {OUT}",
-        "tests.mistakes.nets:images returns a list, not an nn.Module",
+        "tests.mistakes.nets:images returns a list; let it return the model, an nn.Module",
     ),
     "a module for a model": (
         f"quantize tests.mistakes:nets {D} {OUT}",

@@ -125,7 +125,7 @@ REFUSED: Cases = {
     ),
     "a calibration that is a dict": (
         lambda: qtool.convert(captured(), {}),
-        "path is of the type dict; give a path as a str or a pathlib.Path",
+        "the calibration is a dict; give what qtool.calibrate returned, or qtool.quantize(model,",
     ),
     "a calibration that is not there": (
         lambda: qtool.convert(captured(), "no.calib"),
@@ -279,3 +279,10 @@ def _evaluate(labels: object) -> object:
 @pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)
 def test_refused(call, expected):
     check_refused(call, expected)
+
+
+def test_a_name_misspelled_has_what_python_suggests_from() -> None:
+    with pytest.raises(AttributeError) as caught:
+        qtool.quantise  # noqa: B018
+    assert caught.value.obj is qtool
+    assert caught.value.name == "quantise"

@@ -131,7 +131,7 @@ def test_commands_refuse_what_they_would_ignore(command: str, int8: Path, folder
 OTHERS: dict[str, tuple[str, str]] = {
     "a batch size for a function": (
         f"quantize {M}:image_net --data {M}:images --batch-size 8 -o out.onnx",
-        f"Invalid value for --batch-size: is for data files, and {M}:images makes the batches",
+        f"Invalid value for --batch-size: it is for data files, and {M}:images makes the batches",
     ),
     "samples of no data": (
         "bench int8.onnx --samples 8",
@@ -147,7 +147,7 @@ OTHERS: dict[str, tuple[str, str]] = {
     ),
     "classes without labels": (
         f"quantize {M}:image_net --data photos --transform {M}:tensor_of --classes a,b -o out.onnx",
-        "Invalid value for --classes: is for labels, of --eval-data or --labels",
+        "Invalid value for --classes: it is for labels, of --eval-data or --labels",
     ),
 }
 

@@ -62,7 +62,7 @@ def load(path: str | Path) -> onnx.ModelProto:
         sort_nodes(model.graph)
     except Exception as error:
         why = f"{path}: not a readable ONNX file ({error})"
-        raise unreadable(path, why, FileError) from error
+        raise unreadable(path, why, FileError, suffix=".onnx") from error
     return model
 
 
@@ -94,7 +94,7 @@ def load_outline(path: str | Path) -> onnx.ModelProto:
         raise FileError(f"{path}: {error.problem}", *error.remedies) from error
     except Exception as error:
         why = f"{path}: not a readable ONNX file ({error})"
-        raise unreadable(path, why, FileError) from error
+        raise unreadable(path, why, FileError, suffix=".onnx") from error
     for reason in (function_expansion_error(model), endless_loop(model.graph)):
         if reason is not None:
             raise FileError(f"{path}: {reason}")

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from qtool.core.attributes import attribute
 from qtool.core.data.batch import NAMED, Batch
 from qtool.core.label_names import LABELS
+from qtool.core.user_code import uncompiled
 from qtool.core.value_names import NODE_NAME
 
 _SEPARATORS = re.compile(r"[^0-9A-Za-z]+")
@@ -37,11 +38,11 @@ class Arguments:
 
     @classmethod
     def of(cls, model: nn.Module | None) -> Arguments:
-        """Return the arguments of a model's forward; of None, and of a compiled one, any."""
+        """Return the arguments of a model's forward; of None, any."""
         if model is None:
             return cls()
         try:
-            parameters = list(inspect.signature(model.forward).parameters.values())
+            parameters = list(inspect.signature(uncompiled(model).forward).parameters.values())
         except ValueError:
             return cls()
         variadic = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core.errors import DataError, describe
 from qtool.core.remedies import DataEdit
+from qtool.core.user_code import uncompiled
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 """Kinds of parameters that a caller can name."""
@@ -56,7 +57,11 @@ class Batch:
     def arguments_of(self, model: nn.Module) -> Mapping[str, Any]:
         """Return the arguments by their names in the model's forward."""
         try:
-            return inspect.signature(model.forward).bind(*self.args, **self.kwargs).arguments
+            return (
+                inspect.signature(uncompiled(model).forward)
+                .bind(*self.args, **self.kwargs)
+                .arguments
+            )
         except TypeError as error:
             raise _arguments_error(self, model, error) from error
 
@@ -166,6 +171,7 @@ def _unsupported_layout(tensor: torch.Tensor) -> tuple[str, DataEdit] | None:
 
 def _arguments_error(batch: Batch, model: nn.Module, error: TypeError) -> DataError:
     """Return an error that compares the entries of a batch with what a model takes."""
+    model = uncompiled(model)
     signature = inspect.signature(model.forward)
     kind = type(model).__name__
     if not batch.kwargs:

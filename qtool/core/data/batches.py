@@ -157,7 +157,9 @@ def _read(
             raise
         except (Exception, SystemExit) as error:
             why = f"{describe(error)}{user_place(error)}"
-            raise DataError(f"reading batch {index} failed: {why}") from error
+            images = "PIL." in why and "collate" in why  # the DataLoader's own message
+            edits = [DataEdit("give the dataset a transform that returns tensors")] * images
+            raise DataError(f"reading batch {index} failed: {why}", *edits) from error
         batch = to_batch(item, accepts)
         if fixed.values:
             batch = fixed.remove(batch, index)

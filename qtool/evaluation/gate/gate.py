@@ -15,6 +15,7 @@ from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, FileError, OptionError, VerificationError
 from qtool.core.formats import percent, quantity, times
 from qtool.core.log import log_note
+from qtool.core.missing_files import missing
 from qtool.core.option_names import NATIVE
 from qtool.core.remedies import DataEdit
 from qtool.core.sentence_pooling import MEAN
@@ -135,7 +136,7 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
     real = open_readable(against)
     open_model(against, runtime=options.runtime)
     if not file.is_file():
-        raise FileError(f"{file}: no such file")
+        raise missing(file, FileError)
     try:
         opened = open_readable(file)
         open_model(file, runtime=options.runtime)

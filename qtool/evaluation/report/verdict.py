@@ -171,12 +171,15 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) ->
         metric = accuracy.metrics[0]
         allowed = _allowed_drop(metric, purpose) if goals.drop is None else goals.drop
         return _metric(metric, model, accuracy.samples, allowed, goals.drop is not None)
-    agreement = accuracy.models[model].agreement
+    agreement, is_goal = accuracy.models[model].agreement, goals.drop is not None
     if agreement is None:
         text = f"Accuracy was not measured: pass labels, or a function with {argument('--eval')}."
-        return Check("accuracy", Level.LOOK, text)
-    level = Level.GOOD if agreement.low >= GOOD_AGREEMENT else Level.LOOK
-    if agreement.value < FAIR_AGREEMENT:
+        return Check("accuracy", Level.BAD if is_goal else Level.LOOK, text, is_goal)
+    least, fair = GOOD_AGREEMENT, FAIR_AGREEMENT
+    if goals.drop is not None:
+        least = fair = 1 - goals.drop
+    level = Level.GOOD if agreement.low >= least else Level.LOOK
+    if agreement.value < fair:
         level = Level.BAD
     of = (
         quantity(accuracy.tokens, "token")
@@ -186,9 +189,9 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) ->
     text = (
         f"{accuracy.agreement_name.capitalize()} with the reference is {percent(agreement.value)} "
         f"of {of} (95 % interval {percent(agreement.low)} to {percent(agreement.high)}); no labels "
-        "were passed."
+        f"were passed{f' (allowed: {percent(fair)})' if is_goal else ''}."
     )
-    return Check("accuracy", level, text)
+    return Check("accuracy", level, text, is_goal and level is Level.BAD)
 
 
 def _allowed_drop(metric: Metric, purpose: Purpose) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from qtool.core.downloads import DOWNLOAD, check_download
 from qtool.core.errors import DataError, QtoolError, describe
 from qtool.core.paths import is_special_file
 from qtool.core.remedies import Argument, CallEdit, DataEdit
+from qtool.core.user_code import uncompiled
 from qtool.frontends.data.rows import Row
 from qtool.frontends.optional_packages import require
 
@@ -101,8 +103,8 @@ class ProcessorCollator:
         max_length: most tokens of a text.
         padded: pad every text to `max_length`.
         decoder_start: first token of the decoder's text; None without a decoder.
-        forward: parameters of the model's forward; other outputs of processors are dropped. None
-            keeps all.
+        forward: parameters of the model's forward; other outputs of processors are dropped, but for
+            the first where none is one. None keeps all.
         special: add the tokenizer's special tokens; the template of a conversation has them.
     """
 
@@ -126,7 +128,8 @@ class ProcessorCollator:
             inputs |= self._tokens(*_texts(rows))
         if self.decoder_start is not None:
             inputs["decoder_input_ids"] = self._decoder_inputs(_targets(rows))
-        return {k: v for k, v in inputs.items() if self.forward is None or k in self.forward}
+        known = {k: v for k, v in inputs.items() if self.forward is None or k in self.forward}
+        return known or dict(itertools.islice(inputs.items(), 1))  # the input of another name
 
     def lengths(self, rows: Sequence[Row]) -> list[tuple[int, ...]]:
         """Return the token counts of each row; rows with equal counts need no padding.
@@ -305,5 +308,5 @@ def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:
 def forward_names(model: Any) -> frozenset[str] | None:
     """Return the parameter names of a model's forward; None if it has only *args or **kwargs."""
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = inspect.signature(uncompiled(model).forward).parameters.values()
     return frozenset(p.name for p in parameters if p.kind not in variadic) or None

@@ -40,7 +40,7 @@ from qtool.frontends.data.collators import (
 from qtool.frontends.data.number_tables import number_table
 from qtool.frontends.data.processors import make_collator
 from qtool.frontends.data.recordings import States, with_states
-from qtool.frontends.data.rows import Row, read_rows
+from qtool.frontends.data.rows import Row, note_others, read_rows
 from qtool.frontends.data.sliding_windows import sliding_windows
 from qtool.frontends.data.tables import (
     has_named_columns,
@@ -245,11 +245,11 @@ def load_data(
         recordings = _recordings(source, path, named, arrays, without)
         return with_states(model, recordings, None if isinstance(states, str) else states, samples)
     if named:
-        module = model if isinstance(model, nn.Module) else None
-        return first_samples(_from_code(str(source)), samples, module)
+        code = _from_code(str(source))
+        return first_samples(code, samples, model if isinstance(model, nn.Module) else None)
     if arrays:
-        files = ArrayFiles(path, batch_size, without, samples)
-        files.files()
+        note_others(path)
+        (files := ArrayFiles(path, batch_size, without, samples)).files()
         if labels is not None:
             check_label_array(files, labels, _input_names(model))
         return files

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from qtool.core.errors import DataError, describe
-from qtool.core.log import unlogged
+from qtool.core.log import log_note, unlogged
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import Argument, DataEdit, OtherFile, Remedy
 from qtool.frontends.data.separated_values import read_lines
@@ -74,6 +75,17 @@ class Row:
         return str(next((v for v in (self.image, self.sound) if v is not None), self.text))
 
 
+def note_others(path: Path) -> None:
+    """Note images and sounds in a folder of arrays, which alone are read."""
+    files = path.iterdir() if is_dir(path) else ()
+    others = sorted(p.name for p in files if p.suffix.lower() in (*IMAGES, *SOUNDS))
+    if others:
+        more = f" and {len(others) - 1} more" if others[1:] else ""
+        log_note(
+            f"{path} has .npy or .npz files, which alone are read: {others[0]}{more} is left out"
+        )
+
+
 def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None) -> list[Row]:
     """Return the samples of a folder by file name, or of a file in its order.
 
@@ -94,7 +106,7 @@ def read_rows(path: Path, columns: Sequence[str] = (), label: str | None = None)
         saved = (path / "state.json").is_file()
         rows = _saved(path, columns, label) if saved else _folder(path, columns, label)
     elif not is_file(path):
-        raise DataError(f"{path}: no such file or folder")
+        raise missing(path, DataError, "file or folder")
     elif path.suffix == ".txt":
         lines = read_lines(path)
         rows = [Row(text=line) for line in lines if line.strip()]

@@ -12,6 +12,7 @@ import torch
 
 from qtool.core.argument_names import argument
 from qtool.core.errors import DataError, describe
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.data.collators import ProcessorCollator, processed
@@ -100,7 +101,7 @@ def sliding_windows(
     if path.suffix != ".txt":
         raise DataError(f"{path}: {argument('--stride')} is for one long text in a .txt file")
     if not is_file(path):
-        raise DataError(f"{path}: no such file")
+        raise missing(path, DataError)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

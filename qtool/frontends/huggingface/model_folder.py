@@ -83,6 +83,11 @@ def read_config(path: Path) -> Mapping[str, Any]:
         CaptureError: there is none, or it cannot be read.
     """
     file = path / "config.json"
+    if is_file(path / "saved_model.pb"):
+        raise CaptureError(
+            f"{path} is a SavedModel of TensorFlow",
+            OtherFile("convert it to ONNX with tf2onnx, and give the .onnx file"),
+        )
     if not is_file(file):
         raise CaptureError(
             f"{path} holds no config.json", OtherFile("give the folder that save_pretrained wrote")
@@ -108,9 +113,13 @@ def load_folder(path: Path, task: str | None = None, attention: str = "fused") -
     """
     config = read_config(path)
     if not list(path.glob("*.safetensors")):
+        name = str(next(iter(config.get("architectures") or []), "AutoModel"))
+        again = f"{name}.from_pretrained({str(path)!r}).save_pretrained({str(path)!r})"
         raise CaptureError(
             f"{path} has no weights in safetensors",
-            OtherFile("save the model with save_pretrained"),
+            OtherFile(f"write them with transformers: {again}")
+            if list(path.glob("*.bin"))
+            else OtherFile("give the folder that save_pretrained wrote"),
         )
     for file in (*path.glob("*.safetensors"), *path.glob("*.json")):
         check_download(file, CaptureError)

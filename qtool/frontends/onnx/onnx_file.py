@@ -29,6 +29,7 @@ from qtool.core.data.fixed_inputs import FIXED_INPUTS
 from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import CaptureError, FileError
 from qtool.core.log import log_warning
+from qtool.core.missing_files import path_remedies
 from qtool.core.paths import is_file
 from qtool.core.remedies import Argument, OtherFile
 from qtool.core.unique_names import unique
@@ -103,7 +104,7 @@ def map_onnx(path: str | Path, fixed: Mapping[str, Any] | None = None) -> OnnxMo
 def _message(file: Path, whole: bool) -> onnx.ModelProto:
     """Return the message of a file; `whole`: with the weights of other files."""
     if not is_file(file):
-        raise CaptureError("no such file")
+        raise CaptureError("no such file", *path_remedies(file))
     try:
         model = onnx.load(file, load_external_data=False)
         check_weight_files(model, file.parent)
@@ -113,7 +114,7 @@ def _message(file: Path, whole: bool) -> onnx.ModelProto:
         raise CaptureError(error.problem, *error.remedies) from error
     except Exception as error:
         why = f"not a readable ONNX file ({first_line(error)})"
-        raise unreadable(file, why, CaptureError) from error
+        raise unreadable(file, why, CaptureError, suffix=".onnx") from error
     return model
 
 

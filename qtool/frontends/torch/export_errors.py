@@ -16,6 +16,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
 from qtool.core.shape_remedies import AS_LABELS
+from qtool.core.user_code import user_place
 from qtool.frontends.huggingface.towers import tower_remedies
 from qtool.frontends.torch.exported_program import first_line
 from qtool.frontends.torch.image_remedies import image_remedy
@@ -98,6 +99,7 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Explanation], ...] = (
 """Errors of torch.export -> what is wrong, and what to do about it."""
 
 
+_FLOATS = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
 _DOES_NOT_RUN = "the model does not run on the given inputs"
 
 
@@ -220,7 +222,17 @@ def run_error(model: nn.Module, example: Batch, problem: str) -> CaptureError:
         return CaptureError(f"{what}: {problem}", AS_LABELS)
     if (edit := image_remedy(model, example)) is not None:
         return CaptureError(f"{what}: {problem}", edit)
-    return CaptureError(f"{what}: {problem}")
+    return CaptureError(f"{what}: {problem}", *_code_edits(model, problem))
+
+
+def _code_edits(model: nn.Module, problem: str) -> list[Remedy]:
+    """Return what to change in a model that computes on a GPU, or in several float types."""
+    if "CUDA" in problem:
+        return [ModelEdit("compute on the device of the input, x.device")]
+    types = {p.dtype for p in model.parameters()}
+    if len(types) > 1 and types <= _FLOATS and "dtype" in problem:
+        return [ModelEdit("call model.float() first")]
+    return []
 
 
 def _number_in(lines: Sequence[tuple[str, str, str]]) -> str | None:
@@ -255,5 +267,5 @@ def eager_problem(model: nn.Module, example: Batch) -> str | None:
     except SystemExit as error:
         return describe(error)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        return f"{type(error).__name__}: {first_line(error)}"
+        return f"{type(error).__name__}: {first_line(error)}{user_place(error)}"
     return None

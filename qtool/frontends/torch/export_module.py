@@ -194,6 +194,10 @@ def _declared_causality(mask: Any, is_causal: bool | None = None, size: int | No
     return bool(is_causal)
 
 
+_OBSERVING = {"FakeQuantizeBase", "ObserverBase"}
+"""Classes of torch.ao, whose import takes long."""
+
+
 def _refuse_wrapped(model: nn.Module) -> None:
     """Refuse models of torch that hold another one, or codes."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -204,6 +208,12 @@ def _refuse_wrapped(model: nn.Module) -> None:
             where = f"'{path}' is a {type(module).__name__} of torch.ao"
             raise CaptureError(
                 f"the model is quantized already ({where})", ModelEdit("give the float model")
+            )
+        if _OBSERVING & {each.__name__ for each in type(module).__mro__}:
+            where = f"'{path}' is a {type(module).__name__}"
+            raise CaptureError(
+                f"torch.ao prepared the model for quantization ({where})",
+                ModelEdit("give the float model"),
             )
 
 

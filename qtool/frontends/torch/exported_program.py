@@ -20,6 +20,7 @@ from qtool.core import graph as G
 from qtool.core.data.named_tensors import key_text, leaf_paths
 from qtool.core.downloads import check_archive, check_download, unreadable
 from qtool.core.errors import CaptureError
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
 from qtool.core.process_lock import silence_logging
 from qtool.core.remedies import ModelEdit, OtherFile
@@ -45,7 +46,7 @@ def load_program(path: str | Path) -> ExportedProgram:
         CaptureError: the file is missing, damaged or foreign.
     """
     if not is_file(path):
-        raise CaptureError(f"{path}: no such file")
+        raise missing(path, CaptureError)
     check_download(path, CaptureError)
     check_archive(path, CaptureError)
     check_size_expressions(Path(path))

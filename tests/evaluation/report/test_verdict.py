@@ -89,12 +89,23 @@ def test_level(case):
         (Goals(drop=0.001), {"found": accuracy(0.005)}),
         (Goals(speedup=3.0), {}),
         (Goals(coverage=0.9), {"coverage": 0.8}),
+        (Goals(drop=0.001), {"found": accuracy(metrics=False, agreement=Interval(0.995, 0.99, 1))}),
+        (Goals(drop=0.001), {"found": accuracy(metrics=False)}),
     ],
 )
 def test_goals_of_the_user(goals, given):
     assert verdict(**given, goals=goals).missed
     assert not verdict(**given).missed
     assert verdict(**given, goals=goals).level == "bad"
+
+
+def test_a_drop_without_labels_is_one_of_the_agreement():
+    agreement = {"found": accuracy(metrics=False, agreement=Interval(0.95, 0.93, 0.97))}
+    found = verdict(**agreement, goals=Goals(drop=0.02))
+    assert found.missed
+    assert "95.00 % of 1,000 samples" in found.text
+    assert "no labels were passed (allowed: 98.00 %)" in found.text
+    assert verdict(**agreement, goals=Goals(drop=0.1)).level == "good"
 
 
 def test_it_says_the_numbers():

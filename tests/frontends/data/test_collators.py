@@ -54,3 +54,19 @@ def test_a_tokenizer_whose_unknown_token_is_not_to_be_had() -> None:
 
     with pytest.raises(DataError, match=r"tokenizer of the model .*: RecursionError: maximum"):
         ProcessorCollator(Tokenizer()).unknown_share([Row(text="a cat")])
+
+
+@pytest.mark.parametrize(
+    ("forward", "expected"),
+    [({"ids"}, ["input_ids"]), ({"attention_mask"}, ["attention_mask"]), (None, None)],
+)
+def test_the_first_input_is_left_where_the_model_has_other_names(
+    forward: set[str] | None, expected: list[str] | None
+) -> None:
+    class Tokenizer:
+        def __call__(self, *texts: object, **options: object) -> dict[str, object]:
+            return {"input_ids": [[1]], "attention_mask": [[1]]}
+
+    names = None if forward is None else frozenset(forward)
+    batch = ProcessorCollator(Tokenizer(), forward=names)([Row(text="a cat")])
+    assert list(batch) == (expected or ["input_ids", "attention_mask"])

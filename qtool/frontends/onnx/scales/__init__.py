@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from qtool.core.errors import CalibrationError
+from qtool.core.missing_files import missing
 from qtool.core.paths import is_file
 from qtool.frontends.onnx.scales.aimet_encodings import read_encodings
 from qtool.frontends.onnx.scales.qdq_file import read_qdq
@@ -34,7 +35,7 @@ def read_scales(path: str | Path) -> FileScales:
             f"{path}: scales are read from files with the suffix {', '.join(READERS)}"
         )
     if not is_file(path):
-        raise CalibrationError(f"{path}: no such file")
+        raise missing(path, CalibrationError)
     scales = READERS[suffix](str(path))
     if not scales.scales:
         raise CalibrationError(f"{path}: none of its scales is one of 8- or 16-bit integers")
