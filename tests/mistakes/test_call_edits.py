@@ -284,6 +284,9 @@ ELSEWHERE = {
     ),
     "write them like ResNet18_Weights.DEFAULT, or give package.module:function": "downloads "
     "weights",
+    "write a file for other sizes with `qtool quantize {}`": (
+        "an open file: tests/backends/onnxruntime/test_session.py"
+    ),
     "use `qtool quantize` for it": "an encoder-decoder",
     "give package.module:factory that returns the model": "as any factory",
     "use `qtool quantize` (in Python qtool.quantize), which needs one batch only": (
