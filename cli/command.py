@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 from qtool.cli.config_file import config_option
-from qtool.cli.extra_arguments import meant
+from qtool.cli.extra_arguments import meant, with_float_model
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
@@ -96,6 +96,10 @@ def _commands_with(option: str) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]} have it"
 
 
+def _problem(error: click.BadParameter) -> str:
+    return error.format_message().rstrip(".")
+
+
 class Command(click.Command):
     """A command whose help lists options by topic, with -v, -q and --log-level."""
 
@@ -121,6 +125,12 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             if others := _commands_with(error.option_name):
                 error.message, error.possibilities = f"{error.message.rstrip('.')}; {others}", None
+            raise
+        except (click.MissingParameter, click.BadParameter) as error:
+            if line := with_float_model(ctx.info_name or "", self.params, words):
+                raise click.UsageError(f"{_problem(error)}; write `{line}`", ctx) from error
+            if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+                error.message = (error.param.help or "").partition(". ")[0].rstrip(".") + "."
             raise
         except click.UsageError as error:
             if "extra argument" in error.message and (text := meant(self.params, words)):
