@@ -62,6 +62,7 @@ def test_evaluate_whatever_the_model_is(file):
     for model in (module(), program):
         found = qtool.evaluate(file, model, iter(DATA), labels, seconds=0)
         assert (found.samples, found.agreement) == (32, known.agreement)
+        assert found.batch == 1  # as quantize_to_file times
         assert found.float_.accuracy == known.float_.accuracy
         assert found.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
 
