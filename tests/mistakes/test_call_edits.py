@@ -287,6 +287,7 @@ ELSEWHERE = {
     "write a file for other sizes with `qtool quantize {}`": (
         "an open file: tests/backends/onnxruntime/test_session.py"
     ),
+    "compare a file with it by `qtool evaluate FILE --model {}`": "tests/mistakes/test_folders.py",
     "use `qtool quantize` for it": "an encoder-decoder",
     "give package.module:factory that returns the model": "as any factory",
     "use `qtool quantize` (in Python qtool.quantize), which needs one batch only": (
