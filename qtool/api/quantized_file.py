@@ -80,7 +80,8 @@ class EvaluationData:
 
     Attributes:
         batches: any iterable of batches.
-        labels: [samples] class numbers; None if there are none.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output;
+            None if there are none.
         kind: "evaluation" or, if the model was calibrated on it, "calibration".
     """
 

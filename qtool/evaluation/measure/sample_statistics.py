@@ -315,7 +315,8 @@ def _outside(arrays: Sequence[Array], ranges: Ranges, size: int) -> Array:
     rows = {i: _rows(arrays[i], size) for i in ranges if arrays[i].shape[:1] == (size,)}
     count = sum(row.shape[1] for row in rows.values())
     beyond = (((r < ranges[i][0]) | (r > ranges[i][1])).sum(1) for i, r in rows.items())
-    return sum(beyond, np.zeros(size)) / max(count, 1)
+    share: Array = sum(beyond, np.zeros(size)) / max(count, 1)
+    return share
 
 
 def _top_classes(scores: Array, size: int) -> Array:
