@@ -17,6 +17,7 @@ from qtool.core.data.arguments import Arguments
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import CallEdit
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
 from qtool.core.value_names import MASK
@@ -198,11 +199,9 @@ def measure_outputs(
     )
 
 
-def _hint(missing: str) -> str:
+def _hint(missing: str) -> list[CallEdit]:
     """Return how to get an input that no data has."""
     if missing.partition(".")[0] != "cross":
-        return ""
-    return (
-        "; the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`, "
-        "or `qtool evaluate`"
-    )
+        return []
+    text = "the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`"
+    return [CallEdit(f"{text}, or `qtool evaluate`")]
