@@ -278,8 +278,8 @@ def try_accuracy(
         )
     except QtoolError as error:
         kind = DataError if isinstance(error, DataError) else VerificationError
-        said = f"{file.path} is written and verified, its evaluation failed: {error.problem}"
-        return file, kind(said, *error.remedies)
+        sentence = f"{file.path} is written and verified, its evaluation failed: {error.problem}"
+        return file, kind(sentence, *error.remedies)
     return replace(file, accuracy=accuracy, data_kind=evaluation.kind), None
 
 
