@@ -48,7 +48,8 @@ def command(
 ) -> None:
     """Benchmark ONNX FILES in turns in one process; speed-ups are relative to the first file.
 
-    Every number is printed with its spread. Exits with 1 if --precision is given, and the time
+    Every number is printed with its spread. Without --batch-sizes, files that take one size are
+    timed with that. Exits with 1 if --precision is given, and the time
     limit was reached before the ratios were that precise.
 
     \b
@@ -57,10 +58,11 @@ def command(
     """
     import qtool
 
+    default = ctx.get_parameter_source("batch_sizes") is ParameterSource.DEFAULT
     result = qtool.bench(
         files,
         sources.load_optional_data(data, max(batch_sizes)),
-        batch_sizes=batch_sizes,
+        batch_sizes=None if default else batch_sizes,
         threads=threads,
         runtime=runtime,
         seconds=seconds,

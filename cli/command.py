@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 from qtool.cli.config_file import config_option
-from qtool.cli.extra_arguments import meant, repeated
+from qtool.cli.extra_arguments import meant, repeated, with_float_model
 from qtool.cli.other_options import meant_option
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
@@ -98,6 +98,10 @@ def _commands_with(option: str) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]} have it"
 
 
+def _problem(error: click.BadParameter) -> str:
+    return error.format_message().rstrip(".")
+
+
 class Command(click.Command):
     """A command whose help lists options by topic, with -v, -q and --log-level."""
 
@@ -134,6 +138,12 @@ class Command(click.Command):
             error.possibilities = None  # of equal letters alone: --device for --recipe
             if text := meant_option(name, known, places, _commands_with(name)):
                 error.message = f"{error.message.rstrip('.')}; {text}"
+            raise
+        except (click.MissingParameter, click.BadParameter) as error:
+            if line := with_float_model(ctx.info_name or "", self.params, words):
+                raise click.UsageError(f"{_problem(error)}; write `{line}`", ctx) from error
+            if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+                error.message = (error.param.help or "").partition(". ")[0].rstrip(".") + "."
             raise
         except click.UsageError as error:
             error.message = error.message.replace("a valid integer range", "a whole number")

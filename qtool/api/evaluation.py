@@ -62,7 +62,7 @@ def evaluate(
     """Compare a quantized file with its float model: accuracy, size, latency, integer share.
 
     A causal language model is compared by its perplexity and its next tokens, and timed with the
-    first batch as prompt and, if it has a KV cache, with a step.
+    first text as prompt and, if it has a KV cache, with a step.
 
     In a process group of torch.distributed all ranks call it, each with its share of the data and
     labels; all get the results over all data. Rank 0 measures the latency.
@@ -75,7 +75,7 @@ def evaluate(
             classes] scores. Or numbers to predict, of the shape of the first output, for MAE, MSE
             and R2.
         function, where, lower_is_better: your own metrics, see `ReportOptions`.
-        threads, seconds: conditions of the latency measurement, on the first batch.
+        threads, seconds: conditions of the latency measurement, on the first sample.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
             provider on a GPU.
@@ -120,7 +120,7 @@ def evaluate(
             function=function,
             where=where,
             lower_is_better=lower_is_better,
-            timed=next(by_input_name(captured.graph, [first])),
+            timed=_to_time(captured.graph, first),
             baseline=baseline,
             threads=threads,
             runtime=runtime,
@@ -154,6 +154,12 @@ def measure_accuracy(
         plain = write_float(graph, folder / "float.onnx", quantized.plan.target)
         named = by_input_name(graph, progress(batches(whole_texts(data), graph.module)))
         return summarize(measure_outputs((plain, Path(file)), named), labels)
+
+
+def _to_time(graph: FloatGraph, first: Batch) -> tuple[Batch, ...]:
+    """Return a sample of a batch, as `qtool.quantize_to_file` times, then the batch."""
+    whole = graph.bind(first, 0)
+    return tuple(by_input_name(graph, [graph.cut(whole, 1), whole]))
 
 
 def data_module(model: Model | Captured) -> nn.Module | None:

@@ -18,6 +18,7 @@ from qtool.core.summary import Summary
 from qtool.frontends.huggingface.companion_files import (
     is_transformers_folder,
     js_pooling,
+    read_config,
     read_records,
     usable_consumers,
     write_card,
@@ -37,6 +38,7 @@ from qtool.frontends.huggingface.js_devices import (
     same_part,
 )
 from qtool.frontends.huggingface.model_card import CARD, model_card, sections_of
+from qtool.frontends.huggingface.towers import tower_of
 from qtool.planning.plan import QuantPlan
 
 
@@ -137,7 +139,8 @@ class FolderWriter:
             part: "encoder" or "decoder"; "" for a model of one part.
             plan: plan of the quantized model.
         """
-        path = self.layout.path(self.folder, part, plan.recipe.mode, plan.target)
+        tower = tower_of(self.model, read_config(self.source))
+        path = self.layout.path(self.folder, part or tower, plan.recipe.mode, plan.target)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.parts[part] = path
         return path

@@ -17,6 +17,7 @@ from qtool.api.quantized_file import (
     FileOptions,
     QuantizedFile,
     stage,
+    try_accuracy,
     write_file,
 )
 from qtool.api.stored_model import (
@@ -364,12 +365,14 @@ def quantize_parts(
             **settings,
         )
         path = target.path if writer is None else writer.path(part, quantized.plan)
-        file = write_file(quantized, path, target.options, inputs.evaluation)
-        file = replace(file, measured=measured)
+        file = replace(write_file(quantized, path, target.options), measured=measured)
+        file, failure = try_accuracy(file, inputs.evaluation)
         if writer is None:
             yield replace(file, kept=write_next_to(target.source, module, path))
         else:
             yield writer.add(file)
+        if failure is not None:  # what belongs to the file is written, too
+            raise failure
 
 
 _IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover"))

@@ -22,8 +22,9 @@ from qtool.blockwise.checkpoint import BlockRecord
 from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
+from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.limits import Range, check_fields
-from qtool.core.option_names import MODEL_SUFFIXES, file_format
+from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
 from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
@@ -38,6 +39,7 @@ from qtool.evaluation.speedup import (
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.planning.float_operators import float_row
 from qtool.planning.mode_titles import plan_title
+from qtool.planning.targets import target
 from qtool.verification import Verification
 
 _UNTIMED_BLOCKS = "the float model was never in memory as a whole"
@@ -79,7 +81,8 @@ class EvaluationData:
 
     Attributes:
         batches: any iterable of batches.
-        labels: [samples] class numbers; None if there are none.
+        labels: [samples] class numbers, or numbers to predict, of the shape of the first output;
+            None if there are none.
         kind: "evaluation" or, if the model was calibrated on it, "calibration".
     """
 
@@ -254,36 +257,64 @@ def write_file(
         if not untimed:
             with track_task("timing"):
                 speed = measure_speedup(quantized, place, seconds=options.timing)
-    accuracy = None
-    if evaluation is not None:
-        with evaluation_in_errors(evaluation.kind != "calibration"):
-            accuracy = measure_accuracy(
-                quantized,
-                place,
-                evaluation.batches,
-                evaluation.labels,
-                progress=stage("evaluating", whole_texts(evaluation.batches)),
-            )
     check = check_in_browser(quantized, place)
     wrong = {"browser": check.wrong} if check.wrong else {}
     timed, plan = 0 if speed is None else speed.float_bytes, quantized.plan
-    return QuantizedFile(
+    file = QuantizedFile(
         place,
         quantized,
         f"{plan_title(plan)}, for {plan.target}",
         plan.target,
         plan.recipe.mode,
-        quantized.notes,
+        (*_form_notes(place, plan.target), *quantized.notes),
         result,
         _size(place, file_format(place, options.format)),
         quantized.captured.file_bytes or timed or quantized.float_bytes,
         speed,
         untimed,
-        accuracy,
-        "" if evaluation is None else evaluation.kind,
-        {**_missed(result, options), **wrong},
+        missed={**_missed(result, options), **wrong},
         browser=check.rows,
     )
+    file, failure = try_accuracy(file, evaluation)
+    if failure is not None:
+        raise failure
+    return file
+
+
+def try_accuracy(
+    file: QuantizedFile, evaluation: EvaluationData | None
+) -> tuple[QuantizedFile, QtoolError | None]:
+    """Return a file that was written with its accuracy on data, and None; or the file as it is, and
+    an error that says so."""
+    if evaluation is None:
+        return file, None
+    assert file.model is not None
+    try:
+        with evaluation_in_errors(evaluation.kind != "calibration"):
+            accuracy = measure_accuracy(
+                file.model,
+                file.path,
+                evaluation.batches,
+                evaluation.labels,
+                progress=stage("evaluating", whole_texts(evaluation.batches)),
+            )
+    except QtoolError as error:
+        kind = DataError if isinstance(error, DataError) else VerificationError
+        sentence = f"{file.path} is written and verified, its evaluation failed: {error.problem}"
+        return file, kind(sentence, *error.remedies)
+    return replace(file, accuracy=accuracy, data_kind=evaluation.kind), None
+
+
+def _form_notes(path: Path, target_name: str) -> list[str]:
+    """Return a sentence if the runtime of a target reads files of another format."""
+    if (
+        path.suffix != MODEL_SUFFIXES[0]
+        or TFLITE_SUFFIX[1:] not in target(target_name).file.formats
+    ):
+        return []
+    other = argument("-o", path.with_suffix(TFLITE_SUFFIX))
+    text = f"{path.name} is an ONNX file with the plan for {target_name}, whose runtime takes"
+    return [f"{text} {TFLITE_SUFFIX} files: {other}"]
 
 
 def file_of_blocks(converted: ConvertedBlocks, source: Path, options: FileOptions) -> QuantizedFile:

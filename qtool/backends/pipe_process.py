@@ -43,16 +43,12 @@ class PipeProcess(ABC):
         """Return the command that starts the process."""
 
     @abstractmethod
-    def _crash(self, why: str) -> str:
-        """Return the error message for a process that ended.
+    def _ended(self, why: str) -> VerificationError:
+        """Return the error for a process that ended.
 
         Args:
             why: its exit code or signal.
         """
-
-    def _ended(self, why: str) -> VerificationError:
-        """Return the error for a process that ended."""
-        return VerificationError(self._crash(why))
 
     def _complete(self, message: Message) -> Message:
         """Return a message as it is sent; called when no other call runs."""
@@ -64,7 +60,7 @@ class PipeProcess(ABC):
         The response holds the number of the process as "process", since sessions end with it.
 
         Raises:
-            VerificationError: the process ended; see `_crash`.
+            VerificationError: the process ended; see `_ended`.
         """
         with self._lock:
             process = self._process()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from qtool.core.errors import VerificationError
+from qtool.core.remedies import CallEdit, DataEdit, Remedy
 from qtool.core.types import Array
 
 Clock = Callable[[], float]
@@ -115,5 +117,35 @@ def fit_channels(array: Array, shape: Sequence[int | str | None]) -> Array:
 
 
 def _fits(array: Array, shape: Sequence[int | str | None]) -> bool:
-    pairs = zip(array.shape[1:], shape[1:], strict=True)
-    return all(not isinstance(s, int) or s < 0 or s == a for a, s in pairs)
+    return not _other_axes(array, shape) - {0}
+
+
+def _other_axes(array: Array, shape: Sequence[int | str | None]) -> set[int]:
+    """Return the dimensions in which an array has another size than a shape fixes."""
+    pairs = enumerate(zip(array.shape, shape, strict=True))
+    return {axis for axis, (a, s) in pairs if isinstance(s, int) and 0 <= s != a}
+
+
+def wrong_size(name: str, inputs: Iterable[tuple[Any, Array]]) -> VerificationError | None:
+    """Return an error on the first array whose sizes are not those that a file takes.
+
+    Args:
+        name: name of the file.
+        inputs: inputs with a name and a shape, each with its array.
+    """
+    for port, array in inputs:
+        shape = list(port.shape)
+        same_rank = len(shape) == array.ndim
+        others = _other_axes(array, shape) if same_rank else set()
+        if same_rank and not others:
+            continue
+        taken = ", ".join("any" if s is None else str(s) for s in shape)
+        remedies: list[Remedy] = [DataEdit("give data of that shape")]
+        if others - {0}:
+            sizes = " ".join(f"--dynamic {port.name}:{axis}" for axis in sorted(others - {0}))
+            remedies.append(CallEdit(f"write a file for other sizes with `qtool quantize {sizes}`"))
+        return VerificationError(
+            f"{name} takes '{port.name}' of shape [{taken}], and the data has {list(array.shape)}",
+            *remedies,
+        )
+    return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from qtool.backends.pipe_process import FAILED, Message, PipeProcess, receive, send
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError, describe
+from qtool.core.remedies import CallEdit, OtherFile
 
 Handler = Callable[[str, Arrays], tuple[Message, Arrays]]
 """Takes a file and arrays, returns a message and arrays."""
@@ -83,18 +84,18 @@ class SubprocessRunner(PipeProcess):
         return sys.executable, "-c", _START, json.dumps(sys.path), self.module
 
     def _ended(self, why: str) -> VerificationError:
-        return (TimeLimitError if why == _TIMEOUT else VerificationError)(self._crash(why))
-
-    def _crash(self, why: str) -> str:
+        again = OtherFile("write the file again")
         if why == _TIMEOUT:
-            return (
+            return TimeLimitError(
                 f"{self.title} does not finish (it has {LOAD_SECONDS:.0f} s to load a model and "
-                f"{CALL_SECONDS // 60} minutes to run it); the file may be damaged"
+                f"{CALL_SECONDS // 60} minutes to run it); the file may be damaged",
+                again,
             )
-        return (
+        return VerificationError(
             f"{self.title} crashes on the model ({why}): the file is damaged, or this is a bug in "
-            f"{self.title}; write the file again, or choose another target or version of "
-            f"{self.title}"
+            f"{self.title}",
+            again,
+            CallEdit(f"choose another target or version of {self.title}"),
         )
 
 

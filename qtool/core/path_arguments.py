@@ -95,6 +95,11 @@ def model_file(path: str | os.PathLike[str]) -> Path:
         return folder
     files = sorted(file for pattern in _PATTERNS for file in folder.glob(pattern))
     if not files:
+        if (folder / "config.json").is_file():
+            raise FileError(
+                f"{path} is the folder of a float model, not of a file",
+                CallEdit(f"compare a file with it by `qtool evaluate FILE --model {path}`"),
+            )
         raise FileError(
             f"{path} is a folder without an .onnx or .tflite file",
             OtherFile("give a file, or the folder that `qtool quantize` wrote"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from qtool.backends.open_files import open_model
+from qtool.backends.open_files import open_model, open_readable
 from qtool.backends.table import write_float
 from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import MODEL_SUFFIXES
@@ -71,9 +71,11 @@ class Baseline:
         return words if self.timed == self.reference else f"{words}; timed: {self.name}"
 
     @property
-    def source_bytes(self) -> int:
-        """Size of the ONNX file that the model was read from, with its weights; 0 for others."""
-        return self._captured.file_bytes
+    def size_bytes(self) -> int:
+        """Size of the ONNX file that the model was read from, with its weights; else of the timed
+        file, so that size and speed are relative to one file."""
+        own = self._captured.file_bytes
+        return own or sum(part.stat().st_size for part in open_readable(self.timed).parts)
 
     def _takes_same(self, file: Path) -> bool:
         """Return whether a file runs here and takes the inputs of the graph, whose sizes may be

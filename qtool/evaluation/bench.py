@@ -22,7 +22,7 @@ def bench(
     files: Sequence[str | Path],
     data: Iterable[Any] | None = None,
     *,
-    batch_sizes: Sequence[int] = ReportOptions.batch_sizes,
+    batch_sizes: Sequence[int] | None = None,
     threads: Sequence[int] = ReportOptions.threads,
     runtime: str = NATIVE,
     seconds: float = 10.0,
@@ -34,7 +34,8 @@ def bench(
     Args:
         files: models with the same inputs; the first is the reference.
         data: batches; the first one is used, cut or repeated. By default random inputs.
-        batch_sizes, threads: every pair of them is timed.
+        batch_sizes, threads: every pair of them is timed. By default 1 and 32, of files that take
+            one size that size.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
             provider on a GPU.

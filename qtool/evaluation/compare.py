@@ -94,7 +94,7 @@ def compare_files(
 
 def _float_subject(baseline: Baseline) -> Subject:
     names = (baseline.origin, baseline, baseline.name)
-    return Subject(FLOAT, baseline.reference, *names, size_bytes=baseline.source_bytes)
+    return Subject(FLOAT, baseline.reference, *names, size_bytes=baseline.size_bytes)
 
 
 def _reference(work: Path, file: ModelFile, reference: Path | Captured | None) -> Subject:

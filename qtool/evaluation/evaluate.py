@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,18 @@ from numpy.typing import ArrayLike
 
 from qtool.backends.open_files import runtime_title
 from qtool.backends.table import open_file
-from qtool.core.errors import DataError
+from qtool.core.errors import DataError, VerificationError
 from qtool.core.option_names import NATIVE
 from qtool.core.records import from_json, to_json
 from qtool.core.remedies import DataEdit
+from qtool.core.types import Array
 from qtool.distributed import current
 from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.feeder import Feeder, measure_outputs
 from qtool.evaluation.file_report import runtime_of
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.latency.interleaved_timing import FLOAT
+from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.metrics import Metric
@@ -42,7 +44,7 @@ def evaluate_files(
     function: Callable[[Any], Any] | None = None,
     where: str = "the evaluation function",
     lower_is_better: Sequence[str] = (),
-    timed: Any = None,
+    timed: Sequence[Any] = (),
     baseline: Baseline | None = None,
     threads: int = 1,
     runtime: str = NATIVE,
@@ -58,7 +60,8 @@ def evaluate_files(
             numbers to predict, of the shape of the first output. With several ranks: those of the
             share, or of all data, where batch i belongs to rank i modulo the number of ranks.
         function, where, lower_is_better: the user's metrics, see `user_metrics`; rank 0 calls it.
-        timed: a batch to time; by default the first.
+        timed: batches, of which the first that the files run on is timed; by default the first
+            of the data.
         baseline: files of the float model, among them the one to time; by default `float_file` is
             timed.
         threads, seconds: conditions of each latency, which rank 0 measures.
@@ -87,15 +90,18 @@ def evaluate_files(
     if function is not None:
         user = user_metrics(function, files, where, lower_is_better, runtime)
     accuracy = summarize(measured, numbers, user)
-    arrays = Feeder(float_file).arrays(first if timed is None else timed, 0)
     compared = (float_file if baseline is None else baseline.timed, int8_file)
-    timings = tuple(
-        phase.time(compared, threads=threads, runtime=runtime, seconds=seconds)
-        for phase in phases(compared[0], resized(compared, arrays))
+    feeder = Feeder(float_file)
+    timings = _time_first(
+        compared,
+        [feeder.arrays(each, 0) for each in timed or [first]],
+        threads=threads,
+        runtime=runtime,
+        seconds=seconds,
     )
     opened = (open_file(float_file), open_file(int8_file))
     coverages = (None, opened[1].coverage() if opened[1].is_quantized else None)
-    source = 0 if baseline is None else baseline.source_bytes
+    source = 0 if baseline is None else baseline.size_bytes
     evaluation = replace(
         make_evaluation(Measurement(opened, accuracy, timings, coverages, float_bytes=source)),
         runtime="" if runtime == NATIVE else runtime_title(runtime),
@@ -104,3 +110,19 @@ def evaluate_files(
     )
     ranks.broadcast(json.dumps(to_json(evaluation)).encode())
     return evaluation
+
+
+def _time_first(
+    files: Sequence[Path], batches: Sequence[Sequence[Array]], **options: Any
+) -> tuple[Timing, ...]:
+    """Time the first batch that files run on: where one input holds the number of rows of another,
+    they take no part of a batch. options: as for `time_files`."""
+
+    def timings(arrays: Sequence[Array]) -> tuple[Timing, ...]:
+        inputs = resized(files, arrays)
+        return tuple(phase.time(files, **options) for phase in phases(files[0], inputs))
+
+    for arrays in batches[:-1]:
+        with suppress(VerificationError):
+            return timings(arrays)
+    return timings(batches[-1])

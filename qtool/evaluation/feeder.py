@@ -17,9 +17,12 @@ from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
+from qtool.core.remedies import CallEdit
 from qtool.core.store import Store
 from qtool.core.types import Array, Progress
+from qtool.core.value_names import MASK
 from qtool.distributed import current
+from qtool.evaluation.language_model import POSITIONS
 from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measure.sample_statistics import SampleStatistics
@@ -51,7 +54,8 @@ class Feeder:
 
         Extra items of a tuple are ignored, so that (images, labels) works; labels in a dict, too,
         and its only other entry is the only input, whatever its key. Nested items have the
-        names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty one.
+        names of `named_leaves`. A batch without the KV cache of a decoder starts with an empty
+        one, and positions are those of the attention mask.
 
         Raises:
             DataError: an input is missing, has another type or shape, or holds NaN or Inf.
@@ -59,13 +63,24 @@ class Feeder:
         names = self.names
         batch, _ = self.arguments.of_batch(to_batch(item))
         values = named_leaves(batch, names)
-        empty = {} if values.keys() >= set(names) else self._empty_cache(values)
+        empty = {}
+        if not values.keys() >= set(names):
+            empty = self._empty_cache(values) | self._positions(values)
         check_names(values, [i for i in self.inputs if i.name not in empty], index, _hint)
         values |= empty
         Batch((), {n: values[n] for n in names}).check_finite(index)
         if self._moves:
             values |= {i.name: _moved(values[i.name], i.shape) for i in self.inputs}
         return [_array(i, values[i.name], index) for i in self.inputs]
+
+    def _positions(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return the positions of tokens in a batch that has none, as `generate` of transformers
+        counts them: padding in front of a text does not move it."""
+        mask, ids = values.get(MASK), values.get("input_ids")
+        if POSITIONS not in self.names or POSITIONS in values or mask is None or ids is None:
+            return {}
+        counted = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        return {POSITIONS: counted[:, -ids.shape[1] :]}
 
     def _empty_cache(self, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return a KV cache without tokens for a batch that has no part of a cache."""
@@ -166,11 +181,9 @@ def measure_outputs(
     )
 
 
-def _hint(missing: str) -> str:
+def _hint(missing: str) -> list[CallEdit]:
     """Return how to get an input that no data has."""
     if missing.partition(".")[0] != "cross":
-        return ""
-    return (
-        "; the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`, "
-        "or `qtool evaluate`"
-    )
+        return []
+    text = "the encoder computes it, so give the float model: `qtool report FILE --model FOLDER`"
+    return [CallEdit(f"{text}, or `qtool evaluate`")]

@@ -17,6 +17,9 @@ POSITIONS, CACHE, LOGITS = "position_ids", "past", "logits"
 _NO_TOKENS = (MASK, POSITIONS, "token_type_ids")
 """Names of other integers [samples, tokens]."""
 
+_NO_LOGITS = "hidden_state"
+"""In names of outputs that are the features of tokens, however many there are."""
+
 SAME = 1e-5
 """Relative difference of logits up to which a later token counts as without influence."""
 
@@ -139,6 +142,8 @@ def _logits(names: Sequence[str], outputs: Sequence[Array], ids: Array) -> int |
     """Return the index of the logits among the outputs, preferably the one of that name."""
     for i in sorted(range(len(outputs)), key=lambda i: (names[i] != LOGITS, i)):
         output = outputs[i]
+        if _NO_LOGITS in names[i]:
+            continue
         if output.dtype.kind == "f" and output.ndim == 3 and output.shape[1] == ids.shape[1]:
             return i if output.shape[2] > int(ids.max()) else None
     return None

@@ -113,6 +113,18 @@ def _listed(inputs: Sequence[tuple[str, str, int]]) -> str:
     return group_names([f"{name}: {kind} of rank {rank}" for name, kind, rank in inputs])
 
 
+def fixed_batch(files: Sequence[str | Path]) -> tuple[str, int] | None:
+    """Return the name of the first file that takes one batch size, and that size; None without."""
+    for file in files:
+        if open_readable(file).takes_one_sample:
+            return Path(file).name, 1
+        firsts = {i.shape[0] for i in open_model(file).inputs if i.shape}
+        fixed = [first for first in firsts if isinstance(first, int) and first > 0]
+        if len(fixed) == 1:
+            return Path(file).name, fixed[0]
+    return None
+
+
 def resized(
     files: Sequence[str | Path], arrays: Sequence[Array], size: int | None = None
 ) -> list[Array]:

@@ -91,8 +91,10 @@ class SelfCheck(JsonRecord):
             return f"{self.missing and 'none, '}{self.missing or self.failure}"
         if not self.tensors:
             return "" if self.approximate else "nothing to compare on this CPU"
-        count = part(self.identical, self.tensors)
-        text = f"{count} integer tensors as planned ({self.profile})"
+        one = self.exact and self.tensors == 1
+        count = "the" if one else part(self.identical, self.tensors)
+        noun = "integer tensor that the test stores" if one else "integer tensors"
+        text = f"{count} {noun} as planned ({self.profile})"
         if self.exact and self.unlike:
             return f"{text}; these codes differ from those on {', '.join(self.unlike)}"
         if self.exact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -62,6 +63,7 @@ def test_evaluate_whatever_the_model_is(file):
     for model in (module(), program):
         found = qtool.evaluate(file, model, iter(DATA), labels, seconds=0)
         assert (found.samples, found.agreement) == (32, known.agreement)
+        assert found.batch == 1  # as quantize_to_file times
         assert found.float_.accuracy == known.float_.accuracy
         assert found.sqnr_db == pytest.approx(known.sqnr_db, abs=1e-6)
 
@@ -90,6 +92,20 @@ def test_evaluate_takes_batches_with_labels_and_by_name(file):
     named = [{"x": x} for x in DATA]
     for data in (pairs, named):
         assert qtool.evaluate(file, module(), data, seconds=0).sqnr_db == known.sqnr_db
+
+
+def test_inputs_outside_the_calibrated_range_are_named(file, tmp_path):
+    def warned(warnings):
+        return [text for text in warnings if "outside the range that" in text]
+
+    far = [100 * x for x in DATA]
+    (said,) = warned(qtool.evaluate(file, captured(), far, seconds=0).warnings)
+    assert re.match(
+        r"\d\d(\.\d+)? % of the input values are outside the range that the quantized", said
+    )
+    report = qtool.report(file, far, tmp_path / "r", QUICK, model=captured())
+    assert said in str(report)
+    assert not warned(qtool.evaluate(file, captured(), DATA, seconds=0).warnings)
 
 
 def test_evaluate_refuses(file):

@@ -14,6 +14,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnx.storage import load_outline
 from qtool.backends.profiles import PROFILES
+from qtool.backends.table import write_float
 from qtool.backends.tflite import litert, vela
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from qtool.core.errors import (
@@ -119,6 +120,9 @@ def test_evaluate_and_bench_take_both_formats(files: dict[str, Path], tmp_path: 
     data = [samples("residual_concat")[:8]]
     result = qtool.evaluate(files["tflite"], captured("residual_concat"), data, seconds=0.01)
     assert result.samples == 8
+    assert result.baseline == "float .tflite"
+    plain = write_float(captured("residual_concat").graph, tmp_path / "float.tflite", "tflite")
+    assert result.float_.size_bytes == plain.stat().st_size
     assert result.sqnr_db is not None
     assert result.sqnr_db > 20
     converted("residual_concat", "tflite").export(tmp_path / "other.onnx", timing=0)

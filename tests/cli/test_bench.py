@@ -55,7 +55,9 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
     linear_file(cli.folder / "z.onnx", np.eye(3), rank=3)
     assert "takes other inputs" in cli.refuses("bench", files[0], "z.onnx")
     linear_file(cli.folder / "two.onnx", np.eye(3), size=2)
-    assert "does not accept batch size" in cli.refuses("bench", "two.onnx", "--seconds", "0.01")
+    words = ("bench", "two.onnx", "--seconds", "0.01")
+    assert "does not accept batch size 1" in cli.refuses(*words, "--batch-sizes", "1")
+    assert "two.onnx takes batches of 2 alone" in cli(*words).stdout
     assert "no such file" in cli.refuses("bench", "no.onnx")
 
 

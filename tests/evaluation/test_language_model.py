@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -47,6 +48,14 @@ def test_classes_of_tokens_are_no_vocabulary(tmp_path: Path) -> None:
     tagger.head = nn.Linear(16, 3)
     file = qtool.capture_model(tagger.eval(), texts()[0], DYNAMIC).export_float(tmp_path / "a.onnx")
     assert find_language_model(OnnxSession(file), arrays(texts()[0])) is None
+
+
+def test_features_of_tokens_are_no_logits(tmp_path: Path) -> None:
+    model = onnx.load(write_tagger(tmp_path / "a.onnx"))
+    node = next(n for n in model.graph.node if model.graph.output[0].name in n.output)
+    model.graph.output[0].name = node.output[0] = "last_hidden_state"
+    onnx.save(model, tmp_path / "b.onnx")
+    assert find_language_model(OnnxSession(tmp_path / "b.onnx"), arrays(texts()[0])) is None
 
 
 def test_losses_are_those_of_torch_without_padding(tmp_path: Path) -> None:

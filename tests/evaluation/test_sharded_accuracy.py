@@ -44,6 +44,7 @@ def measured(batch: int) -> SampleStatistics:
         pair,
         pair,
         classes,
+        pair,
         3,
         "classes",
         ("output",),

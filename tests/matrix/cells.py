@@ -51,7 +51,7 @@ REFUSED: tuple[tuple[str, str, str, str], ...] = (
     ("compare", "encoder-decoder", "*", "the encoder computes it, .*`qtool report FILE --model"),
     # of lstm the ranges of inputs are calibrated: smooth-quant moves them into the weights
     ("calibrate", "[!l]*", "weight-only*", "there is nothing to calibrate: .*use `qtool quantize`"),
-    ("bench", "batch-1", "*", "does not accept batch size 2; change --batch-sizes"),
+    ("bench", "batch-1", "*", "does not accept batch size 2; time what it takes, --batch-sizes"),
     ("explain", "detector", "*", "there are no predictions to explain; `qtool report`"),
     ("explain", "encoder", "*", "there are no predictions to explain; `qtool report`"),
 )

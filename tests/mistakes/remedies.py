@@ -33,7 +33,6 @@ VALUES = {
     "--data": f"{M}:images",
     "--shape": "3,8,8",
     "--target": "onnxruntime",
-    "--batch-sizes": "4",
     "--eval": f"{M}:score",
     "--fix": "n=3",
     "--model": "float.onnx",

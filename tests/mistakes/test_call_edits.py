@@ -300,6 +300,12 @@ ELSEWHERE = {
     ),
     "write them like ResNet18_Weights.DEFAULT, or give package.module:function": "downloads "
     "weights",
+    "write a file for other sizes with `qtool quantize {}`": (
+        "an open file: tests/backends/onnxruntime/test_session.py"
+    ),
+    "compare a file with it by `qtool evaluate FILE --model {}`": "tests/mistakes/test_folders.py",
+    "choose another target or version of {}": "a crash: tests/backends/test_subprocess_runner.py",
+    "{}, or `qtool evaluate`": "the cross-attention of a decoder: tests/matrix/cells.py",
     "use `qtool quantize` for it": "an encoder-decoder",
     "give package.module:factory that returns the model": "as any factory",
     "use `qtool quantize` (in Python qtool.quantize), which needs one batch only": (

@@ -295,6 +295,7 @@ ELSEWHERE = {
     "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
     "pass the values, as frame['price']": "as any labels of a call",
+    "give data of that shape": "an open file: tests/backends/onnxruntime/test_session.py",
     "give data that reaches it": "a branch that no sample takes",
     "leave it out of the data": "tests/frontends/onnx/test_size_branches.py",
     "check that the data is what it was trained on": "as any data without NaN",

@@ -21,6 +21,13 @@ REFUSED: Cases = {
         lambda: qtool.load_data("texts.txt", folder="bert"),
         "bert has no tokenizer (no tokenizer.json, ... or give another folder with 'folder'",
     ),
+    "the folder of a float model as a file": (
+        lambda: qtool.gate("bert", "bert", []),
+        (
+            "bert is the folder of a float model, not of a file; compare a file with it by `qtool "
+            "evaluate FILE --model bert`"
+        ),
+    ),
     "images for a text model": (
         lambda: qtool.load_data("images", folder="bert"),
         "bert has no image processor, so its model may not take images; give data of the kind",

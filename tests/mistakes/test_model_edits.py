@@ -312,6 +312,7 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
 ELSEWHERE = {
+    "give it a number of runs": "a loop without an end: tests/backends/onnx/test_loops.py",
     "call it with use_cache=False": "needs a model of transformers",
     "wrap it in an nn.Module that takes and returns the cache as tensors": "the same",
     "register the class with transformers.integrations.executorch."

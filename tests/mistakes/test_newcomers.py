@@ -73,6 +73,29 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "evaluate int8.onnx float.onnx --model float.onnx --data images.npy",
         "Got unexpected extra argument (float.onnx); write it as --model float.onnx",
     ),
+    "a factory behind the file": (
+        f"evaluate int8.onnx {M}:image_net --data images.npy",
+        (
+            f"Missing option '--model'; write `qtool evaluate int8.onnx --model {M}:image_net "
+            "--data images.npy`"
+        ),
+    ),
+    "a factory in front of the file": (
+        f"evaluate {M}:image_net int8.onnx --data images.npy",
+        f"write `qtool evaluate int8.onnx --model {M}:image_net --data images.npy`",
+    ),
+    "a float file behind the file of a gate": (
+        "gate int8.onnx float.onnx --data images.npy",
+        "Missing option '--against'; write `qtool gate int8.onnx --against float.onnx --data",
+    ),
+    "a file without its float model": (
+        "evaluate int8.onnx --data images.npy",
+        "Missing option '--model'. The float model, as for `qtool quantize`.",
+    ),
+    "images of another size": (
+        "verify int8.onnx --data small.npy",
+        "input 'input' has shape [32, 3, 6, 6], the model takes ['batch', 3, 8, 8]",
+    ),
     "labels as data": (
         f"quantize {M}:image_net --data labels.npy -o out.onnx",
         "it has one number per sample, as labels have: give the inputs",
@@ -152,6 +175,7 @@ def here(files: Path, folder: Path) -> None:
     np.save("bytes.npy", (images * 50 + 128).clip(0, 255).astype(np.uint8))
     np.savez("labelled.npz", images=images, labels=np.arange(40) % 5)
     np.save("integers.npy", (images * 50).astype(np.int32))
+    np.save("small.npy", images[..., 1:7, 1:7])
     np.save("labels.npy", np.arange(40) % 5)
     rows = [[i / 8, 1 - i / 9, i % 3 / 2, i / 5] for i in range(40)]
     _write("prices.csv", "a,b,c,price,city", [[*row, "Rome"] for row in rows])

@@ -200,6 +200,7 @@ EDITS: dict[str, Edit] = {
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
 ELSEWHERE = {
+    "write the file again": "a crash: tests/backends/test_subprocess_runner.py",
     "calibrate this model first": "tests/mistakes/test_python_api.py",
     "calibrate again with this recipe": "tests/calibration",
     "calibrate again with {}": "tests/mistakes/test_python_api.py",

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from qtool.backends.onnx.nested_graphs import inner_graphs
 from qtool.core.errors import CaptureError
 from qtool.core.progress import track_task
+from qtool.core.remedies import ModelEdit
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -133,8 +134,9 @@ def run_within(
         if not options.terminate:
             raise
         raise DeadlineError(
-            f"{_label(loop)} ({loop.op_type}) has not ended after {SECONDS:.0f} s; "
-            "a loop in it may have no end on this data: give it a number of runs"
+            f"{_label(loop)} ({loop.op_type}) has not ended after {SECONDS:.0f} s: a loop "
+            "in it may have no end on this data",
+            ModelEdit("give it a number of runs"),
         ) from error
     finally:
         timer.cancel()

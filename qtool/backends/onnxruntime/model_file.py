@@ -129,7 +129,10 @@ def _make_float(model: ir.Model, codes: ir.Value | None, params: QuantParams) ->
         model.graph.register_initializer(zero)
         maker.resize_inputs(max(len(maker.inputs), 3))
         maker.replace_input_with(2, zero)
+    stored = ir.DataType.from_numpy(kind)
     for index, value in enumerate(maker.inputs):
+        if value is not None and value.dtype not in (None, stored):
+            continue  # sizes and indices, which are no codes
         tensor = None if value is None else ir.convenience.get_const_tensor(value)
         array = None if tensor is None else tensor.numpy()
         if array is None:
@@ -145,7 +148,7 @@ def _make_float(model: ir.Model, codes: ir.Value | None, params: QuantParams) ->
             model.graph.register_initializer(constant)
             maker.replace_input_with(index, constant)
     for output in maker.outputs:
-        if output.dtype is not None:
+        if output.dtype == stored:
             output.dtype = ir.DataType.FLOAT
 
 

@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from qtool.backends.runtime import Arrays, Runtime
-from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls
+from qtool.backends.session import FLOATS, Clock, PortInfo, fit_channels, time_calls, wrong_size
 from qtool.core.atomic import scratch_folder
 from qtool.core.errors import VerificationError
 from qtool.core.paths import is_special_file
@@ -100,16 +100,32 @@ def _converted(array: Array, dtype: type | None) -> Array:
     return array.astype(dtype, copy=False)
 
 
-def run(model: ort.InferenceSession, arrays: Arrays) -> list[Array]:
+def run(model: ort.InferenceSession, arrays: Arrays, name: str = "the model") -> list[Array]:
     """Run one batch and return the outputs; arrays in the order of the inputs.
 
+    Args:
+        model: the session.
+        arrays: one per input.
+        name: name of the file, for errors.
+
     Raises:
-        VerificationError: the runtime fails.
+        VerificationError: the arrays have other sizes than the file takes, or the runtime fails.
     """
     try:
         return list(model.run(None, feeds(model, arrays)))
     except Exception as error:
-        raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+        raise _failure(model, arrays, name, error) from error
+
+
+def _failure(
+    model: ort.InferenceSession, arrays: Arrays, name: str, error: Exception
+) -> VerificationError:
+    ports = model.get_inputs()
+    if len(ports) == len(arrays):
+        sized = zip(ports, feeds(model, arrays).values(), strict=True)
+        if (wrong := wrong_size(name, sized)) is not None:
+            return wrong
+    return VerificationError(f"{RUNTIME} fails on {name}: {error}")
 
 
 class OnnxSession:
@@ -124,21 +140,21 @@ class OnnxSession:
     """
 
     def __init__(self, path: str | Path, threads: int = 0) -> None:
-        self._session = session(path, threads=threads)
+        self._session, self._name = session(path, threads=threads), Path(path).name
         self.inputs, self.outputs = (
             [PortInfo(port.name, port.type, tuple(port.shape)) for port in ports]
             for ports in (self._session.get_inputs(), self._session.get_outputs())
         )
 
     def run(self, arrays: Arrays) -> list[Array]:
-        return run(self._session, arrays)
+        return run(self._session, arrays, self._name)
 
     def seconds(self, arrays: Arrays, times: int, clock: Clock) -> float:
         try:
             call = partial(self._session.run, None, feeds(self._session, arrays))
             return time_calls(call, times, clock)
         except Exception as error:
-            raise VerificationError(f"{RUNTIME} fails on the model: {error}") from error
+            raise _failure(self._session, arrays, self._name, error) from error
 
 
 def _with_outputs(path: str | Path, outputs: Sequence[str], options: ort.SessionOptions) -> bytes:

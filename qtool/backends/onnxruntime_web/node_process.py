@@ -65,8 +65,8 @@ class NodeProcess(PipeProcess):
     def _command(self) -> Sequence[str]:
         return require_node(), str(_SCRIPT), str(web_folder().resolve())
 
-    def _crash(self, why: str) -> str:
-        return (
+    def _ended(self, why: str) -> VerificationError:
+        return VerificationError(
             f"node, which runs onnxruntime-web, ended with {why}; the model may need more than the "
             "4 GiB of WebAssembly"
         )

@@ -21,7 +21,12 @@ from qtool.core.types import Array
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import STEP, Timing
 from qtool.evaluation.machine import Machine, this_machine
-from qtool.evaluation.model_inputs import check_same_inputs, random_inputs, resized
+from qtool.evaluation.model_inputs import (
+    check_same_inputs,
+    fixed_batch,
+    random_inputs,
+    resized,
+)
 from qtool.evaluation.options import ReportOptions
 
 PHASE = "phase"
@@ -47,6 +52,7 @@ class Bench(Summarized, JsonRecord):
         timings: one for each batch size and number of threads.
         precision: requested half-width of the ratios' intervals, relative to the median.
         runtime: where the files ran, with its version; "" for that of their format.
+        notes: sentences on what was timed.
     """
 
     JSON_PROPERTIES: ClassVar[tuple[str, ...]] = ("precise",)
@@ -56,6 +62,7 @@ class Bench(Summarized, JsonRecord):
     timings: tuple[Timing, ...]
     precision: float
     runtime: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def precise(self) -> bool:
@@ -69,7 +76,7 @@ class Bench(Summarized, JsonRecord):
         rows = tuple((timing.what, self._fastest(timing)) for timing in self.timings)
         count = quantity(len(self.files), "file")
         place = f"in {self.runtime}, on" if self.runtime else "on"
-        return Summary(title or count, f"{place} {self.machine.cpu}", rows)
+        return Summary(title or count, f"{place} {self.machine.cpu}", rows, self.notes)
 
     def _fastest(self, timing: Timing) -> str:
         names = [Path(file).name for file in self.files]
@@ -130,7 +137,7 @@ def time_in_turns(
     files: Sequence[str | Path],
     first_batch: Callable[[Path], list[Array]] | None = None,
     *,
-    batch_sizes: Sequence[int] = ReportOptions.batch_sizes,
+    batch_sizes: Sequence[int] | None = None,
     threads: Sequence[int] = ReportOptions.threads,
     runtime: str = NATIVE,
     seconds: float = 10.0,
@@ -142,7 +149,8 @@ def time_in_turns(
     Args:
         files: models with the same inputs; the first is the reference.
         first_batch: returns the inputs for a file, which are cut or repeated; None: random ones.
-        batch_sizes, threads: every pair of them is timed.
+        batch_sizes, threads: every pair of them is timed. By default 1 and 32, of files that take
+            one size that size.
         runtime: "onnxruntime" for this machine's (LiteRT for .tflite files); "node" for
             onnxruntime-web's WebAssembly in node, on one thread; "webgpu" for the WebGPU
             provider on a GPU.
@@ -157,31 +165,43 @@ def time_in_turns(
         FileError: not a model file.
         VerificationError: a file does not run, or the runtime is not installed.
     """
-    _check_numbers(batch_sizes, threads, seconds, precision)
+    sizes = ReportOptions.batch_sizes if batch_sizes is None else batch_sizes
+    _check_numbers(sizes, threads, seconds, precision)
     paths = [Path(f) for f in files]
     for path in paths:
         open_readable(path)
     if not paths:
         raise DataError("there is no file", CallEdit("give one or more to time"))
     check_same_inputs(paths)
-    size = max(batch_sizes)
-    draw = first_batch or partial(_random_batch, paths, size)
+    notes = []
+    if (only := fixed_batch(paths)) is not None:
+        name, taken = only
+        if batch_sizes is None:
+            sizes = (taken,)
+            notes.append(f"{name} takes batches of {taken} alone")
+        for size in sizes:
+            _check_batch(name, taken, size)
+    draw = first_batch or partial(_random_batch, paths, max(sizes))
     batch = draw(paths[0])
-    pairs = [(size, count) for count in threads for size in batch_sizes]
+    pairs = [(size, count) for count in threads for size in sizes]
     timings = []
     for size, count in bars("timing", len(pairs))(pairs):
         inputs = resized(paths[:1], batch, size)
-        if any(len(a) != size for a in inputs if a.ndim):
-            raise DataError(
-                f"{paths[0].name} does not accept batch size {size}",
-                Argument("--batch-sizes", text="change {}"),
-            )
         timings += [
             phase.time(paths, threads=count, runtime=runtime, seconds=seconds, precision=precision)
             for phase in phases(paths[0], inputs)
         ]
     place = runtime_title(runtime)
-    return Bench(tuple(map(str, files)), this_machine(), tuple(timings), precision, place)
+    names = tuple(map(str, files))
+    return Bench(names, this_machine(), tuple(timings), precision, place, tuple(notes))
+
+
+def _check_batch(name: str, taken: int, size: int) -> None:
+    if size != taken:
+        raise DataError(
+            f"{name} does not accept batch size {size}",
+            Argument("--batch-sizes", taken, "time what it takes, {}"),
+        )
 
 
 def _random_batch(paths: Sequence[Path], size: int, path: Path) -> list[Array]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from qtool.core import formats
 from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
@@ -293,6 +294,12 @@ def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> Mo
     return ModelAccuracy(agreement, total, worst, outputs if len(outputs) > 1 else (), kl)
 
 
+NOISY_DB = 20.0
+"""SQNR below which a cause is searched in the inputs."""
+OUTSIDE = 0.001
+"""Share of input values beyond their range from which they are that cause."""
+
+
 def _warnings(
     measured: SampleStatistics, models: Sequence[ModelAccuracy], names: Sequence[str]
 ) -> Iterator[str]:
@@ -308,6 +315,15 @@ def _warnings(
             yield (
                 f"the outputs of {names[i]} are NaN or Inf on {broken[i]} of "
                 f"{measured.samples} samples"
+            )
+            continue
+        outside = float(measured.outside[i].mean())
+        noisy = model.sqnr_db is not None and model.sqnr_db < NOISY_DB
+        if noisy and outside > OUTSIDE:
+            yield (
+                f"{formats.share(outside)} of the input values are outside the range that "
+                f"{names[i]} was calibrated on; prepare the data as for the calibration, or "
+                "calibrate on data like this"
             )
         elif model.sqnr_db is not None and model.sqnr_db < 0:
             yield (

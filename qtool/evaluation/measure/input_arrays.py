@@ -9,7 +9,7 @@ import numpy as np
 
 from qtool.backends.session import FLOATS, PortInfo, Session
 from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import DataEdit, Remedy
 from qtool.core.shape_remedies import shape_remedies, type_remedies
 from qtool.core.types import Array
 from qtool.evaluation.model_inputs import DTYPES
@@ -49,7 +49,7 @@ def check_names(
     values: Mapping[str, Any],
     inputs: Sequence[PortInfo],
     index: int,
-    hint: Callable[[str], str] = lambda _: "",
+    hint: Callable[[str], Sequence[Remedy]] = lambda _: (),
 ) -> None:
     """Check that a batch has each input.
 
@@ -57,7 +57,7 @@ def check_names(
         values: the batch by names.
         inputs: inputs of the file that a batch has to have.
         index: number of the batch.
-        hint: returns what to do about an input that is missing, after the sentence.
+        hint: returns what to do about an input that is missing.
 
     Raises:
         DataError: one is missing.
@@ -66,7 +66,8 @@ def check_names(
     if missing := [name for name in names if name not in values]:
         raise DataError(
             f"batch {index} lacks input '{missing[0]}': it gives {', '.join(values) or 'nothing'}; "
-            f"the model takes {', '.join(names)}{hint(missing[0])}"
+            f"the model takes {', '.join(names)}",
+            *hint(missing[0]),
         )
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from qtool.backends.open_files import open_model
-from qtool.backends.session import PortInfo, fit_channels
+from qtool.backends.open_files import open_model, open_readable
+from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
 from qtool.core.remedies import DataEdit
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
-from qtool.evaluation.measure.sample_statistics import OutputReader, SampleStatistics
+from qtool.evaluation.measure.sample_statistics import OutputReader, Ranges, SampleStatistics
 
 SAVE_EVERY = 5.0
 
@@ -147,6 +147,7 @@ def measure_arrays(
     """
     reference = reference or Reference(files[0], runtime)
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
+    ranges = [_ranges(f, reference.session) for f in files]
     statistics = _Accumulator(store or Store())
     saved = time.monotonic()
     for index, arrays in enumerate(data):
@@ -160,7 +161,7 @@ def measure_arrays(
         others = [reader.padding.strip(arrays, _like(expected, s.run(arrays))) for s in sessions]
         watch(arrays, [expected, *others])
         context = 0 if contexts is None else contexts[index]
-        statistics.add(reader.read(arrays, [expected, *others], context), mark)
+        statistics.add(reader.read(arrays, [expected, *others], context, ranges), mark)
         if time.monotonic() - saved > SAVE_EVERY:
             statistics.save()
             saved = time.monotonic()
@@ -168,6 +169,17 @@ def measure_arrays(
         raise DataError("the evaluation data is empty", DataEdit("give at least one batch"))
     statistics.save()
     return statistics.measured()
+
+
+def _ranges(file: Path, reference: Session) -> Ranges:
+    """Return the ranges of the float inputs of a file, whose inputs are those of the reference."""
+    known = open_readable(file).input_ranges()
+    names = [port.name for port in open_model(file).inputs] if known else []
+    return {
+        i: known[name]
+        for i, (name, port) in enumerate(zip(names, reference.inputs, strict=False))
+        if name in known and port.type in FLOATS
+    }
 
 
 def _like(expected: Arrays, outputs: Arrays) -> Arrays:

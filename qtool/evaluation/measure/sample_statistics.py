@@ -24,6 +24,9 @@ TOP = 5
 VALUES = 256
 """Most numbers of the first output of a sample that are kept, for metrics of regressions."""
 
+Ranges = Mapping[int, tuple[float, float]]
+"""Index of a float input -> the least and the largest value that its scale represents."""
+
 CLASSES, TOKENS, NEXT_TOKENS = "classes", "tokens", "next tokens"
 """What the first output scores: classes of samples, classes of tokens, the next token."""
 
@@ -47,6 +50,8 @@ class SampleStatistics:
             first file, in nats.
         values: [files, n, up to VALUES] the first output as it is, float32; none if it is larger or
             of varying size.
+        outside: [files, n] share of the values of inputs that are outside the ranges of a file's
+            scales, 0 to 1.
         n_classes: number of classes of the first output; 0 without class scores.
         scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
         outputs: names of the outputs in `signals`, in the order of the model.
@@ -62,6 +67,7 @@ class SampleStatistics:
     loss: Array
     divergence: Array
     values: Array
+    outside: Array
     n_classes: int = 0
     scores: str = ""
     outputs: tuple[str, ...] = ()
@@ -142,6 +148,7 @@ _AXES = {
     "loss": 1,
     "divergence": 1,
     "values": 1,
+    "outside": 1,
 }
 """Array -> its axis of samples."""
 
@@ -173,7 +180,11 @@ class OutputReader:
         return cls(Padding.of_session(model), language_model, names)
 
     def read(
-        self, arrays: Sequence[Array], outputs: Sequence[Sequence[Array]], context: int = 0
+        self,
+        arrays: Sequence[Array],
+        outputs: Sequence[Sequence[Array]],
+        context: int = 0,
+        ranges: Sequence[Ranges] = (),
     ) -> SampleStatistics:
         """Return the statistics of a batch.
 
@@ -181,6 +192,7 @@ class OutputReader:
             arrays: inputs of the batch.
             outputs: per file, zero at padded positions (see `Padding.strip`).
             context: see `LanguageModel.predicted`.
+            ranges: per file, see `Ranges`; () where none is known.
         """
         first = outputs[0][0]
         size = len(first) if first.ndim else 1
@@ -208,6 +220,7 @@ class OutputReader:
             loss,
             divergence,
             np.stack([_values(own[0], size) for own in outputs]),
+            np.stack([_outside(arrays, each, size) for each in ranges or [{}] * len(outputs)]),
             n_classes,
             CLASSES if n_classes else scores,
             tuple(self.names[i] for i in compared),
@@ -295,6 +308,15 @@ def _values(output: Array, size: int) -> Array:
     """Return the numbers of each sample, [n, values]; [n, 0] for others than `values` has."""
     few = output.size <= VALUES * size and output.dtype.kind == "f"
     return output.reshape(size, -1).astype(np.float32) if few else np.zeros((size, 0), np.float32)
+
+
+def _outside(arrays: Sequence[Array], ranges: Ranges, size: int) -> Array:
+    """Return [n] the share of the values of inputs that are outside their ranges."""
+    rows = {i: _rows(arrays[i], size) for i in ranges if arrays[i].shape[:1] == (size,)}
+    count = sum(row.shape[1] for row in rows.values())
+    beyond = (((r < ranges[i][0]) | (r > ranges[i][1])).sum(1) for i, r in rows.items())
+    share: Array = sum(beyond, np.zeros(size)) / max(count, 1)
+    return share
 
 
 def _top_classes(scores: Array, size: int) -> Array:

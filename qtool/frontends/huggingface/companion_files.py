@@ -47,8 +47,13 @@ _OF_SENTENCES = (
 
 def is_transformers_folder(folder: Path) -> bool:
     """Return whether a folder has the config.json of transformers; that of timm has no type."""
+    return "model_type" in read_config(folder)
+
+
+def read_config(folder: Path) -> Mapping[str, Any]:
+    """Return the configuration in a folder; {} without one."""
     config = _read_json(folder / _CONFIG)
-    return isinstance(config, dict) and "model_type" in config
+    return config if isinstance(config, dict) else {}
 
 
 def write_companions(

@@ -41,6 +41,13 @@ _TASKS: Mapping[str, tuple[str, str]] = {
     "ForConditionalGeneration": (WRITING, "ORTModelForSeq2SeqLM"),
 }
 """Ending of a class of transformers -> task of a pipeline, class of Optimum ("" for none)."""
+_JS_TOWERS = (
+    "CLIPTextModelWithProjection",
+    "CLIPVisionModelWithProjection",
+    "SiglipTextModel",
+    "SiglipVisionModel",
+)
+"""Towers that transformers.js loads by the name of their class, and not by a pipeline."""
 _FEATURES = FEATURES, "ORTModelForFeatureExtraction"
 _SPEECH = SPEECH, "ORTModelForSpeechSeq2Seq"
 _PART_TYPES = DecoderWithCache | EncoderPart | DecoderPart
@@ -108,6 +115,8 @@ def refusal(consumer: str, model: Any) -> str | None:
         return f"it has no class for {task}"
     if consumer == SENTENCES and not (_reads_text(model) and task in (FEATURES, CLASSES)):
         return f"it loads text encoders and classifiers, not models for {task}"
+    if consumer == JS and type(model).__name__ in _JS_TOWERS:
+        return None
     kind = str(_whole(model).config.model_type)
     types = _types(consumer, task)
     known = genai_type(kind) if consumer == GENAI else kind
@@ -180,4 +189,12 @@ def loading_lines(
             f'model = {sentences}(folder, backend="onnx"{named})',
         ],
     }
+    tower = type(model).__name__
+    if consumer == JS and tower in _JS_TOWERS:
+        return [
+            f'import {{ {tower} }} from "@huggingface/transformers";',
+            "",
+            *(f"// {line}" for line in devices),
+            f"const model = await {tower}.from_pretrained(folder{DEVICE if on_gpu else ''});",
+        ]
     return lines[consumer]

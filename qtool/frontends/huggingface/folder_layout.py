@@ -12,7 +12,13 @@ from qtool.frontends.huggingface.js_devices import precision
 GENAI, OPTIMUM, JS, SENTENCES = "genai", "optimum", "transformers.js", "sentence-transformers"
 SHARED = "shared"
 
-_STEMS = {"": "model", "encoder": "encoder_model", "decoder": "decoder_model_merged"}
+_STEMS = {
+    "": "model",
+    "encoder": "encoder_model",
+    "decoder": "decoder_model_merged",
+    "text": "text_model",
+    "vision": "vision_model",
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class FolderLayout:
 
         Args:
             folder: folder of the model.
-            part: "encoder" or "decoder"; "" for a model of one part.
+            part: "encoder" or "decoder", "text" or "vision" for a tower of two; "" for a model of
+                one part.
             mode: quantization scheme.
             target: name of the target.
         """

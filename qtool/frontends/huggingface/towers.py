@@ -35,6 +35,20 @@ def tower_class(library: Any, config: Mapping[str, Any], task: str) -> Any:
     )
 
 
+def tower_of(model: Any, config: Any) -> str:
+    """Return "text" or "vision" if a model is that tower of a folder's model, "" for others.
+
+    Args:
+        model: as it was loaded.
+        config: configuration in the folder.
+    """
+    names = config.get("architectures") if isinstance(config, dict) else None
+    whole = str(names[0]) if isinstance(names, list) and names else ""
+    kind = type(model).__name__.removesuffix("WithProjection")
+    starts = {f"{whole.removesuffix('Model')}{part}Model": part.lower() for part in TOWERS.values()}
+    return starts.get(kind, "")
+
+
 def tower_remedies(model: Any, inputs: set[str]) -> list[Argument]:
     """Return the task of the tower that takes some inputs, for a model of two towers.
 

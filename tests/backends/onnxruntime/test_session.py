@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from qtool.backends.onnxruntime.session import RUNTIME, feeds, optimised_graph, run, session
+from qtool.backends.onnxruntime.session import (
+    RUNTIME,
+    OnnxSession,
+    feeds,
+    optimised_graph,
+    run,
+    session,
+)
 from qtool.core.errors import VerificationError
 from tests.backends.onnx.export.networks import exported, samples
 
@@ -51,5 +59,17 @@ def test_refusals_name_the_file_and_the_runtime(file: Path, tmp_path: Path) -> N
     broken.write_bytes(file.read_bytes()[:200])
     with pytest.raises(VerificationError, match=f"broken.onnx: {RUNTIME} does not load it"):
         session(broken)
+    a, b = (t.numpy() for t in samples("two_inputs", 3))
     with pytest.raises(VerificationError, match=f"{RUNTIME} fails on the model"):
-        run(session(file), [np.zeros((2, 7), np.float32), np.zeros((2, 3), np.float32)])
+        run(session(file), [a, b[:2]])
+
+
+def test_other_sizes_are_named(file: Path) -> None:
+    a, b = (t.numpy() for t in samples("two_inputs", 3))
+    said = rf"model.onnx takes 'a' of shape \[batch, {a.shape[1]}\], and the data has \[2, 7\]; "
+    said += r"give data of that shape, or write a file .* `qtool quantize --dynamic a:1`"
+    wrong, opened = np.zeros((2, 7), np.float32), OnnxSession(file)
+    with pytest.raises(VerificationError, match=said):
+        opened.run([wrong, b])
+    with pytest.raises(VerificationError, match=said):
+        opened.seconds([wrong, b], 1, time.perf_counter)

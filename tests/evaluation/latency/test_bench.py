@@ -77,3 +77,14 @@ def test_refusals(files, tmp_path):
         qtool.bench([fixed], [torch.zeros(2, 3)], batch_sizes=(4,), seconds=0.01)
     with pytest.raises(FileError, match="no such file"):
         qtool.bench([*files, tmp_path / "no.onnx"])
+
+
+def test_a_fixed_batch_is_timed_by_default(files, tmp_path):
+    fixed = linear_file(tmp_path / "fixed.onnx", np.eye(3), size=2)
+    found = qtool.bench([files[0], fixed], seconds=0.01)
+    assert [t.batch for t in found.timings] == [2]
+    assert found.notes == ("fixed.onnx takes batches of 2 alone",)
+    assert found.summary().notes == found.notes
+    assert [t.batch for t in qtool.bench(files, seconds=0.01).timings] == [1, 32]
+    with pytest.raises(DataError, match=r"fixed\.onnx does not accept batch size 4"):
+        qtool.bench([files[0], fixed], batch_sizes=(2, 4), seconds=0.01)

@@ -15,6 +15,8 @@ from qtool.frontends.huggingface.folder_layout import LAYOUTS, model_folder_of
         ("shared", "", "weight-only-int4", "onnx/model_q4.onnx"),
         ("transformers.js", "", "static", "onnx/model_quantized.onnx"),
         ("transformers.js", "decoder", "dynamic", "onnx/decoder_model_merged_quantized.onnx"),
+        ("shared", "text", "static", "onnx/text_model_quantized.onnx"),
+        ("transformers.js", "vision", "weight-only-int4", "onnx/vision_model_q4.onnx"),
         ("sentence-transformers", "", "static", "onnx/model.onnx"),
         ("optimum", "encoder", "static", "encoder_model.onnx"),
         ("genai", "", "weight-only-int4", "model.onnx"),

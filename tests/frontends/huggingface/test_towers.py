@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,16 @@ def test_a_model_without_towers(tmp_path: Path) -> None:
         qtool.load_model(tmp_path, task="text-feature-extraction")
     assert isinstance(caught.value.remedies[0], Omission)
     assert qtool.load_model(tmp_path)
+
+
+def test_both_towers_in_one_folder(folder: Path, tmp_path: Path) -> None:
+    out, quick = tmp_path / "out", qtool.FileOptions(timing=0)
+    how = qtool.QuantizeOptions(accuracy="fast")
+    for kind, batch in (("text", IDS), ("image", PIXELS)):
+        task = f"{kind}-feature-extraction"
+        qtool.quantize_to_file(folder, [batch], out, how, quick, task=task)
+    names = {path.name for path in (out / "onnx").iterdir()}
+    assert names == {"text_model_quantized.onnx", "vision_model_quantized.onnx"}
+    card = (out / "README.md").read_text()
+    assert all(f"## {name}" in card for name in names)
+    assert re.search(r"await \w+VisionModel(WithProjection)?\.from_pretrained\(folder\)", card)
