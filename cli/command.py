@@ -140,13 +140,13 @@ class Command(click.Command):
                 error.message = f"{error.message.rstrip('.')}; {text}"
             raise
         except (click.MissingParameter, click.BadParameter) as error:
+            error.message = error.message.replace("a valid integer range", "a whole number")
             if line := with_float_model(ctx.info_name or "", self.params, words):
                 raise click.UsageError(f"{_problem(error)}; write `{line}`", ctx) from error
             if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
                 error.message = (error.param.help or "").partition(". ")[0].rstrip(".") + "."
             raise
         except click.UsageError as error:
-            error.message = error.message.replace("a valid integer range", "a whole number")
             if "extra argument" in error.message and (text := meant(self.params, words)):
                 error.message = f"{error.message}; {text}"
             raise

@@ -142,8 +142,9 @@ def wrong_size(name: str, inputs: Iterable[tuple[Any, Array]]) -> VerificationEr
         taken = ", ".join("any" if s is None else str(s) for s in shape)
         remedies: list[Remedy] = [DataEdit("give data of that shape")]
         if others - {0}:
-            sizes = " ".join(f"--dynamic {port.name}:{axis}" for axis in sorted(others - {0}))
-            remedies.append(CallEdit(f"write a file for other sizes with `qtool quantize {sizes}`"))
+            names = [f"{port.name}:{axis}" for axis in sorted(others - {0})]
+            line = f"`qtool quantize --dynamic {' --dynamic '.join(names)}`"
+            remedies.append(CallEdit(f"write a file for other sizes with {line}"))
         return VerificationError(
             f"{name} takes '{port.name}' of shape [{taken}], and the data has {list(array.shape)}",
             *remedies,

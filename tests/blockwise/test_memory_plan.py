@@ -21,6 +21,8 @@ def test_the_memory_of_a_whole_model(tmp_path: Path) -> None:
     assert whole_memory(tmp_path) == 0
     half = {"a": torch.zeros(10, 3, dtype=torch.bfloat16), "b": torch.zeros(7)}
     save_file(half, tmp_path / "model.safetensors")
+    assert whole_memory(tmp_path) == 0  # weights alone are no model
+    (tmp_path / "config.json").write_text("{}")
     assert whole_memory(tmp_path) == WHOLE * 4 * 37
     write_float_onnx(tmp_path)
     assert whole_memory(tmp_path / "float.onnx") > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from qtool.cli import COMMANDS
 
 from qtool.core import option_names
 from qtool.core.option_names import unknown_name
@@ -13,6 +14,7 @@ from qtool.evaluation.gate.metrics import METRICS
 
 KNOWN = {
     "target": option_names.TARGETS,
+    "command": COMMANDS,
     "mode": option_names.MODES,
     "format": tuple(option_names.FORMATS),
     "observer": option_names.OBSERVERS,

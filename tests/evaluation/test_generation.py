@@ -114,8 +114,9 @@ def test_a_damaged_configuration_is_refused(text: str, model: Path, tmp_path: Pa
 
 
 def test_a_prompt_that_is_no_text(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").touch()
     with pytest.raises(DataError, match="bytes that are no UTF-8"):
-        qtool.generate(tmp_path / "none.onnx", "\udcff", tokenizer=model)
+        qtool.generate(tmp_path / "a.onnx", "\udcff", tokenizer=model)
 
 
 def test_a_text_ends_with_the_context_of_the_model(

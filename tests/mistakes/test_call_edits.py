@@ -300,7 +300,7 @@ ELSEWHERE = {
     ),
     "write them like ResNet18_Weights.DEFAULT, or give package.module:function": "downloads "
     "weights",
-    "write a file for other sizes with `qtool quantize {}`": (
+    "write a file for other sizes with {}": (
         "an open file: tests/backends/onnxruntime/test_session.py"
     ),
     "compare a file with it by `qtool evaluate FILE --model {}`": "tests/mistakes/test_folders.py",

@@ -293,6 +293,7 @@ ELSEWHERE = {
     "give labels.loc[data.index]": "needs pandas: tests/evaluation/test_label_checks.py",
     "give labels.to_numpy() if they are in the order of the data": "the same",
     "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
+    "give batches of sizes that the model takes": "tests/calibration/test_calibration.py",
     "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
     "pass the values, as frame['price']": "as any labels of a call",
     "give data of that shape": "an open file: tests/backends/onnxruntime/test_session.py",

@@ -260,5 +260,5 @@ def test_masks_next_to_classes() -> None:
 def test_a_table_that_no_choice_of_columns_mends() -> None:
     check_refused(
         lambda: qtool.quantize(token_net(), qtool.load_data("prices.csv")),
-        "the model does not run on the given inputs ... Expected tensor for argument #1",
+        "the model does not run on the given inputs ... these have fractions; give whole numbers",
     )
