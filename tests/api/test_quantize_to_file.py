@@ -34,7 +34,7 @@ def test_a_failed_evaluation_says_that_the_file_is_whole(tmp_path: Path) -> None
     model, data, path = nn.Linear(8, 4).eval(), [torch.randn(32, 8)], tmp_path / "m.onnx"
     quick = qtool.QuantizeOptions(accuracy="fast"), qtool.FileOptions(timing=0)
     wrong = qtool.EvaluationData([torch.full((32, 8), torch.nan)])
-    said = "m.onnx is written and verified, its evaluation failed: .*batch 0, .* holds NaN in its sample 0"
+    said = "m.onnx is written and verified, its evaluation failed: .*batch 0, .* holds NaN in"
     with pytest.raises(qtool.DataError, match=said) as caught:
         qtool.quantize_to_file(model, data, path, *quick, evaluation=wrong)
     assert caught.value.remedies
