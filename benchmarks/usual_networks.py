@@ -216,7 +216,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         done = subprocess.run(
             words, cwd=folder, env=environment, check=False, capture_output=True, text=True
         )
-        return done.stdout if not done.returncode else f"fails: {done.stderr.strip()[-160:]}"
+        return done.stdout if not done.returncode else done.stderr.strip().splitlines()[-1][:160]
 
     tool = str(Path(sys.executable).with_name("qtool"))
     factory = f"benchmarks.usual_networks:{name}"
@@ -231,9 +231,8 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         external_data=False,
         verbose=False,
     )
-    for mode in ("static", "dynamic"):
-        script = str(HERE / "packages/peer.py")
-        run(sys.executable, script, "float.onnx", f"{mode}.onnx", mode, "samples.npz")
+    peer = sys.executable, str(HERE / "packages/peer.py"), "float.onnx"
+    said = {m: run(*peer, f"{m}.onnx", m, "samples.npz") for m in ("static", "dynamic")}
     names = [n for n in ("qtool", "static", "dynamic") if (folder / f"{n}.onnx").exists()]
     files = [folder / f"{n}.onnx" for n in ("float", *names)]
     speeds = {b: _ratios(files, images(b, size, 7).numpy()) for b in (1, 8)}
@@ -253,7 +252,14 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         for i, n in enumerate(names)
     }
     outcome = "ok" if "qtool" in names else "failed"
-    return {"network": name, "outcome": outcome, "printed": printed, "files": row}
+    failed = {mode: text for mode, text in said.items() if mode not in names}
+    return {
+        "network": name,
+        "outcome": outcome,
+        "printed": printed,
+        "files": row,
+        "failed": failed,
+    }
 
 
 def page(rows: list[Any]) -> str:
@@ -266,6 +272,9 @@ def page(rows: list[Any]) -> str:
             speeds = (f"{median:.2f} ({low:.2f})" for median, low in file["speed"].values())
             sqnr, size = f"{file['sqnr']:.1f}", f"{file['size']:.2f}"
             lines.append(f"| {' | '.join([row['network'], name, *speeds, size, sqnr])} |")
+    lines += [""]
+    for row in rows:
+        lines += [f"- {row['network']}, {m}, makes no file: {t}" for m, t in row["failed"].items()]
     return "\n".join([*lines, ""])
 
 
