@@ -23,7 +23,7 @@ _MEANT: dict[str, str] = {
         "the data has the shapes; --shape is for --data none"
     ),
     r"--(device|gpu|cuda|cpu-only|no-cuda)": _CPU,
-    r"--(epochs?|lr|learning-rate|optimizer|loss)": "qtool trains nothing",
+    r"--(epochs?|lr|learning-rate|optimizer|loss)": "there is no training to set up; --accuracy best fits scales",
     r"--(no-)?(per-(channel|tensor)|a?symmetric|reduce-range|qdq|opset.*|simplify)": _TARGET,
     r"--(no-|skip-)?(verify|check|validate)": "each file is verified before it is written",
     r"--(overwrite|force|yes)|-[fy]": "the result replaces the file that is there",
