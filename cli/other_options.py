@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 _CPU = "a conversion runs on the CPU"
 _TARGET = "the target decides it"
+_TRAINING = "there is no training to set up; --accuracy best fits scales"
 _MEANT: dict[str, str] = {
     r"--(calib|calibration|repr\w*)(-?(data|set|loader|dir|images)\w*)?|--(data-?(set|dir|path)|images|inputs?)"
     r"|--train-data|-d": "--data",
@@ -23,7 +24,7 @@ _MEANT: dict[str, str] = {
         "the data has the shapes; --shape is for --data none"
     ),
     r"--(device|gpu|cuda|cpu-only|no-cuda)": _CPU,
-    r"--(epochs?|lr|learning-rate|optimizer|loss)": "there is no training to set up; --accuracy best fits scales",
+    r"--(epochs?|lr|learning-rate|optimizer|loss)": _TRAINING,
     r"--(no-)?(per-(channel|tensor)|a?symmetric|reduce-range|qdq|opset.*|simplify)": _TARGET,
     r"--(no-|skip-)?(verify|check|validate)": "each file is verified before it is written",
     r"--(overwrite|force|yes)|-[fy]": "the result replaces the file that is there",

@@ -13,7 +13,7 @@ from tests.mistakes.nets import IMAGES
 Q = "quantize tests.mistakes.nets:image_net --data images.npy -o out.onnx"
 META = "did you mean"
 OPTIONS: dict[str, str] = {
-    "--epochs 5": "'--epochs'; leave it out: there is no training to set up; --accuracy best fits scales",
+    "--epochs 5": "'--epochs'; leave it out: there is no training to set up; --accuracy best",
     "--device cuda": "'--device'; leave it out: a conversion runs on the CPU",
     "--bits 4": f"'--bits'; {META} '--mode'?",
     "--dtype int8": f"'--dtype'; {META} '--mode'?",
