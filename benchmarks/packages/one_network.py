@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -29,6 +28,16 @@ __all__ = ["convert", "measure"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 LIMIT = 1800  # seconds of a command
+IN_BETWEEN = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:])
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open("usage.json", "w") as file:
+    json.dump({"cpu": usage.ru_utime + usage.ru_stime, "peak": usage.ru_maxrss}, file)
+sys.exit(done.returncode)
+"""
+"""Runs a command from a small process: the peak of a child counts that of its parent, too, which
+holds the samples here."""
 TIMED = 1.0  # seconds of a measurement of speed
 REMEDY = re.compile(r"--(?:batch-size|dynamic|fix|samples|states|shape) [^\s`',;)]+")
 INTERNAL = {
@@ -123,9 +132,10 @@ def _quantize(
     remedies: list[str] = []
     for _ in range(3):
         (folder / "out").mkdir(exist_ok=True)
-        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        start = time.perf_counter()
+        command = [python, "-m", "qtool", *words, *" ".join(remedies).split()]
         done = subprocess.run(
-            [python, "-m", "qtool", *words, *" ".join(remedies).split()],
+            [sys.executable, "-c", IN_BETWEEN, *command],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -133,11 +143,11 @@ def _quantize(
             check=False,
             timeout=LIMIT,
         )
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        usage = json.loads((folder / "usage.json").read_text())
         row["exit"] = done.returncode
         row["wall_seconds"] = time.perf_counter() - start
-        row["cpu_seconds"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        row["peak_gib"] = after.ru_maxrss / 2**20
+        row["cpu_seconds"] = usage["cpu"]
+        row["peak_gib"] = usage["peak"] / 2**20
         row["printed"] = done.stdout[-4000:]
         row["stderr"] = row.get("stderr", "") + done.stderr[-6000:]
         if done.returncode == 0:
