@@ -49,8 +49,8 @@ def command(
     """Benchmark ONNX FILES in turns in one process; speed-ups are relative to the first file.
 
     Every number is printed with its spread. Without --batch-sizes, files that take one size are
-    timed with that. Exits with 1 if --precision is given, and the time
-    limit was reached before the ratios were that precise.
+    timed with that. Exits with 1 if --precision is given, and the time limit was reached before
+    the ratios were that precise.
 
     \b
     Example:

@@ -355,7 +355,8 @@ def load_evaluation(
         own = rows[0].label if rows else getattr(batches, "labels", None)
         if own is not None:
             log_note(f"{data} has labels; --eval-data {data} measures accuracy with them")
-        note_labels(Path(data))
+        else:
+            note_labels(Path(data))
         return None
     if batches is None:
         raise click.BadParameter(

@@ -215,7 +215,7 @@ def _row(
 
 
 def _no_kind(columns: Mapping[str, Any], where: str) -> DataError:
-    """Return the error of a row without a text, image or sound that can be told by its name."""
+    """Return the error of a row without a column named as texts, images or sounds are."""
     usual = ", ".join([*dict.fromkeys(a for a, _ in _TEXT), *_CHATS, "image", "audio"])
     remedies = _choices(columns)
     texts = [name for name, value in columns.items() if isinstance(value, str)]

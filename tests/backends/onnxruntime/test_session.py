@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -72,4 +71,4 @@ def test_other_sizes_are_named(file: Path) -> None:
     with pytest.raises(VerificationError, match=said):
         opened.run([wrong, b])
     with pytest.raises(VerificationError, match=said):
-        opened.seconds([wrong, b], 1, time.perf_counter)
+        opened.seconds([wrong, b], 1, lambda: 0.0)
