@@ -12,6 +12,7 @@ import torch
 
 from qtool.backends.onnxruntime.cached_decoder import CachedDecoder
 from qtool.core.errors import DataError, FileError, OptionError, describe
+from qtool.core.missing_files import missing
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.evaluation import generation
@@ -70,7 +71,7 @@ def generate(
     if model is not None and temperature:
         raise OptionError("a float model is compared with the most likely tokens; temperature is 0")
     if not is_file(Path(file)):
-        raise FileError(f"{file}: no such file")
+        raise missing(file, FileError)
     folder = model_folder_of(Path(file)) if tokenizer is None else Path(tokenizer)
     try:
         loaded = load_tokenizer(folder)

@@ -12,7 +12,7 @@ from qtool.passes.fold_constants import fold_constants
 from qtool.passes.fold_pad import fold_pad
 from qtool.passes.graph_pass import GraphPass, run_passes, same_function
 from qtool.passes.grouped_queries import grouped_queries
-from qtool.passes.hard_swish import float_hard_swish, hard_swish
+from qtool.passes.hard_swish import hard_swish
 from qtool.passes.hard_swish_forms import hard_swish_forms
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
@@ -60,7 +60,7 @@ FOR_TARGETS = {
 FOR_FILES = {
     p.name: p
     for p in (
-        float_hard_swish,
+        hard_swish_forms,
         packed_projections,
         rotary,
         rotary_attention,

@@ -3,8 +3,8 @@
 hard_sigmoid(x) = clamp(x / 6 + 1/2, 0, 1), elsewhere with another slope and offset. The slope
 changes only the scale of the codes, and quantizing the sum clamps anyway, so an integer add
 remains, and for hard-swish an integer product behind it. The runtime has no integer kernel for
-either operator. What then stays in float is one operator again in the file: a float convolution
-computes it with its results.
+either operator. Steps that then stay in float become one operator of the file again
+(hard_swish_forms.py), which a float convolution computes with its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import fx
 from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.passes.graph_pass import GraphPass, first_match
-from qtool.passes.rewrite_rules import clone_as, commuted, is_call, number
+from qtool.passes.rewrite_rules import commuted, is_call, number
 
 aten = torch.ops.aten
 _THROUGH = frozenset(
@@ -94,32 +94,3 @@ hard_swish = GraphPass(
     first_match(_applies),
     reason="quantizing to uint8 clamps: an integer add and an integer product remain",
 )
-
-
-def _write_as_one(module: fx.GraphModule) -> int:
-    """Replace steps that are all in float (codes have no rescale) by one operator."""
-    gates = [(n, x) for n in G.calls(module.graph) if (x := _argument_of_gate(module, n))]
-    for gate, x in gates:
-        reader = next(iter(gate.users)) if len(gate.users) == 1 else None
-        if reader is not None and (x, gate) in commuted(reader, aten.mul.Tensor):
-            G.replace(reader, clone_as(reader, aten.hardswish.default, (x,)))
-        else:
-            G.replace(gate, clone_as(gate, aten.hardsigmoid.default, (x,)))
-    return len(gates)
-
-
-def _argument_of_gate(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Return x of clamp(x / 6 + 1/2, 0, 1) whose steps have no other reader."""
-    if not is_call(node, aten.clamp.default) or tuple(node.args[1:]) != (0.0, 1.0):
-        return None
-    total = G.source(node)
-    for sixth, half in commuted(total, aten.add.Tensor):
-        if not is_call(sixth, torch_ops.rescale) or sixth.args[1] != 1.0 / 6.0:
-            continue
-        alone = len(total.users) == 1 and len(sixth.users) == 1
-        if alone and half.op == "get_attr" and G.tensor(module, half).tolist() == [0.5]:
-            return G.source(sixth)
-    return None
-
-
-float_hard_swish = GraphPass("float_hard_swish", _write_as_one)

@@ -2,7 +2,9 @@
 
 x * relu6(x + 3) / 6 is how re-implementations of MobileNetV3 and files of PaddlePaddle and
 TensorFlow write hard-swish, in several orders. As one operator it has forms in integers; its
-steps, constants and a division among them, would compute in float.
+steps, constants and a division among them, would compute in float. The form in integers itself
+(hard_swish.py), where a plan leaves it in float, is one of these spellings: ONNX Runtime computes
+the one operator with the results of a float convolution.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
 from qtool.planning.recipe import Recipe, Rule
 from tests.passes.differential import Function, rewritten
 
-PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["float_hard_swish"]]
+PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["hard_swish_forms"]]
 IMAGE = (2, 4, 6, 6)
 Step = Callable[[torch.Tensor], torch.Tensor]
 
@@ -98,7 +98,7 @@ def test_a_gate_with_two_readers_stays_a_gate() -> None:
 )
 def test_other_steps_stay(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
-    assert rewritten(model, IMAGE, passes=PASSES).counts["float_hard_swish"] == 0
+    assert rewritten(model, IMAGE, passes=PASSES).counts["hard_swish_forms"] == 0
 
 
 def test_the_runtime_computes_it_with_the_float_convolution(tmp_path: Path) -> None:
