@@ -31,6 +31,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write_slowest(reports, ROOT / path)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests with the marker `cuda` where there is no device."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture(autouse=True)
 def seed() -> int:
     """Every test draws the same random numbers, alone or among others, in any order."""

@@ -12,8 +12,6 @@ from qtool.calibration.collect import prefetch
 from qtool.core.data import Batch
 from tests.backends.onnx.export.networks import Residual
 
-cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 
 def batches() -> list[Batch]:
     return [Batch((torch.full((4, 3), float(i)),), {"n": i}) for i in range(5)]
@@ -26,7 +24,7 @@ def test_on_the_cpu_a_batch_is_read_when_it_is_asked_for() -> None:
     assert next(source).kwargs["n"] == 1
 
 
-@cuda
+@pytest.mark.cuda
 def test_on_a_gpu_all_are_there() -> None:
     found = list(prefetch(batches(), torch.device("cuda")))
     for i, (batch, moved) in enumerate(found):
@@ -35,7 +33,7 @@ def test_on_a_gpu_all_are_there() -> None:
         assert (moved.args[0].cpu() == i).all()
 
 
-@cuda
+@pytest.mark.cuda
 def test_a_model_on_a_gpu_sees_what_it_sees_with_data_that_is_there() -> None:
     torch.manual_seed(0)
     model, data = Residual().eval().cuda(), [torch.randn(8, 4, 8, 8) for _ in range(6)]

@@ -228,7 +228,7 @@ def test_a_tensor_that_needs_gradients_can_be_observed(kind: Kind) -> None:
 
 
 @every_kind
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("axis", [None, 1])
 @pytest.mark.parametrize("factor", [1e-30, 1.0, 1e30])
 def test_cuda_gives_the_same_state(kind: Kind, axis: int | None, factor: float) -> None:
