@@ -17,6 +17,7 @@ from qtool import distributed
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.next_token_loss import NextTokens, conclusive_change, find_next_tokens
 from qtool.algorithms.part_samples import PartBatch, float_side
+from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.data.calibration_samples import content_hash
 from qtool.core.graph import FloatGraph
@@ -259,7 +260,7 @@ def error_ratios(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 
 
 def measure_errors(
-    expected: nn.Module,
+    expected: fx.GraphModule,
     graphs: Sequence[FloatGraph],
     batches: Sequence[Batch],
     cache: dict[tuple[str, str], Errors],
@@ -277,19 +278,21 @@ def measure_errors(
     """
     contents = [_content_key(batch) for batch in batches]
     hashes = [state_hash(graph.module) for graph in graphs]
-    runs = {} if runs is None else runs
+    runs, device = {} if runs is None else runs, graphs[0].device
+    expected = G.on_device(expected, device)
     with torch.inference_mode():
         for batch, content in zip(batches, contents, strict=True):
             new = {m: g for m, g in zip(hashes, graphs, strict=True) if (m, content) not in cache}
-            targets = target_outputs(expected, batch) if new else []
+            moved = batch.to(device)
+            targets = target_outputs(expected, moved) if new else []
             for network_hash, graph in new.items():
                 if network_hash not in runs:
-                    runs[network_hash] = Executor(graph)
+                    runs[network_hash] = Executor(graph, device=device)
                 run = runs[network_hash]
-                values = [t for t in run.output_values(batch, run.points) if t.is_floating_point()]
+                values = [t for t in run.output_values(moved, run.points) if t.is_floating_point()]
                 errors = _errors(targets, values, graph.size_of(batch))
                 if tokens is not None:
-                    errors = replace(errors, loss=tokens.losses(graph, batch, values))
+                    errors = replace(errors, loss=tokens.losses(graph, moved, values))
                 cache[network_hash, content] = errors
     return [[cache[network_hash, content] for content in contents] for network_hash in hashes]
 

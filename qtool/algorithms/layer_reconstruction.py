@@ -124,7 +124,7 @@ class LayerWalk:
         updates: dict[str, torch.Tensor] = {}
         for name, solution in solve(names, values):
             updates |= self._store(name, solution)
-        return updates
+        return {name: t.to(self.executor.device) for name, t in updates.items()}
 
     def _solve_alone(
         self, names: Sequence[str], values: Sequence[Sequence[Values]]
@@ -238,7 +238,8 @@ def reconstruct_layers(
     """
     if state.calibration is None or len(kept := state.calibration.kept_samples) < MIN_SAMPLES:
         return state.without_samples(step)
-    executor = Executor(replace(state.graph, module=quantized_module(state)))
+    graph = replace(state.graph, module=quantized_module(state))
+    executor = Executor(graph, device=graph.device)
     fit = ELEMENTS // max(1, 2 * executor.live_elements())  # samples in memory
     fewest = max(state.graph.batch_size_range()[0], 1)
     limit = max(fit, fewest)

@@ -26,6 +26,7 @@ from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
 from qtool.core.data import batches
 from qtool.core.errors import CalibrationError, CaptureError, DataError
+from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.process_lock import relaxed_gc, return_free_memory
@@ -310,7 +311,8 @@ def _convert(
 ) -> QuantizedModel:
     """Run the steps of the recipe. shared: whether all ranks share the work."""
     _check_observers(plan, calibration)
-    with share_steps() if shared else nullcontext():
+    sharing = share_steps() if shared else nullcontext()
+    with sharing, float32_convolutions(captured.graph.device):
         state = run_steps(
             select_steps(plan.recipe), ConversionState.start(captured, plan, calibration)
         )

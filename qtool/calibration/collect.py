@@ -25,6 +25,7 @@ from qtool.core.data.calibration_samples import CalibrationSamples, DataDigest, 
 from qtool.core.data.sample_roles import is_estimate
 from qtool.core.errors import DataError, describe
 from qtool.core.graph import FloatGraph
+from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.finite_outputs import check_outputs
 from qtool.core.log import log_warning
 from qtool.core.process_lock import PROCESS_LOCK
@@ -202,17 +203,18 @@ def collect_statistics(
     """
     static = tuple(p for p in plan if not isinstance(p.spec, Dynamic))  # observe float values
     prepared = insert_points(graph.module, replace(plan, points=static))
+    prepared = G.on_device(prepared, graph.device)
     modules = modules_to_observe(prepared, plan, probes)
     use_in_place_operators(prepared)
     kept, split = CalibrationSamples(keep), bool(keep) and graph.batches_are_samples
     digest = DataDigest()
     specs = {name: observed.observer for name, observed in modules.items()}
-    device = next((t.device for t in prepared.parameters()), torch.device("cpu"))
     buffers = {held: OutputBuffer() for held in (False, True)}
     with (
         observer_hooks(modules, buffers[False]) as statistics,
         observer_hooks(modules, buffers[True]) as estimate_statistics,
         torch.inference_mode(),
+        float32_convolutions(graph.device),
     ):
         head = (fingerprint, plan.target, plan.observer, plan.recipe, graph.inputs)
         own = Calibration(*head, 0, specs, statistics, kept)
@@ -222,7 +224,7 @@ def collect_statistics(
         warnings, fewest = DataWarnings(graph.inputs), None
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))
-        for index, (bound, on_device) in enumerate(prefetch(bound_batches, device)):
+        for index, (bound, on_device) in enumerate(prefetch(bound_batches, graph.device)):
             ranks.check()
             samples += bound.size
             tensors = graph.tensors_of(bound)

@@ -81,8 +81,8 @@ class QuantPoint(nn.Module):
         if params is None:
             return x
         exact = torch.float64 if self.qtype is INT32 else x.dtype  # float32 cannot hold int32 codes
-        scale = params.along(self.scale.to(exact), x.shape)
-        zero = params.along(self.zero_point.to(exact), x.shape)
+        scale = params.along(self.scale.to(x.device, exact), x.shape)
+        zero = params.along(self.zero_point.to(x.device, exact), x.shape)
         return _fake_quantize(x.to(exact), scale, zero, params.qtype).to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -167,9 +167,9 @@ def test_networks_that_run_again_are_prepared_once(monkeypatch: pytest.MonkeyPat
     made = list[object]()
 
     class Counted(Executor):
-        def __init__(self, graph: FloatGraph) -> None:
+        def __init__(self, graph: FloatGraph, device: torch.device) -> None:
             made.append(graph)
-            super().__init__(graph)
+            super().__init__(graph, device=device)
 
     monkeypatch.setattr(acceptance, "Executor", Counted)
     monkeypatch.setattr(acceptance, "_is_conclusive", lambda _: False)

@@ -142,9 +142,10 @@ def _find_factors(state: ConversionState, streams: Streams, batches: Iterable[Ba
     nodes = {G.name_of(n): n for n in module.graph.nodes}
     rows = {s.constant: _rows(nodes[s.constant]) for s in streams.slots if s.power == 1}
     weights = {n: axis for n, axis in rows.items() if axis is not None and n not in unmeasured}
-    inputs = [state.graph.tensors_of(b) for b in batches]
+    device = state.graph.device
+    inputs = [state.graph.tensors_of(b.to(device)) for b in batches]
     try:
-        sensitivity = measure_sensitivity(module, inputs, axes, weights)
+        sensitivity = measure_sensitivity(G.on_device(module, device), inputs, axes, weights)
     except RuntimeError:  # an operator without a derivative
         return {}
     statistics = state.calibration.statistics

@@ -130,7 +130,7 @@ def _signs(output: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return random signs, scaled to make the noise relative to the power of this output."""
     signs = _draw(output.shape, generator) * 2 - 1
     power = output.detach().double().square().sum().sqrt().clamp(min=1e-30)
-    return (signs / power).to(output.device, output.dtype)
+    return (signs.to(output.device) / power).to(output.dtype)
 
 
 def _rows(t: torch.Tensor, axis: int) -> tuple[slice, ...]:

@@ -46,7 +46,7 @@ def slice_batch(
     rows: int,
     ids: torch.Tensor | None = None,
 ) -> BatchSlice:
-    """Return the samples of one batch.
+    """Return the samples of one batch, on the CPU, where layers are solved.
 
     Args:
         inputs: inputs of the layer in the quantized network.
@@ -56,6 +56,7 @@ def slice_batch(
         ids: expert of each row, where the layer has experts.
     """
     samples = dict[str, torch.Tensor]()
+    weights = None if weights is None else weights.to(inputs.device)
     if rows:
         samples |= {
             name: take(node, values, rows, ids)
@@ -68,7 +69,7 @@ def slice_batch(
     for name, (total, weight) in zip(("inputs", "results"), sums, strict=True):
         samples[name] = total
         samples[f"{name}.weight"] = torch.tensor(weight, dtype=torch.float64)
-    return samples
+    return {name: t.cpu() for name, t in samples.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,9 +50,10 @@ def token_weights(
     if not names:
         return {}
     weights: dict[str, list[torch.Tensor]] = {name: [] for name in names}
-    run = _Run(graph.module, weights)
+    run = _Run(G.on_device(graph.module, graph.device), weights)
+    inputs = [graph.tensors_of(b.to(graph.device)) for b in batches]
     try:
-        ran = run_backwards(run, [graph.tensors_of(b) for b in batches], needed)
+        ran = run_backwards(run, inputs, needed)
     except RuntimeError:
         return {}
     complete = ((name, each) for name, each in weights.items() if len(each) == len(ran))

@@ -79,6 +79,9 @@ class Batch:
         return self.map_tensors(lambda t: t.float() if t.is_floating_point() else t)
 
     def to(self, device: torch.device) -> Batch:
+        """Return the batch on a device; itself where all its tensors are there."""
+        if all(t.device == device for _, t in self.tensors()):
+            return self
         return self.map_tensors(lambda t: t.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:

@@ -13,6 +13,7 @@ from qtool.core.graph.arguments import (
     submodule,
 )
 from qtool.core.graph.deferred import as_parameter, computed, read_values
+from qtool.core.graph.devices import CPU, device_of, on_device
 from qtool.core.graph.edit import (
     add_call,
     add_tensor,
@@ -53,6 +54,7 @@ from qtool.core.random_inputs import Input
 from qtool.core.source_metadata import SourceMetadata
 
 __all__ = [
+    "CPU",
     "FOLDED_PAD",
     "KEPT_FORM",
     "NAME",
@@ -71,6 +73,7 @@ __all__ = [
     "clone_with_parameters",
     "computed",
     "defer_tensors",
+    "device_of",
     "fake_mode",
     "finish",
     "free_name",
@@ -83,6 +86,7 @@ __all__ = [
     "items",
     "name_of",
     "number",
+    "on_device",
     "output_nodes",
     "placeholders",
     "rank",

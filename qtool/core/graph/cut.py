@@ -135,7 +135,15 @@ class Block:
         outputs = tuple(self.tensor_name(n) for n in self.outputs)
         whole = self.whole
         arguments = (tuple(example), dict[str, Any]())
-        return FloatGraph(module, inputs, outputs, arguments, whole.constraints, whole.dims)
+        return FloatGraph(
+            module,
+            inputs,
+            outputs,
+            arguments,
+            whole.constraints,
+            whole.dims,
+            device=whole.device,
+        )
 
     def tensor_name(self, node: fx.Node) -> str:
         """Return the name of a tensor: of the whole graph's output, or of its node."""

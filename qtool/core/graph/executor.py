@@ -37,15 +37,20 @@ class Executor:
     """
 
     def __init__(
-        self, graph: G.FloatGraph, macs: Mapping[str, int] | None = None, single_run: bool = False
+        self,
+        graph: G.FloatGraph,
+        macs: Mapping[str, int] | None = None,
+        single_run: bool = False,
+        device: torch.device = G.CPU,
     ) -> None:
         """
         Args:
             graph: its module may have points.
             macs: name of a node -> multiply-accumulates, for `cost`.
             single_run: does not keep quantized constants, for one run with points.
+            device: where it runs, and where its values are.
         """
-        module = graph.module
+        module, self.device = G.on_device(graph.module, device), device
         nodes = list(module.graph.nodes)
         self.indices = {G.name_of(n): i for i, n in enumerate(nodes)}
         self.inputs = [i for i, n in enumerate(nodes) if n.op == "placeholder"]
@@ -185,7 +190,8 @@ class Executor:
 
     def inputs_of(self, batch: Batch) -> dict[int, Any]:
         """Return the inputs of a batch, bound to the graph, by number."""
-        return dict(zip(self.inputs, self.graph.leaves_of(batch), strict=True))
+        leaves = self.graph.leaves_of(batch.to(self.device))
+        return dict(zip(self.inputs, leaves, strict=True))
 
     def _begin(self, batch: Batch) -> Values:
         """Return the values of a run before its first call."""

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from qtool.core.data import Batch
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
+from qtool.core.graph.devices import CPU
 from qtool.core.random_inputs import Input
 from qtool.core.remedies import DataEdit
 from qtool.core.shape_remedies import shape_remedies, type_remedies
@@ -38,6 +39,8 @@ class FloatGraph:
         size_conditions: sentences on further conditions that sizes must meet, because the model
             branches on them.
         metadata: metadata of the file that it was captured from.
+        device: the device of the user's model. The module is on the CPU; runs over samples take a
+            copy on this device (`on_device`).
     """
 
     module: fx.GraphModule
@@ -48,6 +51,7 @@ class FloatGraph:
     dims: dict[str, str]
     size_conditions: tuple[str, ...] = ()
     metadata: SourceMetadata = field(default_factory=SourceMetadata)
+    device: torch.device = CPU
 
     @property
     def graph(self) -> fx.Graph:

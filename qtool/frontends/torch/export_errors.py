@@ -12,6 +12,7 @@ from traceback import extract_tb
 import torch
 from torch import nn
 
+from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
@@ -262,6 +263,7 @@ def _raised_at(error: BaseException) -> tuple[str, str]:
 def eager_problem(model: nn.Module, example: Batch) -> str | None:
     """Return the error of calling the model with these inputs, or None."""
     try:
+        example = example.to(G.device_of(model))
         with torch.no_grad():
             model(*example.args, **example.kwargs)
     except SystemExit as error:

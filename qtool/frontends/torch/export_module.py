@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from torch import fx, nn
 from torch.export import Dim, ExportedProgram
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
@@ -79,6 +80,7 @@ def capture_module(
         name_keyword_inputs(model, example)
         two = unshare_inputs(double_single_sample(model, example, dynamic))
         graph = from_program(_export(model, example, two, dynamic))
+        graph.device = G.device_of(model)
         _name_dims(graph, dynamic)
     if has_weights:
         with preserve_attributes(model):
@@ -90,7 +92,8 @@ def capture_module(
 def _export(
     model: nn.Module, example: Batch, two: Batch, dynamic: DynamicShapes | None
 ) -> ExportedProgram:
-    spec = _dynamic_spec(model, two, dynamic)
+    spec, device = _dynamic_spec(model, two, dynamic), G.device_of(model)
+    two = two.to(device)
     try:
         with (
             preserve_attributes(model),
@@ -99,9 +102,10 @@ def _export(
             fast_shapes(),
             defer_signals(),
         ):
-            return torch.export.export(
+            program = torch.export.export(
                 model, two.args, two.kwargs, dynamic_shapes=spec, strict=False
             )
+            return program if device == G.CPU else move_to_device_pass(program, G.CPU)
     except (Exception, SystemExit) as error:
         raise explain_export_error(model, example, two, error) from error
 

@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from torch import fx
 from torch.export import ExportedProgram, ExportGraphSignature
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
@@ -107,7 +108,8 @@ def _with_lifted(program: ExportedProgram) -> ExportedProgram:
 
 
 def from_program(program: ExportedProgram) -> G.FloatGraph:
-    """Return the float graph of an exported program: functional ATen, parameters as attributes.
+    """Return the float graph of an exported program: functional ATen, parameters as attributes, on
+    the CPU.
 
     Raises:
         CaptureError: the program was exported in training mode, mutates buffers, has inputs or
@@ -118,8 +120,14 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
             "the program has no example inputs", OtherFile("export it again with torch.export")
         )
     dims = _dimension_names(program)
+    stored = pytree.tree_leaves((program.state_dict, program.constants, program.example_inputs))
+    tensors = [t for t in stored if isinstance(t, torch.Tensor)]
+    device = next((t.device for t in tensors), G.CPU)
     try:
         with silence_logging(), defer_signals(), fast_shapes():
+            if device != G.CPU:
+                own = copy.deepcopy(program, {id(t): t for t in tensors})  # that pass edits it
+                program = move_to_device_pass(own, G.CPU)
             program = with_valid_names(program)
             module = program.module(check_guards=False)
             if not make_functional(module):
@@ -148,6 +156,7 @@ def from_program(program: ExportedProgram) -> G.FloatGraph:
         example=(tuple(args), dict(kwargs)),
         constraints=dict(program.range_constraints),
         dims=dims,
+        device=device,
     )
 
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from qtool.core import graph as G
 from qtool.core.data import Batch
+from qtool.core.graph.devices import float32_convolutions
 from qtool.core.graph.float_tolerance import COMPARED_SAMPLES, largest_distance
 from qtool.core.graph.other_sizes import MIN_SIZE, resize
 from qtool.core.process_lock import silence_logging
@@ -28,10 +29,15 @@ MAX_DIFFERENCE = 0.01  # of the range; more is not rounding
 
 
 def run_model(model: nn.Module, batch: Batch) -> list[Any]:
-    """Return the leaves of a model's outputs; inputs are copied, as a model may write to them."""
-    args, kwargs = pytree.tree_map(_copy, (batch.args, batch.kwargs))
-    with torch.no_grad(), silence_logging():
-        return pytree.tree_leaves(model(*args, **kwargs))
+    """Return the leaves of a model's outputs on the CPU, from inputs on any device.
+
+    Inputs are copied, as a model may write to them.
+    """
+    device = G.device_of(model)
+    batch = batch.map_tensors(_copy).to(device)
+    with torch.no_grad(), silence_logging(), float32_convolutions(device):
+        leaves = pytree.tree_leaves(model(*batch.args, **batch.kwargs))
+    return [x.cpu() if isinstance(x, torch.Tensor) else x for x in leaves]
 
 
 def shape_conditions(model: nn.Module, graph: G.FloatGraph, ranges: bool) -> tuple[str, ...]:
