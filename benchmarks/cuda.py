@@ -31,6 +31,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # and not this folder: torch imports a package `cuda`, not this file
+elif __name__ == "cuda":  # by torch, in another script of this folder
+    raise ImportError("this file is a benchmark, and not the package of that name")
 
 import torch
 from torch import Tensor, nn

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import tensor
 
+import benchmarks.cuda
 from benchmarks.cuda import difference, main
 
 
@@ -30,6 +33,14 @@ def test_a_dry_run_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture
     assert 0 < float(moved[1]) < 10  # gptq ran: units in the last place move some of its codes
     stages = ("capture", "static: conversion with gptq", "weight-only-int4: conversion with gptq")
     assert all(f"| {name} | " in page for name in stages)
+
+
+def test_scripts_of_the_folder_can_import_torch(tmp_path: Path) -> None:
+    """It looks for a package `cuda`, and they find this file first."""
+    folder = Path(benchmarks.cuda.__file__).parent
+    (tmp_path / "cuda.py").write_bytes((folder / "cuda.py").read_bytes())
+    (tmp_path / "script.py").write_text("import torch; torch.cuda.is_available()")
+    subprocess.run([sys.executable, tmp_path / "script.py"], check=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
