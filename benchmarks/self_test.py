@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 import qtool
+from qtool.backends.onnx.graph import Node, Value
 from qtool.backends.onnx.reading import OnnxModel, array_of, name_of
 from qtool.backends.onnx.self_test_format import SelfTest
 from qtool.backends.onnxruntime.self_test.inputs import generate_inputs
@@ -74,50 +74,50 @@ class Explainer:
 
     def kind(self, flip: Flip) -> str:
         """Why a flip changes no code; see the head of this file."""
-        weight = self.file.model.graph.initializers[flip.tensor]
+        weight = self.file.graph.initializers[flip.tensor]
         node = _only_reader(_only_reader(weight).outputs[0])
         zero, codes = self._input(node)
-        channel, out = _channels(node, flip.place, weight.shape.numpy())
+        channel, out = _channels(node, flip.place, weight.shape)
         read = np.abs(codes[:, channel].astype(np.int64) - zero)
         if not read.any():
             return "dead input"
         result, step = self._result(node.outputs[0])
         if result is not None and np.unique(result[:, out]).size == 1:
             return "dead output"
-        scales = [np.ravel(array_of(v.producer().inputs[1])) for v in node.inputs[:2]]
+        scales = [np.ravel(array_of(v.producer.inputs[1])) for v in node.inputs[:2]]
         factor = scales[0][0] * scales[1][out if scales[1].size > 1 else 0]
         moved = flip.change(int(array_of(weight)[flip.place])) * int(read.max()) * factor
         return "below rounding" if step and moved < step else "unexplained"
 
-    def _input(self, node: ir.Node) -> tuple[int, np.ndarray]:
+    def _input(self, node: Node) -> tuple[int, np.ndarray]:
         """Zero point and codes of what a layer reads; a Pad of codes is gone back through."""
-        dequantize = node.inputs[0].producer()
+        dequantize = node.inputs[0].producer
         value, zero = dequantize.inputs[0], int(array_of(dequantize.inputs[2]))
         if name_of(value) in self.values:
             return zero, self.values[name_of(value)]
-        pad = value.producer()
+        pad = value.producer
         pads = array_of(pad.inputs[1]).reshape(2, -1).T
         return zero, np.pad(self.values[name_of(pad.inputs[0])], pads, constant_values=zero)
 
-    def _result(self, value: ir.Value) -> tuple[np.ndarray | None, float]:
+    def _result(self, value: Value) -> tuple[np.ndarray | None, float]:
         """The codes that a layer gives, and their step; nothing where it gives floats."""
         while name_of(value) not in self.values:
             value = _only_reader(value).outputs[0]
-        maker = value.producer()
+        maker = value.producer
         step = float(array_of(maker.inputs[1])) if maker.op_type == "QuantizeLinear" else 0.0
         return self.values[name_of(value)] if step else None, step
 
 
-def _only_reader(value: ir.Value) -> ir.Node:
-    return next(iter(value.uses())).node
+def _only_reader(value: Value) -> Node:
+    return value.uses[0].node
 
 
-def _channels(node: ir.Node, place: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
+def _channels(node: Node, place: Sequence[int], shape: Sequence[int]) -> tuple[int, int]:
     """The input and the output channel of a weight."""
     if len(shape) == 2:
-        rows = node.op_type == "Gemm" and node.attributes["transB"].value == 1
+        rows = node.op_type == "Gemm" and node.attributes.get("transB") == 1
         return (place[1], place[0]) if rows else (place[0], place[1])
-    groups = node.attributes["group"].value if "group" in node.attributes else 1
+    groups = node.attributes.get("group", 1)
     return place[1] + place[0] // (shape[0] // groups) * shape[1], place[0]
 
 

@@ -41,7 +41,7 @@ from tflite_networks import Make, all_networks, digits
 
 import qtool
 from qtool.backends.onnxruntime.session import run, session
-from qtool.backends.tflite import litert, microcontroller, tflm, vela
+from qtool.backends.tflite import deployment, litert, tflm, vela
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_delegate_codes
 from qtool.core.atomic import scratch_folder
@@ -112,7 +112,7 @@ def small_file(
     """Return outputs that differ in TensorFlow Lite Micro, and the placement on Ethos-U."""
     path = folder / "micro.tflite"
     try:
-        converted(network, path, microcontroller.TARGET, accuracy, mode)
+        converted(network, path, deployment.TARGET, accuracy, mode)
         file = TfliteFile(path)
         expected = file.engine_codes(file.program(tflm.PROFILE), new)
         results = tflm.run(path, file.arrays(new))
@@ -120,7 +120,7 @@ def small_file(
         places = [vela.compile_for(path, a) for a in vela.ACCELERATORS]
     except QtoolError as error:
         return f"refused: {str(error)[:90]}", ""
-    shares = " ".join(f"{100 * p.share:.0f} %" for p in places)
+    shares = " ".join(f"{100 * p.npu_share:.0f} %" for p in places)
     return f"{differ} of {sum(a.size for a in expected)}", shares
 
 

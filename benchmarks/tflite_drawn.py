@@ -12,7 +12,7 @@ import numpy as np
 from tflite_networks import digits
 
 import qtool
-from qtool.backends.tflite import microcontroller, tflm
+from qtool.backends.tflite import deployment, tflm
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_delegate_codes
 from qtool.core import graph as G
@@ -104,7 +104,7 @@ def _delegate(captured: Any, data: Any, path: Path, recipe: Any) -> Outcome:
 
 def _micro(captured: Any, data: Any, path: Path, recipe: Any) -> Outcome:
     """Convert for microcontrollers, and compare TensorFlow Lite Micro with the engine."""
-    options = {"target": microcontroller.TARGET, "accuracy": "fast", "recipe": recipe}
+    options = {"target": deployment.TARGET, "accuracy": "fast", "recipe": recipe}
     try:
         quantized = qtool.quantize(captured, data, **options)
         quantized.export(path, verify=False)

@@ -236,7 +236,7 @@ def explain(options: argparse.Namespace) -> None:
             f"{spent:.2f} s a sample ({work:.2f} of the processor); "
             f"{sum(right)} of {len(right)} mended as exported"
         )
-        for layer, count in found.behind[:5]:
+        for layer, count in found.layers[:5]:
             print(f"  {layer}: {count}")
 
 
