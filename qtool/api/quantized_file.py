@@ -37,10 +37,10 @@ from qtool.evaluation.speedup import (
     untimed_reason,
 )
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
-from qtool.planning.float_operators import float_row
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
+from qtool.verification.float_operators import float_row
 
 _UNTIMED_BLOCKS = "the float model was never in memory as a whole"
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
@@ -181,7 +181,8 @@ class QuantizedFile(Summarized):
             before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
             warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
         after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
-        in_float = None if self.model is None else float_row(self.model.plan)
+        coverage = self.verification.coverage
+        in_float = None if self.model is None else float_row(self.model.plan, coverage)
         if in_float is not None:
             at = next((i for i, row in enumerate(after) if row[0] == "integer"), -1)
             after.insert(at + 1, in_float)
