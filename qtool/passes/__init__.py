@@ -22,6 +22,7 @@ from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm, skip_rms_norm
 from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
+from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
@@ -30,6 +31,7 @@ CANONICAL = [
     recurrent,
     canonicalize,
     fold_constants,  # before fold_batch_norm, which needs stored weights
+    unrolled_steps,  # before biases are folded, into each step's own
     hard_swish_forms,
     rms_norm,  # its weight may be 1 plus a parameter: constants first
     grouped_queries,
