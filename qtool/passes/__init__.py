@@ -2,7 +2,7 @@
 
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
-from qtool.passes.conv_channels import merge_groups, pad_channels
+from qtool.passes.conv_channels import merge_groups, pad_channels, unpad_channels
 from qtool.passes.depthwise_forms import average_pool_as_conv, batch_norm_as_conv
 from qtool.passes.experts import experts, routed_experts
 from qtool.passes.flatten_linear import flatten_linear
@@ -68,6 +68,7 @@ FOR_FILES = {
         rotary_attention,
         routed_experts,
         skip_rms_norm,
+        unpad_channels,
     )
 }
 """Fusions of graphs to be written, by name, float or quantized; a target's files list theirs."""
