@@ -17,6 +17,7 @@ from qtool.passes.hard_swish_forms import hard_swish_forms
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.packed_projections import packed_projections
+from qtool.passes.prelu_forms import prelu_forms
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm, skip_rms_norm
@@ -64,6 +65,7 @@ FOR_FILES = {
     for p in (
         hard_swish_forms,
         packed_projections,
+        prelu_forms,
         rotary,
         rotary_attention,
         routed_experts,
