@@ -29,6 +29,7 @@ from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
+from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import (
     Speedup,
@@ -40,7 +41,6 @@ from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_ro
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
-from qtool.verification.float_operators import float_row
 
 _UNTIMED_BLOCKS = "the float model was never in memory as a whole"
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.evaluation.float_operators import _INSTEAD, float_row
 from qtool.verification.coverage import planned_coverage
-from qtool.verification.float_operators import _INSTEAD, float_row
 
 MODULES = {
     "silu": nn.SiLU,
