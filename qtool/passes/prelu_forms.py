@@ -31,10 +31,11 @@ def _applies(node: fx.Node) -> bool:
 def _rewrite(module: fx.GraphModule) -> int:
     nodes = [node for node in G.calls(module.graph) if _applies(node)]
     for node in nodes:
-        x, name, slope = G.source(node), G.name_of(node), G.tensor(module, G.source(node, 1))
+        x, name = G.source(node), G.name_of(node)
+        slope = G.read_values(G.tensor(module, G.source(node, 1)))
         steep = bool(slope.max() > 1)
         shape = [-1, *[1] * (G.rank(node) - 2)] if slope.numel() > 1 else []
-        column = (slope.detach() - float(steep)).reshape(shape)
+        column = (slope - float(steep)).reshape(shape)
         first = next(iter(module.graph.nodes))
         stored = G.add_tensor(module, first, G.as_parameter(column), f"{name}.slope")
         low = G.add_call(node, aten.clamp.default, (x, None, 0.0), f"{name}.low", x) if steep else x
