@@ -29,6 +29,7 @@ from qtool.core.progress import length_of, track, track_task
 from qtool.core.summary import Summarized, Summary
 from qtool.core.types import Progress
 from qtool.distributed import current
+from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.measure.accuracy import Accuracy
 from qtool.evaluation.speedup import (
     Speedup,
@@ -37,7 +38,6 @@ from qtool.evaluation.speedup import (
     untimed_reason,
 )
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
-from qtool.planning.float_operators import float_row
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
@@ -181,7 +181,8 @@ class QuantizedFile(Summarized):
             before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
             warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
         after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
-        in_float = None if self.model is None else float_row(self.model.plan)
+        coverage = self.verification.coverage
+        in_float = None if self.model is None else float_row(self.model.plan, coverage)
         if in_float is not None:
             at = next((i for i, row in enumerate(after) if row[0] == "integer"), -1)
             after.insert(at + 1, in_float)

@@ -313,7 +313,7 @@ def _recipes(
     The mode of a recipe is a choice of every layer: where the default is no choice, it is the mode
     of the first one that has a mode.
     """
-    base = recipe = replace(Recipe.of(recipe), slow_layers=INTEGER_LAYERS)  # choices decide
+    base = recipe = Recipe.of(recipe)
     modes = [name for name, scheme in MODES.items() if scheme in choices]
     mode = modes[0] if modes and base.mode == next(iter(MODES)) else None
     if recover is not None:
@@ -337,7 +337,7 @@ def _calibration(
     path = store.path("ranges.calib")
     if path is not None and path.exists():
         stored = Calibration.load(path)
-        if stored.recipe == plan.recipe:
+        if stored.recipe == replace(plan.recipe, slow_layers=INTEGER_LAYERS):
             return stored
     calibration = calibrate_choices(captured, data, plan, options.choices, options.groups, progress)
     if path is not None:
@@ -353,7 +353,7 @@ def calibrate_choices(
     groups: Sequence[str] = (),
     progress: Progress = lambda x: x,
 ) -> Calibration:
-    """Return the calibration of a plan, with the ranges that any choice for its layers needs.
+    """Return the ranges that a plan and any choice for its layers need.
 
     Args:
         captured, data: the float model, and batches.
@@ -362,14 +362,18 @@ def calibrate_choices(
     """
     graph, _ = captured.for_target(plan.target)
     space = search_space(graph, plan, {}, choices, groups)
+    whole = replace(space.plan(space.recipe), rewrites=plan.rewrites)
+    own = {p.name for p in whole.observed()}
+    others = {p.name: p for p in (*plan.observed(), *extra_points(space)) if p.name not in own}
     extra = (
         Probe(p.name, p.tensor, p.spec.observer)
-        for p in extra_points(space)
+        for p in others.values()
         if isinstance(p.spec, Observed)
     )
-    probes = (*probes_of_steps(captured, plan), *extra)
+    steps = (*probes_of_steps(captured, whole), *probes_of_steps(captured, plan))
+    probes = tuple({probe.name: probe for probe in (*steps, *extra)}.values())
     return collect_statistics(
-        graph, plan, probes, data, captured.fingerprint, progress, samples_to_keep(plan)
+        graph, whole, probes, data, captured.fingerprint, progress, samples_to_keep(whole)
     )
 
 

@@ -60,3 +60,17 @@ def same_padding(size: Any, span: int, stride: int) -> Any:
         size, span, stride: see `window_count`.
     """
     return span - 1 if stride == 1 else span - stride + -size % stride
+
+
+def fixed_same_pads(span: int, stride: int, lower: bool = False) -> tuple[int, int] | None:
+    """Return pads (begin, end) that amount to SAME for every size, None where there are none.
+
+    The begin is the same for all sizes with stride 1, and with stride 2 where what is left over is
+    even (upper) or odd (lower). More padding at the end, below a stride, adds no window.
+
+    Args:
+        span, stride: see `window_count`; a window is not shorter than the stride.
+        lower: the odd cell of padding is at the beginning (SAME_LOWER), not at the end.
+    """
+    begins = {(span - stride + rest + lower) // 2 for rest in range(stride)}
+    return (begin, span - 1 - begin) if (begin := min(begins)) == max(begins) else None

@@ -2,7 +2,7 @@
 
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.channel_shuffle import channel_shuffle
-from qtool.passes.conv_channels import merge_groups, pad_channels
+from qtool.passes.conv_channels import merge_groups, pad_channels, unpad_channels
 from qtool.passes.depthwise_forms import average_pool_as_conv, batch_norm_as_conv
 from qtool.passes.experts import experts, routed_experts
 from qtool.passes.flatten_linear import flatten_linear
@@ -17,11 +17,13 @@ from qtool.passes.hard_swish_forms import hard_swish_forms
 from qtool.passes.keep_bias import keep_bias
 from qtool.passes.max_pool_pad import max_pool_pad
 from qtool.passes.packed_projections import packed_projections
+from qtool.passes.prelu_forms import prelu_forms
 from qtool.passes.recurrent import recurrent
 from qtool.passes.remove_identity import remove_identity
 from qtool.passes.rms_norm import rms_norm, skip_rms_norm
 from qtool.passes.rotary import rotary
 from qtool.passes.rotary_attention import rotary_attention
+from qtool.passes.unrolled_steps import unrolled_steps
 
 __all__ = ["CANONICAL", "FOR_FILES", "FOR_TARGETS", "GraphPass", "run_passes", "same_function"]
 
@@ -30,6 +32,7 @@ CANONICAL = [
     recurrent,
     canonicalize,
     fold_constants,  # before fold_batch_norm, which needs stored weights
+    unrolled_steps,  # before biases are folded, into each step's own
     hard_swish_forms,
     rms_norm,  # its weight may be 1 plus a parameter: constants first
     grouped_queries,
@@ -62,10 +65,12 @@ FOR_FILES = {
     for p in (
         hard_swish_forms,
         packed_projections,
+        prelu_forms,
         rotary,
         rotary_attention,
         routed_experts,
         skip_rms_norm,
+        unpad_channels,
     )
 }
 """Fusions of graphs to be written, by name, float or quantized; a target's files list theirs."""

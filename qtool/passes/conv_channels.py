@@ -8,7 +8,8 @@ original groups; from 64 on the zeros cost more than they save. The kernel is th
 float one or faster, except with a prime number of groups, which cannot be merged (13 of 8).
 
 Its fast integer convolution takes channels in fours; on an RGB image it falls back to a slow one. A
-fourth channel with zero weights changes nothing, to the last bit, either.
+fourth channel with zero weights changes nothing, to the last bit, either. A float convolution takes
+three as they are: where a layer stays in float, its file has no fourth one.
 """
 
 from __future__ import annotations
@@ -103,3 +104,38 @@ pad_channels = pattern_pass(
     _pad,
     "the runtime's fast convolution takes channels in fours; a channel of zeros is exact",
 )
+
+
+def _added_channels(node: fx.Node) -> int:
+    """Return how many channels of zeros are padded behind those of a float convolution's input."""
+    pad = node.args[0] if node.target is torch_ops.conv and node.args[6] == 1 else None
+    if not isinstance(pad, fx.Node) or pad.target is not aten.constant_pad_nd.default:
+        return 0
+    *others, begin, end = [*G.items(pad, 1)]
+    zeros = not G.argument(pad, 2, "value", 0) and not any(others)
+    of_channels = len(others) == 2 * (G.rank(node) - 2) and begin == 0 and isinstance(end, int)
+    return max(end, 0) if zeros and of_channels and _stored(node) is not None else 0
+
+
+def _stored(node: fx.Node) -> fx.Node | None:
+    """Return the stored weights of a float convolution, floats or codes."""
+    weight = node.args[1]
+    if isinstance(weight, fx.Node) and weight.target is torch_ops.dequantize_once:
+        weight = weight.args[0]
+    return weight if isinstance(weight, fx.Node) and weight.op == "get_attr" else None
+
+
+def _unpad(module: fx.GraphModule, node: fx.Node, count: int) -> None:
+    pad, weight, stored = G.source(node), G.source(node, 1), _stored(node)
+    assert stored is not None
+    (narrow,) = G.computed(lambda w: [w[:, :-count].contiguous()], G.tensor(module, stored))
+    first, is_codes = next(iter(module.graph.nodes)), stored is not weight
+    data = narrow if is_codes else G.as_parameter(narrow)
+    new = G.add_tensor(module, first, data, G.name_of(stored))
+    if is_codes:
+        args = (new, *weight.args[1:])
+        new = G.add_call(node, weight.target, args, G.name_of(weight), node)
+    G.replace(node, clone_as(node, node.target, (pad.args[0], new, *node.args[2:])))
+
+
+unpad_channels = pattern_pass("unpad_channels", _added_channels, _unpad)

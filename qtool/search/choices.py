@@ -38,7 +38,7 @@ CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Fields of a recipe rule, by the name of the choice."""
 
-FLOAT = "float"
+FLOAT, STORED = "float", "int8-weights"
 
 Config = tuple[int, ...]
 """Index of the choice of each group."""
@@ -127,6 +127,18 @@ class SearchSpace:
         """Return the same choice for every group that has it, the default for the others."""
         return tuple(g.choices.index(choice) if choice in g.choices else 0 for g in self.groups)
 
+    def config_of_plan(self, plan: QuantPlan) -> Config:
+        """Return the configuration nearest to a plan of the same graph, which leaves more in float
+        than the default one; a group of layers that it treats differently is in float."""
+        chosen, default = _executions(plan), _executions(self.plan(self.recipe))
+        config = []
+        for group in self.groups:
+            own = {chosen[layer] for layer in group.layers if chosen[layer] is not default[layer]}
+            stored = own == {Execution.WEIGHTS} and STORED in group.choices
+            choice = group.choices[0] if not own else STORED if stored else FLOAT
+            config.append(group.choices.index(choice))
+        return tuple(config)
+
     @property
     def alternating(self) -> tuple[Config, Config]:
         """Two configurations with every other group in float."""
@@ -181,6 +193,10 @@ def search_space(
         group = Group(members[0] if len(members) == 1 else _common(members), members, op, macs, ())
         selected.append(replace(group, choices=_choices(space, group, choices)))
     return replace(space, groups=tuple(g for g in selected if len(g.choices) > 1))
+
+
+def _executions(plan: QuantPlan) -> dict[str, Execution]:
+    return {d.node: d.execution for d in plan.nodes}
 
 
 def _is_layer(decision: Decision) -> bool:

@@ -1,11 +1,12 @@
 """The mixed-precision search: the cost model proposes candidates, evaluations decide.
 
-Accuracy levels come first: each is evaluated with the default precision of every layer, and the
-most accurate one is searched further. If a goal bounds the loss, the Pareto front is searched for
-the cheapest file that meets it, by bisection of the noise between files that met it and files that
-did not. If none does, or the whole front is wanted, evaluations go where they promise most. After
-each one the cost model is corrected. The float model is the yardstick and no candidate. At the end,
-the files that might be the fastest are timed together. A search can be interrupted at any time.
+Accuracy levels come first: each is evaluated as `quantize` writes it, and with the default
+precision of every layer where that leaves layers in float; the most accurate one is searched
+further. If a goal bounds the loss, the Pareto front is searched for the cheapest file that meets
+it, by bisection of the noise between files that met it and files that did not. If none does, or the
+whole front is wanted, evaluations go where they promise most. After each one the cost model is
+corrected. The float model is the yardstick and no candidate. At the end, the files that might be
+the fastest are timed together. A search can be interrupted at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from qtool.conversion.quantized import Quantized
 from qtool.core.data import Batch
 from qtool.core.errors import CalibrationError, ExportError, PassError, PlanError, QtoolError
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.planning.recipe import Recipe
+from qtool.planning.recipe import INTEGER_LAYERS, Recipe
+from qtool.planning.speed import slow_layers
 from qtool.search.archive import Archive, Trial, recipe_key
 from qtool.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.search.choices import Config, SearchSpace, observers_of, search_space
@@ -88,15 +90,18 @@ class Search:
                 if bases and not self._time_left():
                     break
                 try:
-                    model = self.files.convert(recipe)
+                    model, whole = self._models(recipe)
                 except QtoolError as error:
                     if not bases:
                         raise
                     self.notes.append(f"skipped {recipe.accuracy}: {error}")
                     continue
-                models[recipe_key(named_steps(recipe))] = model
-                space = self._search_space(model)
-                bases.append((self._evaluate(space, space.default_config, model=model), space))
+                space = self._search_space(whole)
+                models[recipe_key(named_steps(space.recipe))] = whole
+                start = space.config_of_plan(model.plan)
+                bases.append((self._evaluate(space, start, model=model, recipe=recipe), space))
+                if model is not whole and self._time_left():
+                    self._evaluate(space, space.default_config, model=whole)
             _, space = min(bases, key=lambda b: b[0].score.noise)
             if self._time_left():
                 raw = measure_model(space, self.files, self.samples, models, self.archive.store)
@@ -110,6 +115,15 @@ class Search:
             self.stopped = "interrupted"
         _, space = min(bases, key=lambda b: b[0].score.noise)
         return self._result(space, raw)
+
+    def _models(self, recipe: Recipe) -> tuple[Quantized, Quantized]:
+        """Return the model of `quantize`, and that with the default precision of every layer; one
+        where nothing stays in float for its time or its error."""
+        model = self.files.convert(recipe)
+        by_time = any(slow_layers.REASON in d.reason for d in model.plan.nodes)
+        if not by_time and model.plan.recipe.rules == recipe.rules:
+            return model, model
+        return model, self.files.convert(replace(recipe, slow_layers=INTEGER_LAYERS))
 
     # --- proposing ----------------------------------------------------------------------------
 
@@ -181,6 +195,7 @@ class Search:
         noise: float = 0.0,
         predicted_time: float = 0.0,
         model: Quantized | None = None,
+        recipe: Recipe | None = None,
     ) -> Trial:
         """Return the trial of a configuration, from the archive or by running its file.
 
@@ -188,8 +203,9 @@ class Search:
             noise: predicted noise-to-signal ratio.
             predicted_time: microseconds.
             model: the quantized model, if it is known already.
+            recipe: its recipe; by default that of the configuration.
         """
-        recipe = space.recipe_of(config)
+        recipe = recipe or space.recipe_of(config)
         key = recipe_key(recipe)
         self.tried_recipes[key] = recipe
         trial = self.archive.trials.get(key)

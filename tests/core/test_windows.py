@@ -7,7 +7,14 @@ from itertools import product
 import torch
 from torch.nn import functional as F
 
-from qtool.core.windows import last_pad, overhang, same_padding, spans, window_count
+from qtool.core.windows import (
+    fixed_same_pads,
+    last_pad,
+    overhang,
+    same_padding,
+    spans,
+    window_count,
+)
 
 FORMS = [
     (size, kernel, stride, dilation, pad)
@@ -47,3 +54,17 @@ def test_same_padding_gives_a_window_per_stride() -> None:
         windows = -(-size // stride)
         assert window_count(size, span, stride, pads) == windows
         assert pads == overhang(windows, size, span, stride, 0)
+
+
+def test_fixed_pads_are_same_for_all_sizes_where_their_beginning_is() -> None:
+    for span, stride, lower in product(range(1, 9), range(1, 5), (False, True)):
+        if span < stride:
+            continue
+        totals = [same_padding(size, span, stride) for size in range(8, 20)]
+        begins = {(total + lower) // 2 for total in totals}
+        pads = fixed_same_pads(span, stride, lower)
+        assert (pads is not None) == (len(begins) == 1)
+        if pads is not None:
+            assert pads[0] in begins
+            for size in range(8, 20):
+                assert window_count(size, span, stride, sum(pads)) == -(-size // stride)

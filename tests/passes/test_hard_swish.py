@@ -113,6 +113,9 @@ def test_the_runtime_computes_it_with_the_float_convolution(tmp_path: Path) -> N
     kinds = [n.op_type for n in onnx.load(file.path).graph.node]
     assert kinds.count("HardSwish") == 2
     assert "Clip" not in kinds
+    assert dict(file.summary().rows)["float"] == "2 hard_swish, 2 operators by the recipe"
+    names = [row.name for row in file.verification.coverage.rows]
+    assert names == ["0", "1", "2", "3", "4"]
     options = ort.SessionOptions()
     session = ort.InferenceSession(file.path, options, providers=["CPUExecutionProvider"])
     (output,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})

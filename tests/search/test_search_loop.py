@@ -10,12 +10,17 @@ from typing import Any
 
 import onnx
 import pytest
+from torch import fx
 
 import qtool
+from qtool.core import graph as G
 from qtool.core.data import to_batch
 from qtool.core.errors import OptionError, PlanError
 from qtool.evaluation.latency.interleaved_timing import Ratio
+from qtool.planning import planner
+from qtool.planning.node_decisions import NodeDecisions
 from qtool.planning.recipe import Recipe
+from qtool.planning.speed import slow_layers
 from qtool.search import candidate_files, measured_model, search_loop
 from qtool.search.archive import Archive
 from qtool.search.candidate_files import CandidateFiles
@@ -124,6 +129,22 @@ def test_a_loose_goal_needs_one_evaluation(toy: Any) -> None:
     assert result.stopped == ""
     assert result.fresh == len(result.evaluated) == 1
     assert set(result.best.choices) == {"static"}
+
+
+def test_the_first_candidate_is_the_file_of_quantize(
+    toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second(state: NodeDecisions) -> dict[fx.Node, str]:
+        return {n: slow_layers.REASON for n in state.integer if G.name_of(n) == "second"}
+
+    monkeypatch.setattr(planner, "slow_layers", second)
+    one = toy(TuneGoals(min_sqnr=-100.0), choices=("static", "int8-weights"))
+    first, whole = one.run().evaluated
+    assert first.choices == ("static", "int8-weights", "static", "static")
+    assert set(whole.choices) == {"static"}
+    one.convert(Recipe(accuracy="fast")).export(tmp_path / "default.onnx")
+    tried = (one.folder / f"{first.key}.onnx").read_bytes()
+    assert tried == (tmp_path / "default.onnx").read_bytes()
 
 
 def test_candidates_leave_more_in_float_until_the_goal_is_met(toy: Any) -> None:

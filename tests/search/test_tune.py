@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx, nn
 
 import qtool
+from qtool.api.tuning import calibrate_choices
+from qtool.core import graph as G
+from qtool.planning import planner
+from qtool.planning.node_decisions import NodeDecisions
+from qtool.planning.speed.slow_layers import REASON
 from qtool.search import candidate_files, layer_costs
 from qtool.search.search_loop import Search
 from tests.evaluation.latency.test_decoding import Cached, arrays
@@ -158,3 +164,15 @@ def test_the_float_model_is_no_result(tmp_path: Path) -> None:
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(qtool.PlanError, match=r"unknown choice 'int3'; .*static"):
         _tuned(qtool.TuneGoals(), choices=("int3",))
+
+
+def test_the_calibration_has_the_ranges_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(state: NodeDecisions) -> dict[fx.Node, str]:
+        return {n: REASON for n in state.integer if G.name_of(n) == "0"}
+
+    monkeypatch.setattr(planner, "slow_layers", first)
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3)
+    captured = qtool.capture_model(nn.Sequential(*layers).eval(), SEEN[0])
+    choices = calibrate_choices(captured, SEEN, captured.plan(), ("static",))
+    assert "2" in {p.name for p in captured.plan()}
+    assert qtool.calibrate(captured, SEEN).statistics.keys() < choices.statistics.keys()

@@ -70,7 +70,8 @@ def audit(file: ExecutedFile | str | Path) -> Coverage:
 
 
 def _plan_rows(info: FileInfo, source: OnnxModel, executed: _ExecutedGraph) -> Iterator[AuditRow]:
-    """Yield a row for each operator of the plan in a file."""
+    """Yield a row for each operator of the plan in a file; a float operator that is a step of
+    another one's node, and does no products, has none."""
     known = {n.node for n in info.nodes}
     nodes: dict[str, list[Node]] = {}
     for node in source.nodes:
@@ -80,9 +81,11 @@ def _plan_rows(info: FileInfo, source: OnnxModel, executed: _ExecutedGraph) -> I
             nodes.setdefault(layer, []).append(node)
     for planned in info.nodes:
         execution = _EXECUTIONS.get(planned.form, Execution.SHAPE)
-        if is_audited(planned.op, execution, planned.macs > 0 or not planned.macs_known):
+        works = planned.macs > 0 or not planned.macs_known
+        if is_audited(planned.op, execution, works):
             parts = _main_nodes(planned.node, nodes.get(planned.node, []))
-            yield _planned_row(planned, execution, parts, source, executed)
+            if parts or works or execution is not Execution.FLOAT:
+                yield _planned_row(planned, execution, parts, source, executed)
 
 
 def _main_nodes(name: str, nodes: Sequence[Node]) -> Sequence[Node]:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from qtool.core.spatial_functions import AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL
-from qtool.core.windows import last_pad, same_padding, spans
+from qtool.core.windows import fixed_same_pads, last_pad, same_padding, spans
 from qtool.frontends.onnx.node_calls import Array, NodeCall
 
 
@@ -35,6 +35,11 @@ def _pads(
     for size, span, s, d in zip(x.shape[2:], covered, strides, dilations, strict=True):
         if not isinstance(size, int) and span < s:
             raise call.unsupported("auto_pad of a dynamic size with strides over the window")
+        fixed = fixed_same_pads(span, s, kind == "SAME_LOWER")
+        if fixed is not None and not isinstance(size, int) and (dilated or d == 1):
+            begins.append(fixed[0])
+            ends.append(fixed[1])
+            continue
         total = same_padding(size, span, s)
         if total < 0 and not dilated and d != 1:
             raise call.unsupported(

@@ -143,7 +143,8 @@ ONNXRUNTIME = Target(
         dequantizes_once=True,
         fusions=(
             *("rotary", "rotary_attention", "routed_experts"),
-            *("packed_projections", "skip_rms_norm", "hard_swish_forms"),
+            *("packed_projections", "skip_rms_norm", "hard_swish_forms", "prelu_forms"),
+            "unpad_channels",
         ),
         passthrough_on_codes=frozenset({"pad", "rescale"}),
         implicit_fusions=frozenset(

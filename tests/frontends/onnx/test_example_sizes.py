@@ -105,9 +105,8 @@ def test_added_dimensions_keep_those_of_the_file(tmp_path: Path) -> None:
     assert captured.graph.inputs[0].shape == ("n", 3, "length")
 
 
-@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 2), (4, 3)])
-def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path: Path) -> None:
+def _padded_windows(path: Path, pad: str, kernel: int, stride: int) -> None:
+    """A convolution and a pool of images of dynamic size, padded by the runtime."""
     draw = np.random.default_rng(0)
     weight = draw.normal(size=(4, 3, kernel, kernel)).astype(np.float32) / 5
     windows = {"auto_pad": pad, "strides": [stride] * 2, "kernel_shape": [kernel] * 2}
@@ -119,7 +118,14 @@ def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
     graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
     opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+@pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 2), (4, 2), (4, 3), (5, 1)])
+def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    _padded_windows(tmp_path / "m.onnx", pad, kernel, stride)
     model = qtool.load_model(tmp_path / "m.onnx")
     captured = qtool.capture_model(model, torch.randn(2, 3, 24, 25))
     assert captured.graph.inputs[0].shape == ("n", 3, "h", "w_")
@@ -129,6 +135,21 @@ def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path
         (expected,) = session.run(None, {"x": images})
         actual = captured.graph.module(torch.from_numpy(images)).detach().numpy()
         np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pad", "kernel", "stride", "fixed"),
+    [("SAME_UPPER", 2, 2, True), ("SAME_LOWER", 3, 2, True), ("SAME_UPPER", 3, 2, False)],
+)
+def test_pads_that_are_the_same_for_all_sizes_are_not_computed(
+    pad: str, kernel: int, stride: int, fixed: bool, tmp_path: Path
+) -> None:
+    _padded_windows(tmp_path / "m.onnx", pad, kernel, stride)
+    model = qtool.load_model(tmp_path / "m.onnx")
+    quantized = qtool.quantize(model, [torch.randn(8, 3, 24, 25)] * 4)
+    quantized.export(tmp_path / "q.onnx")
+    kinds = {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert kinds.isdisjoint({"Shape", "Pad", "Slice"}) == fixed
 
 
 def test_a_squeeze_without_axes_says_where_it_removes_a_dynamic_size(tmp_path: Path) -> None:
