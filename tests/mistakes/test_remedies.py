@@ -107,7 +107,7 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "many samples on a microcontroller": (
         f"quantize {M}:image_net --data images.npy --batch dynamic -o out.cc",
-        {"backends/tflite/planned_export --batch"},
+        {"backends/tflite/layout_options --batch"},
     ),
     "a task for a factory": (
         f"{QUANTIZE} --task text-classification",
