@@ -18,7 +18,6 @@ from qtool.api.quantized_file import (
     EvaluationData,
     FileOptions,
     QuantizedFile,
-    stage,
     try_accuracy,
     write_file,
 )
@@ -26,7 +25,7 @@ from qtool.api.stored_model import StoredModel, quantize_by_blocks
 from qtool.core.data import peek
 from qtool.core.errors import OptionError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
-from qtool.core.progress import track_task
+from qtool.core.progress import length_of, stage, track_task
 from qtool.core.remedies import Argument, OtherFile
 from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
@@ -114,7 +113,7 @@ def quantize_parts(
         quantized = quantize(
             inputs.model,
             inputs.batches,
-            progress=stage("calibrating", inputs.batches),
+            progress=stage("calibrating", length_of(inputs.batches)),
             format=target.format,
             **settings,
         )
