@@ -21,9 +21,9 @@ out. A package is a folder. `quantize` ends with the calibration, whose statisti
 a value with a file of its own; its first batch has no mark, as the example that the network is
 captured with, which is part of the graph from then on.
 
-`convolution`: a network of one convolution is planned, converted, written and verified; counted are
-the modules of qtool in which a function runs, and those with a function that gets the convolution:
-its name, its node, or a value of qtool that holds one of them.
+`convolution`: a network of one convolution is planned, converted, written and verified, and not
+timed. Counted are the modules of qtool in which a function runs, and those with a function that
+gets the convolution: its name, its node, or a value of qtool that holds one of them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, GeneratorType
 from typing import Any
@@ -264,7 +265,7 @@ def walk() -> dict[str, tuple[set[str], set[str]]]:
 
     calibration = traced(STEPS[0], qtool.calibrate, captured, data)
     quantized = traced(STEPS[1], qtool.convert, captured, calibration)
-    traced(STEPS[2], quantized.export, Path("model.onnx"))
+    traced(STEPS[2], partial(quantized.export, timing=0), Path("model.onnx"))
     return steps
 
 
