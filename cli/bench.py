@@ -67,7 +67,7 @@ def command(
         runtime=runtime,
         seconds=seconds,
         precision=precision,
-        bars=output.progress,
+        bars=output.stage,
     )
     output.show(result, as_json)
     if not result.precise:

@@ -79,12 +79,9 @@ def command(
       qtool blockwise llama-8b/ --data texts.txt --mode weight-only-int4 \\
           --accuracy balanced -o llama-8b.int4.onnx
     """
-    from qtool.api.quantize_to_file import (
-        FileTarget,
-        PartInputs,
-        QuantizeOptions,
-        quantize_parts,
-    )
+    from qtool.api.file_target import FileTarget
+    from qtool.api.model_parts import PartInputs, quantize_parts
+    from qtool.api.quantize_options import QuantizeOptions
     from qtool.api.quantized_file import FileOptions
     from qtool.api.stored_model import StoredModel
     from qtool.blockwise.memory_plan import LIMIT, self_test_memory

@@ -94,7 +94,7 @@ def command(
         accuracy=accuracy,
         recover=options.names(recover),
         dynamic=sources.dynamic_of(dynamic, batches),
-        progress=output.progress("calibrating", output.length_of(share)),
+        progress=output.stage("calibrating", output.length_of(share)),
         format=kind,
     )
     current().continue_on_rank_zero()

@@ -60,7 +60,7 @@ def command(
         output_,
         options.report_options(values, load_labels(values["labels"], data, batches)),
         reference=reference,
-        bars=output.progress,
+        bars=output.stage,
     )
     output.show_report(report, as_json, output_)
     output.exit_if_missed(report, fail_on)

@@ -101,7 +101,7 @@ def command(
         seconds=seconds,
         dynamic=sources.dynamic_of(dynamic, batches),
         other_model=other_model,
-        progress=output.progress("evaluating", output.length_of(share)),
+        progress=output.stage("evaluating", output.length_of(share)),
     )
     if history is not None:
         run = make_run(

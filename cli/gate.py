@@ -102,7 +102,7 @@ def command(
         metric=metric if measure is None else measure,
         lower_is_better=lower_is_better,
         processor=source_options.context_value("processor"),
-        progress=output.progress("running", output.length_of(batches)),
+        progress=output.stage("running", output.length_of(batches)),
         **values,
     )
     for path, text in ((junit, result.junit()), (badge, result.badge())):

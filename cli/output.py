@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,32 +16,22 @@ from rich.console import Console
 from rich.text import Text
 
 from qtool.core.formats import printable
-from qtool.core.progress import length_of, track, track_task
+from qtool.core.progress import length_of, stage, track_task
 from qtool.core.records import to_json
 from qtool.core.summary import Summary
 
 __all__ = [
     "exit_if_missed",
     "length_of",
-    "progress",
     "say",
     "show",
     "show_json",
     "show_report",
     "show_summary",
+    "stage",
     "status",
     "warn",
 ]
-
-
-def progress(title: str, total: int | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return a function that iterates and shows the progress of a stage.
-
-    Args:
-        title: name of the stage.
-        total: number of items; None: the length of the iterable, if it has one.
-    """
-    return lambda items: track(title, items, total)
 
 
 def status(title: str) -> AbstractContextManager[None]:

@@ -96,13 +96,9 @@ def command(
       qtool quantize examples.digits.network:digits_net \\
           --weights examples/digits/weights.safetensors --data calib_data/digits -o digits.int8.onnx
     """
-    from qtool.api.quantize_to_file import (
-        FileTarget,
-        PartInputs,
-        QuantizeOptions,
-        parts_of,
-        quantize_parts,
-    )
+    from qtool.api.file_target import FileTarget
+    from qtool.api.model_parts import PartInputs, parts_of, quantize_parts
+    from qtool.api.quantize_options import QuantizeOptions
     from qtool.api.quantized_file import FileOptions
     from qtool.api.stored_model import (
         GIVE_DATA,

@@ -128,7 +128,7 @@ def command(
         ),
         dynamic=sources.dynamic_of(dynamic, batches),
         other_model=other_model,
-        bars=output.progress,
+        bars=output.stage,
         **_conversion(values, file),
     )
     output.show_report(report, as_json, output_)

@@ -276,8 +276,9 @@ def load_inputs(
     if shape is not None and data != NO_DATA:
         raise click.BadParameter(f"it is for --data {NO_DATA}; leave it out", param_hint="--shape")
     if data != NO_DATA:
-        batches = load_data(data, batch_size, labels)
-        return model, _with_cache(model, data, batch_size, batches)
+        if context_value("cache") == "int8":
+            _quantize_cache(model, load_data(data, batch_size, labels))
+        return model, load_data(data, batch_size, labels)
     if shape is None:
         return model, None
     import torch
@@ -312,10 +313,8 @@ def _shape_taken(model: Any, sizes: Sequence[int]) -> str:
     return ""
 
 
-def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) -> Iterable[Any]:
-    """Return the batches for the KV cache that --cache selects."""
-    if context_value("cache") != "int8":
-        return batches
+def _quantize_cache(model: Any, batches: Iterable[Any]) -> None:
+    """Quantize the KV cache of a decoder: batches that are loaded from then on have such a one."""
     from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
 
     if not isinstance(model, DecoderWithCache):
@@ -323,7 +322,6 @@ def _with_cache(model: Any, data: str, batch_size: int, batches: Iterable[Any]) 
             "it is for --task text-generation-with-past; leave it out", param_hint="--cache"
         )
     model.quantize_cache(batches)
-    return load_data(data, batch_size)
 
 
 def load_evaluation(

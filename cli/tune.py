@@ -200,7 +200,7 @@ def command(
         dynamic=sources.dynamic_of(values["dynamic"], batches),
         archive=values["archive"],
         format=kind,
-        progress=output.progress("calibrating", output.length_of(batches)),
+        progress=output.stage("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):
         result.save(output_, front=front, page=page, recipe=save_recipe)

@@ -84,7 +84,7 @@ def _on_this_machine(
         batches,
         samples=samples,
         batch_size=batch_size,
-        progress=output.progress("comparing", total),
+        progress=output.stage("comparing", total),
     )
 
 
@@ -115,5 +115,5 @@ def _on_other_cpus(
         samples=samples,
         batch_size=batch_size,
         timeout=timeout,
-        progress=output.progress("emulating", None),
+        progress=output.stage("emulating", None),
     )

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qtool.api.gate import gate
     from qtool.api.generation import generate
     from qtool.api.other_cpus import verify_on, verify_on_webgpu
-    from qtool.api.quantize_to_file import QuantizeOptions, quantize_to_file
+    from qtool.api.quantize_options import QuantizeOptions
+    from qtool.api.quantize_to_file import quantize_to_file
     from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile, write_file
     from qtool.api.quantized_model import QuantizedModel
     from qtool.api.reports import compare, report
@@ -92,7 +93,8 @@ _HOMES = {
     "api.gate": "gate",
     "api.generation": "generate",
     "api.other_cpus": "verify_on verify_on_webgpu",
-    "api.quantize_to_file": "QuantizeOptions quantize_to_file",
+    "api.quantize_options": "QuantizeOptions",
+    "api.quantize_to_file": "quantize_to_file",
     "api.quantized_file": "EvaluationData FileOptions QuantizedFile write_file",
     "api.quantized_model": "QuantizedModel",
     "api.reports": "compare report",

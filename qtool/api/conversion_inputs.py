@@ -49,7 +49,8 @@ def capture_data(
     samples: int | None = None,
     is_calibrated: Callable[[Captured], bool] = lambda _: True,
 ) -> tuple[Captured, Any, Iterable[Any]]:
-    """Capture the model; return it, the first batch and all data, distilled if there is none.
+    """Capture the model; return it, the first batch of all ranks, and this rank's data from its
+    start, distilled if there is none.
 
     Args:
         model, data, dynamic, samples: as for `quantize`.
@@ -57,13 +58,29 @@ def capture_data(
     """
     if isinstance(model, nn.Module):
         check_weights(model)  # first: a decoder's cache in the data comes from them
-    if data is not None:
-        table = data
-        first, data = _peek_first_batch(data, model, samples)
-        with columns_in_errors(table, model, first):
-            captured = capture_model(model, first, dynamic)
-        _check_outputs(captured)
-        return captured, first, data
+    if data is None:
+        return _capture_without_data(model, dynamic, is_calibrated)
+    module = model if isinstance(model, nn.Module) else None
+    if isinstance(model, Captured):
+        module = model.graph.module
+    few = data if samples is None else first_samples(data, samples, module)
+    stream = batches(few, module)  # data may be a one-shot iterator
+    own = next(stream, None)
+    if own is not None:
+        own.check_finite(0)
+    first = broadcast_first_batch(current(), own)
+    with columns_in_errors(data, model, first):
+        captured = capture_model(model, first, dynamic)
+    _check_outputs(captured)
+    return captured, first, stream if own is None else itertools.chain([own], stream)
+
+
+def _capture_without_data(
+    model: Model | Captured,
+    dynamic: DynamicSizes | None,
+    is_calibrated: Callable[[Captured], bool],
+) -> tuple[Captured, Any, Iterable[Any]]:
+    """Capture a model of known input sizes; see `capture_data`."""
     if isinstance(model, nn.Module) and not isinstance(model, OnnxModule):
         raise DataError(
             "there is no data, and the sizes of the model's inputs are not known",
@@ -115,22 +132,6 @@ def capture_notes(
     synthetic = data.notes if isinstance(data, SyntheticData) else ()
     cache = cache_note(model)
     return (*captured.notes, *sizes, *synthetic, *([cache] if cache else []))
-
-
-def _peek_first_batch(
-    data: Iterable[Any], model: Model | Captured, samples: int | None
-) -> tuple[Any, Iterable[Any]]:
-    """Return the first batch of all ranks, and this rank's data from its start; data may be a
-    one-shot iterator."""
-    module = model if isinstance(model, nn.Module) else None
-    if isinstance(model, Captured):
-        module = model.graph.module
-    stream = batches(first_samples(data, samples, module), module)
-    own = next(stream, None)
-    if own is not None:
-        own.check_finite(0)
-    first = broadcast_first_batch(current(), own)
-    return first, stream if own is None else itertools.chain([own], stream)
 
 
 def dynamic_sizes(calibration: Calibration, model: Model | Captured) -> DynamicSizes:

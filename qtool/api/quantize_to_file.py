@@ -2,214 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from qtool.api.conversion import quantize
-from qtool.api.fastest_recipe import fastest_recipe
-from qtool.api.model_folder import FolderWriter, folder_name, write_next_to
-from qtool.api.quantized_file import (
-    EvaluationData,
-    FileOptions,
-    QuantizedFile,
-    stage,
-    try_accuracy,
-    write_file,
-)
+from qtool.api.file_target import FileTarget
+from qtool.api.model_parts import PartInputs, parts_of, quantize_parts
+from qtool.api.quantize_options import QuantizeOptions
+from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile
 from qtool.api.stored_model import (
     GIVE_DATA,
     WITHOUT_DATA,
     StoredModel,
     options_in_use,
-    quantize_by_blocks,
     refuse_blocks,
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
-from qtool.core.argument_names import argument
-from qtool.core.atomic import check_writable
-from qtool.core.data import peek
-from qtool.core.errors import FileError, OptionError
+from qtool.core.errors import OptionError
 from qtool.core.numpy_files import check_source
-from qtool.core.option_names import (
-    FOLDER_LAYOUTS,
-    FORMATS,
-    MODEL_SUFFIXES,
-    RECIPE_SUFFIXES,
-    file_format,
-    suffixes_of,
-)
 from qtool.core.path_arguments import accepts_paths
-from qtool.core.progress import track_task
-from qtool.core.remedies import Argument, CallEdit, Omission, OtherFile, Remedy
-from qtool.frontends.captured_model import DEFAULT_OBSERVER, Captured, DynamicSizes, Model
+from qtool.core.remedies import CallEdit
+from qtool.frontends.captured_model import Captured, Model
 from qtool.frontends.data.load_data import load_data
-from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
-from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
-from qtool.planning.recipe import Recipe
-from qtool.planning.targets import target_for
-from qtool.search.fastest_recipe import FastestRecipe
-
-
-@dataclass(frozen=True)
-class QuantizeOptions:
-    """How a model is quantized: the arguments of `qtool.quantize` of these names.
-
-    Without a target it is that of the file: "tflite" for .tflite, "tflite-micro" for C source.
-
-    Attributes:
-        measure: file for the recipe of `qtool.fastest_recipe`, which the model is quantized with;
-            None measures nothing. Of a model of two parts each gets a file, with its name.
-    """
-
-    target: str | None = None
-    observer: str = DEFAULT_OBSERVER
-    recipe: Any = None
-    mode: str | None = None
-    accuracy: str | None = None
-    recover: tuple[str, ...] | None = None
-    dynamic: DynamicSizes | None = None
-    measure: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        self.check_measure()
-
-    def check_measure(self, *inputs: str | Path | None) -> None:
-        """Check that the recipe can be written. inputs: paths of inputs, which are not overwritten.
-
-        Raises:
-            FileError: it cannot.
-        """
-        if self.measure is not None:
-            own = self.recipe if isinstance(self.recipe, str | Path) else None
-            if Path(self.measure).suffix.lower() not in RECIPE_SUFFIXES:
-                raise FileError(
-                    f"{self.measure} is no name of a recipe",
-                    OtherFile(f"name it in {' or '.join(RECIPE_SUFFIXES)}"),
-                )
-            check_writable(self.measure, own, *inputs)
-
-    def as_recipe(self) -> Recipe:
-        """Return the recipe with the mode, the accuracy and the steps."""
-        return Recipe.of(self.recipe, self.mode, self.accuracy, self.recover)
-
-    def for_format(self, name: str) -> QuantizeOptions:
-        """Return the options with the target of files of a format, `target_for`.
-
-        Raises:
-            ExportError, PlanError: as for `target_for`.
-        """
-        return replace(self, target=target_for(name, self.target))
-
-
-@dataclass(frozen=True)
-class PartInputs:
-    """A module that becomes a file, and its data.
-
-    Attributes:
-        model: the module, what `capture_model` made of it, or a `StoredModel`.
-        batches: calibration data; None: inputs are distilled, as for `qtool.quantize`.
-        evaluation: data to measure its file on; None skips that.
-    """
-
-    model: Any
-    batches: Iterable[Any] | None
-    evaluation: EvaluationData | None = None
-
-
-_OF_ANY_FILE = (None, "nchw", "float", "dynamic")
-"""Layouts, interfaces and batches that ONNX files have, too."""
-
-
-@dataclass(frozen=True)
-class FileTarget:
-    """Where files go.
-
-    Attributes:
-        path: path of the file or folder.
-        source: see `folder_name`.
-        options: how files are written.
-        layout: name of the layout of a folder; None for one file.
-    """
-
-    path: Path
-    source: str | Path | None
-    options: FileOptions
-    layout: str | None
-
-    @classmethod
-    def check(
-        cls, path: Path, source: str | Path | None, options: FileOptions, *inputs: Any
-    ) -> FileTarget:
-        """Return where files go, after checking that they can be written.
-
-        Args:
-            path, source, options: see the attributes.
-            inputs: paths of other inputs, which are not overwritten.
-
-        Raises:
-            FileError: the path cannot be written.
-            OptionError: format, suffix and layout do not suit each other.
-        """
-        layout = folder_name(source, path, options.layout)
-        if layout is None:
-            suffixes = suffixes_of(file_format(path, options.format))
-            check_writable(path, source, *inputs, suffixes=suffixes)
-        images = None if options.layout in FOLDER_LAYOUTS else options.layout
-        written = file_format(path, options.format)
-        if options.external_data and FORMATS.get(written) != MODEL_SUFFIXES:
-            raise OptionError(
-                f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
-            )
-        forms = (
-            Argument("--layout", images),
-            Argument("--interface", options.interface),
-            Argument("--batch", options.batch),
-        )
-        for form in forms:
-            if form.value in _OF_ANY_FILE or FORMATS.get(written) != MODEL_SUFFIXES:
-                continue
-            raise OptionError(
-                f"{argument(form.name, form.value)} is for .tflite files, and {path} is an .onnx "
-                "file",
-                Omission(form.name, "leave it out"),
-            )
-        return cls(path, source, replace(options, layout=images), layout)
-
-    def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:
-        """Return a writer for the folder of a model's parts; None where one file is written.
-
-        Raises:
-            OptionError: the library of the layout does not load such a model.
-        """
-        if self.layout is None:
-            return None
-        assert self.source is not None
-        return FolderWriter.start(self.source, self.path, self.layout, parts)
-
-    @property
-    def format(self) -> str:
-        """Name of the format of the files."""
-        return file_format(self.path, self.options.format)
-
-    @property
-    def refused_by_blocks(self) -> dict[str, Remedy]:
-        """What a block-wise conversion does not have of what is in use -> what to do instead."""
-        refused: dict[str, Remedy] = {}
-        if self.layout is not None:
-            refused["a folder to write"] = Argument("-o", "FILE.onnx", "name a file, {}")
-        elif self.format != "qdq":
-            leave_out: Remedy = Omission("--format", "leave it out")
-            if self.options.format == "qdq":  # the suffix says it
-                leave_out = Argument("-o", "FILE.onnx", "write ONNX, {}")
-            refused[argument("--format", self.format)] = leave_out
-        interface, batch = (v is not None for v in (self.options.interface, self.options.batch))
-        return refused | options_in_use({"--interface": interface, "--batch": batch})
 
 
 @accepts_paths("path")
@@ -292,125 +108,3 @@ def quantize_to_file(
 
     parts = parts_of(loaded, target, task)
     return tuple(quantize_parts(parts, inputs_of, chosen, target, target.writer(parts)))
-
-
-def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, Any]:
-    """Return the modules that become files of their own; "" names a whole model.
-
-    Args:
-        model: as it was loaded.
-        target: where files go.
-        task: that the model was loaded with.
-
-    Raises:
-        OptionError: there are two, and one file is asked for; or the format holds no KV cache.
-    """
-    if isinstance(model, DecoderWithCache) and FORMATS.get(target.format) != MODEL_SUFFIXES:
-        raise OptionError(
-            "a language model with a KV cache becomes an .onnx file",
-            Argument("-o", target.path.with_suffix(".onnx")),
-        )
-    if not isinstance(model, EncoderDecoder):
-        return {"": model}
-    if target.layout is not None:
-        return model.parts
-    if target.source is None:
-        raise OptionError(TWO_PARTS)
-    raise OptionError(
-        f"{target.source} becomes two files with this task",
-        OtherFile("name a folder as output"),
-        Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
-    )
-
-
-def quantize_parts(
-    parts: Mapping[str, Any],
-    inputs_of: Callable[[Any], PartInputs],
-    options: QuantizeOptions,
-    target: FileTarget,
-    writer: FolderWriter | None = None,
-) -> Iterator[QuantizedFile]:
-    """Yield the file of each part of a model, once it is written.
-
-    Args:
-        parts: name -> module; see `parts_of`.
-        inputs_of: loads the data of a module.
-        options: how parts are quantized.
-        target: where files go.
-        writer: what writes the folder; None where one file is written.
-
-    Raises:
-        QtoolError: as for `quantize_to_file`.
-    """
-    for part, module in parts.items():
-        inputs = inputs_of(module)
-        if inputs.evaluation is not None:
-            inputs.evaluation.check(inputs.model, inputs.batches)
-        settings = {name: value for name, value in vars(options).items() if name != "measure"}
-        settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
-        if isinstance(inputs.model, StoredModel):
-            yield _quantize_stored(inputs.model, inputs.batches, settings, target)
-            continue
-        measured = ""
-        if options.measure is not None:
-            inputs, fastest = _measure_layers(inputs, settings, target)
-            fastest.save(_part_path(Path(options.measure), part))
-            settings |= {"recipe": fastest.recipe, **_IN_RECIPE}
-            measured = str(fastest)
-        quantized = quantize(
-            inputs.model,
-            inputs.batches,
-            progress=stage("calibrating", inputs.batches),
-            format=target.format,
-            **settings,
-        )
-        path = target.path if writer is None else writer.path(part, quantized.plan)
-        file = replace(write_file(quantized, path, target.options), measured=measured)
-        file, failure = try_accuracy(file, inputs.evaluation)
-        if writer is None:
-            yield replace(file, kept=write_next_to(target.source, module, path))
-        else:
-            yield writer.add(file)
-        if failure is not None:  # what belongs to the file is written, too
-            raise failure
-
-
-_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover"))
-"""Arguments of `quantize` that a complete recipe replaces."""
-
-
-def _measure_layers(
-    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
-) -> tuple[PartInputs, FastestRecipe]:
-    """Return inputs whose data is still whole, and the fastest recipe. settings: of `quantize`."""
-    module = inputs.model if isinstance(inputs.model, nn.Module) else None
-    first, batches = (None, None) if inputs.batches is None else peek(inputs.batches, module)
-    data = batches if first is None else [first]
-    seconds = target.options.timing or FileOptions().timing
-    with track_task("timing of layers"):
-        fastest = fastest_recipe(
-            inputs.model, data, format=target.format, seconds=seconds, **settings
-        )
-    return replace(inputs, batches=batches), fastest
-
-
-def _part_path(path: Path, part: str) -> Path:
-    """Return the file of a part of a model: next to the given path, with the part's name."""
-    return path.with_stem(f"{path.stem}.{part}") if part else path
-
-
-def _quantize_stored(
-    stored: StoredModel, batches: Any, settings: Mapping[str, Any], target: FileTarget
-) -> QuantizedFile:
-    """Return the file of a model that is converted block by block. settings: of `quantize`."""
-    file = quantize_by_blocks(
-        stored.path,
-        batches,
-        target.path,
-        model=stored.module,
-        block=stored.block,
-        memory=stored.memory,
-        file=target.options,
-        **settings,
-    )
-    return replace(file, kept=write_next_to(target.source, stored.module, target.path))

@@ -25,9 +25,8 @@ from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
 from qtool.core.limits import Range, check_fields
 from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
-from qtool.core.progress import length_of, track, track_task
+from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
-from qtool.core.types import Progress
 from qtool.distributed import current
 from qtool.evaluation.float_operators import float_row
 from qtool.evaluation.measure.accuracy import Accuracy
@@ -297,7 +296,7 @@ def try_accuracy(
                 file.path,
                 evaluation.batches,
                 evaluation.labels,
-                progress=stage("evaluating", whole_texts(evaluation.batches)),
+                progress=stage("evaluating", length_of(whole_texts(evaluation.batches))),
             )
     except QtoolError as error:
         kind = DataError if isinstance(error, DataError) else VerificationError
@@ -351,12 +350,6 @@ def file_of_blocks(converted: ConvertedBlocks, source: Path, options: FileOption
         missed=_missed(result, options),
         blocks=converted.blocks,
     )
-
-
-def stage(title: str, data: Any) -> Progress:
-    """Return a function that shows the progress of a stage over batches made from data."""
-    total = length_of(data)
-    return lambda items: track(title, items, total)
 
 
 def _size(path: Path, kind: str) -> int:

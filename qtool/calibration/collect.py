@@ -220,7 +220,7 @@ def collect_statistics(
         own = Calibration(*head, 0, specs, statistics, kept)
         if keep:
             own = replace(own, estimate_statistics=estimate_statistics)
-        ranks, convergence, samples, first = current(), RangeConvergence(specs), 0, ""
+        ranks, convergence, samples, first = current(), RangeConvergence(), 0, ""
         warnings, fewest = DataWarnings(graph.inputs), None
         check_ranks(ranks, own)
         bound_batches = _bind(graph, progress(batches(data, graph.module)))

@@ -58,7 +58,7 @@ def merge_ranks(ranks: Ranks, own: Calibration, first: str | None) -> Calibratio
     """
     if not ranks.is_distributed:
         return own
-    convergence = RangeConvergence(own.specs)
+    convergence = RangeConvergence()
     notes = () if first is None else _shard_notes(ranks.all_gather(first))
     convergence.record(own.samples, own)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from qtool.calibration.calibration import Calibration
 from qtool.core.types import UINT8, ObserverSpec
-from qtool.observers import Histogram, Statistic, range_of
+from qtool.observers import Histogram, range_of
 
 FEW_SAMPLES = 16
 THRESHOLDS = ((1.2, 0.05, 2), (2.0, 0.0, 1))
@@ -25,14 +25,13 @@ Widths = Mapping[str, float]
 class RangeConvergence:
     """Widths of ranges, without the rarest values, at every doubling of the number of samples."""
 
-    def __init__(self, specs: Mapping[str, ObserverSpec]) -> None:
-        self._specs = specs
+    def __init__(self) -> None:
         self._recorded: list[tuple[int, Widths]] = []  # at most the last two
 
     def record(self, samples: int, calibration: Calibration) -> None:
         """Record the widths after a batch; `samples` is the number of samples so far."""
         if not self._recorded or samples >= 2 * self._recorded[-1][0]:
-            widths = self._range_widths(calibration.pooled().statistics)
+            widths = _range_widths(calibration)
             self._recorded = [*self._recorded[-1:], (samples, widths)]
 
     def notes(self, samples: int, calibration: Calibration) -> tuple[str, ...]:
@@ -43,7 +42,7 @@ class RangeConvergence:
         before = [(count, widths) for count, widths in self._recorded if count < samples]
         if not before:
             return ()
-        (count, old), now = before[-1], self._range_widths(calibration.pooled().statistics)
+        (count, old), now = before[-1], _range_widths(calibration)
         growth = {n: now[n] / w for n, w in old.items() if w > 0}
         thresholds = FEW_SAMPLES_THRESHOLDS if samples < FEW_SAMPLES else THRESHOLDS
         for factor, share, number in thresholds:
@@ -60,13 +59,14 @@ class RangeConvergence:
         )
         return (note,)
 
-    def _range_widths(self, statistics: Mapping[str, Statistic]) -> Widths:
-        widths = {}
-        for name, statistic in statistics.items():
-            spec = self._specs[name]
-            if isinstance(statistic, Histogram):  # others search for a range, which is slow
-                spec = ObserverSpec("percentile", tuple(statistic.settings.items()))
-            if statistic.axis is None and not statistic.empty:
-                low, high = range_of(spec, statistic, UINT8, False)
-                widths[name] = float(high) - float(low)
-        return widths
+
+def _range_widths(calibration: Calibration) -> Widths:
+    widths = {}
+    for name, statistic in calibration.pooled().statistics.items():
+        spec = calibration.specs[name]
+        if isinstance(statistic, Histogram):  # others search for a range, which is slow
+            spec = ObserverSpec("percentile", tuple(statistic.settings.items()))
+        if statistic.axis is None and not statistic.empty:
+            low, high = range_of(spec, statistic, UINT8, False)
+            widths[name] = float(high) - float(low)
+    return widths

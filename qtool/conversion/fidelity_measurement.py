@@ -68,12 +68,9 @@ def measure_fidelity(
     pair = (padding.strip(inputs, o) for o in (real, coded))
     fidelity = compare_outputs(sample.size, model.graph.outputs, *pair)
     fidelity = replace(fidelity, estimate=estimate)
-    graph, batch = model.graph_with_points, model.to_device(sample)
-    fidelity = replace(
-        fidelity,
-        narrow_inputs=narrow_inputs(graph, model.plan, model.parameters, batch),
-        near_zero_divisions=divisions,
-    )
+    batch = model.to_device(sample)
+    narrow = narrow_inputs(model, batch)
+    fidelity = replace(fidelity, narrow_inputs=narrow, near_zero_divisions=divisions)
     if fidelity.warning is None:
         return fidelity
     rounded = _with_rounding(model)

@@ -81,6 +81,11 @@ def track(
     LOGGER.log(level, "%s: %.1f s%s", title, time.monotonic() - start, steps)
 
 
+def stage(title: str, total: int | None) -> Callable[[Iterable[T]], Iterator[T]]:
+    """Return `track` as a function of the items alone."""
+    return lambda items: track(title, items, total)
+
+
 @contextmanager
 def track_task(title: str, detail: bool = False) -> Iterator[None]:
     """Show and log work of unknown length in this context; detail: see `track`."""

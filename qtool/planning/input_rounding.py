@@ -77,17 +77,15 @@ def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
         module: graph with the points of the plan.
         plan: plan of the module.
     """
-    executions = {d.node: d.execution for d in plan.nodes}
     rounded: dict[tuple[fx.Node, int], fx.Node] = {}
-    for node, block in _rounding_layers(module, plan, executions).items():
+    for node, block in _rounding_layers(module, plan).items():
         source = G.source(node)
         if (source, block) not in rounded:
             point = RoundedInput(G.name_of(node), block)
             rounded[source, block] = _add_point(module, point, source)
         node.replace_input_with(source, rounded[source, block])
     for node in list(G.calls(module.graph)):
-        dynamic = executions.get(G.name_of(node)) is Execution.DYNAMIC
-        if dynamic and node.target is recurrent.lstm:
+        if node.target is recurrent.lstm and _execution(plan, node) is Execution.DYNAMIC:
             call = _add_point(module, RoundedLstm(G.name_of(node)), node, node.args)
             for user in [u for u in node.users if u is not call]:
                 user.replace_input_with(node, call)
@@ -96,9 +94,12 @@ def insert_input_rounding(module: fx.GraphModule, plan: QuantPlan) -> None:
         module.recompile()
 
 
-def _rounding_layers(
-    module: fx.GraphModule, plan: QuantPlan, executions: dict[str, Execution]
-) -> dict[fx.Node, int]:
+def _execution(plan: QuantPlan, node: fx.Node) -> Execution | None:
+    decision = plan.decision(G.name_of(node))
+    return None if decision is None else decision.execution
+
+
+def _rounding_layers(module: fx.GraphModule, plan: QuantPlan) -> dict[fx.Node, int]:
     """Return the layers with integer weights alone that round their input, and in which blocks."""
     specs = {
         edge.user: point.spec
@@ -109,7 +110,7 @@ def _rounding_layers(
     layers: dict[fx.Node, int] = {}
     for node in G.calls(module.graph):
         name = G.name_of(node)
-        weights_only = executions.get(name) is Execution.WEIGHTS and name in specs
+        weights_only = name in specs and _execution(plan, node) is Execution.WEIGHTS
         if operator_key(node) in _ROUNDING and weights_only:
             block = target(plan.target).input_block(node, specs[name])
             if block is not None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.graph.executor import Executor
-from qtool.core.quant_params import QuantParams
 from qtool.core.sqnr import sqnr
 from qtool.planning.input_rounding import Rounding
 from qtool.planning.plan import Execution, Kind, QuantPlan
+from qtool.simulation.fake_quantized import FakeQuantized
 from qtool.verification.fidelity import LayerSqnr, NarrowInput
 
 _LAYERS = 3  # in the result
@@ -80,23 +80,21 @@ def _sqnr(real: torch.Tensor, other: torch.Tensor) -> float | None:
     return sqnr(real.numpy(force=True), other.numpy(force=True))
 
 
-def narrow_inputs(
-    graph: FloatGraph, plan: QuantPlan, params: Mapping[str, QuantParams], batch: Batch
-) -> tuple[NarrowInput, ...]:
+def narrow_inputs(model: FakeQuantized, batch: Batch) -> tuple[NarrowInput, ...]:
     """Return the inputs of integer concats that use few codes of the result.
 
     Args:
-        graph: graph with its quantization points.
-        plan: says which concats are integer.
-        params: quantization parameters of the points.
-        batch: bound to the inputs of the graph; a few of its samples are used.
+        model: the fake-quantized model.
+        batch: bound to its inputs, on its device; a few of its samples are used.
 
     Returns:
         The narrowest first.
     """
-    concats = {d.node for d in plan.nodes if d.op == "concat" and d.execution is Execution.INTEGER}
+    nodes, params = model.plan.nodes, model.parameters
+    concats = {d.node for d in nodes if d.op == "concat" and d.execution is Execution.INTEGER}
     if not concats:
         return ()
+    graph = model.graph_with_points
     run, few = Executor(graph), graph.smaller(batch, _SAMPLES)
     reads = {name: dict.fromkeys(run.calls[run.indices[name]].reads) for name in concats}
     names = {i: name for name, i in run.indices.items()}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import qtool
-from qtool.api import quantize_to_file as module
+from qtool.api import model_parts
 from qtool.core.errors import QtoolError
 from tests.mistakes.nets import IMAGES, flat_net, image_net
 
@@ -27,7 +27,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise CapturedError
 
-    monkeypatch.setattr(module, "quantize", fail)
+    monkeypatch.setattr(model_parts, "quantize", fail)
 
 
 def _quantize(

@@ -215,7 +215,7 @@ def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
     monkeypatch.setattr(progress, "errors", terminal)
     with show_progress(progress.display):
-        assert list(output.progress("calibrating", 3)(range(3))) == [0, 1, 2]
+        assert list(output.stage("calibrating", 3)(range(3))) == [0, 1, 2]
         with output.status("verifying"):
             pass
     shown = terminal.file.getvalue()

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 import qtool
-from qtool.api.quantize_to_file import QuantizeOptions
+from qtool.api.quantize_options import QuantizeOptions
 from qtool.backends.open_files import check_quantized
 from qtool.core.atomic import check_writable
 from qtool.core.numpy_files import find_labels, read_arrays

@@ -42,11 +42,11 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "a .tflite file of a model larger than --memory": (
         "quantize float.onnx --data vectors.npy --memory 1 -o out.tflite",
-        {"api/quantize_to_file -o", "api/stored_model --memory"},
+        {"api/file_target -o", "api/stored_model --memory"},
     ),
     "another format of a model larger than --memory": (
         "quantize float.onnx --data vectors.npy --memory 1 --format qoperator -o out.onnx",
-        {"api/quantize_to_file --format", "api/stored_model --memory"},
+        {"api/file_target --format", "api/stored_model --memory"},
     ),
     "no data of a model larger than --memory": (
         "quantize float.onnx --mode weight-only --memory 1 -o out.onnx",
@@ -91,23 +91,23 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "weights in a file of their own for .tflite": (
         f"quantize {M}:image_net --external-data --data images.npy -o out.tflite",
-        {"api/quantize_to_file --external-data"},
+        {"api/file_target --external-data"},
     ),
     "a layout of images for an ONNX file": (
         f"{QUANTIZE} --layout nhwc",
-        {"api/quantize_to_file --layout"},
+        {"api/file_target --layout"},
     ),
     "integers at the interface of an ONNX file": (
         f"{QUANTIZE} --interface int8",
-        {"api/quantize_to_file --interface"},
+        {"api/file_target --interface"},
     ),
     "one sample at a time of an ONNX file": (
         f"{QUANTIZE} --batch 1",
-        {"api/quantize_to_file --batch"},
+        {"api/file_target --batch"},
     ),
     "many samples on a microcontroller": (
         f"quantize {M}:image_net --data images.npy --batch dynamic -o out.cc",
-        {"backends/tflite/planned_export --batch"},
+        {"backends/tflite/layout_options --batch"},
     ),
     "a task for a factory": (
         f"{QUANTIZE} --task text-classification",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from qtool.backends.tflite.file import Model
+import numpy as np
+
+from qtool.backends.tflite import tflm
+from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
+from qtool.backends.tflite.file import Model, from_bytes, to_bytes
 from qtool.backends.tflite.file.codes import is_codes
+from qtool.backends.tflite.self_test import without_self_test
 from qtool.core.atomic import atomic_path
 from qtool.core.option_names import C_SUFFIXES
 
@@ -29,29 +36,52 @@ _SPECIAL = {
 """Operators whose method of the op resolver is not their name in camel case."""
 
 
-def write_c_source(model: Model, data: bytes, path: Path, arena: int) -> tuple[Path, ...]:
-    """Write an array, its header, and a main next to them; return their paths.
+def write_c_source(file: Path, path: Path) -> None:
+    """Write an array of the bytes of a file, its header, and a main next to them.
 
     Args:
-        model: the model.
-        data: the bytes of its file.
+        file: the .tflite file.
         path: file of the array; ends in .cc, .cpp or .c.
-        arena: bytes of the arena.
 
     Raises:
         FileError: the path has another ending, or the files cannot be written.
     """
+    data = file.read_bytes()
+    model = from_bytes(data)
     stem = "".join(c if c.isalnum() else "_" for c in path.stem)
     header, main = path.with_suffix(".h"), path.with_name(f"{path.stem}_main.cc")
     texts = {
-        path: _array(stem, header.name, data),
+        path: _array(stem, header.name, _without_record(model)),
         header: _header(stem),
-        main: _main(model, stem, header.name, arena + _ARENA_MARGIN),
+        main: _main(model, stem, header.name, _arena(file, model, len(data)) + _ARENA_MARGIN),
     }
     for place, text in texts.items():
         with atomic_path(place, C_SUFFIXES if place == path else ()) as temporary:
             temporary.write_text(text)
-    return tuple(texts)
+
+
+def _without_record(model: Model) -> bytes:
+    """Return a file without what no program on a microcontroller reads, for its flash."""
+    model, record = without_self_test(model), (ENTRY, SOURCE)
+    metadata = {name: value for name, value in model.metadata.items() if name not in record}
+    return to_bytes(replace(model, metadata=metadata))
+
+
+def _arena(file: Path, model: Model, size: int) -> int:
+    """Return the bytes of the arena; a bound where they cannot be measured.
+
+    The bound is the file four times, for what the interpreter keeps of its operators and channels,
+    and all computed tensors, none in the place of another.
+
+    Args:
+        file: the .tflite file.
+        model: the model in it.
+        size: bytes of the file.
+    """
+    if tflm.version() is None:
+        computed = [t for t in model.tensors if t.data is None]
+        return 4 * size + sum(math.prod(t.shape) * np.dtype(t.type).itemsize for t in computed)
+    return tflm.arena(file).total
 
 
 def model_size(source: Path) -> int:

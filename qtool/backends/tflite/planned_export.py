@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from qtool.backends.export import Checked, ExportOptions
@@ -18,23 +16,21 @@ from qtool.backends.onnx.export import lower_to_qdq
 from qtool.backends.onnxruntime.integer_engine import Program
 from qtool.backends.onnxruntime.self_test.inputs import SAMPLES
 from qtool.backends.tflite import c_source, deployment, litert, microcontroller, tflm
-from qtool.backends.tflite.conversion_record import ENTRY, SOURCE
 from qtool.backends.tflite.coverage import tflite_coverage
-from qtool.backends.tflite.export import Layout, Written, gains_by_one_sample, to_tflite
-from qtool.backends.tflite.file import TFLITE, Model, from_bytes, to_bytes
-from qtool.backends.tflite.self_test import with_self_test, without_self_test
+from qtool.backends.tflite.export import Layout, Written, to_tflite
+from qtool.backends.tflite.file import TFLITE, Model, to_bytes
+from qtool.backends.tflite.layout_options import describe_interface, layout_of
+from qtool.backends.tflite.self_test import with_self_test
 from qtool.backends.tflite.self_test_creation import make_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core import graph as G
 from qtool.core import value_names
-from qtool.core.argument_names import argument
 from qtool.core.atomic import atomic_path, scratch_folder
 from qtool.core.data import Batch
-from qtool.core.errors import ExportError, OptionError, VerificationError
-from qtool.core.graph import FloatGraph
+from qtool.core.errors import ExportError, VerificationError
 from qtool.core.option_names import TFLITE_SUFFIX
-from qtool.core.remedies import Argument, CallEdit, Omission, Package
+from qtool.core.remedies import Argument, Omission, Package
 from qtool.core.types import Array
 from qtool.core.versions import own_version
 from qtool.planning.fake_quantize import QuantPoint
@@ -54,48 +50,13 @@ _MISSING = (
     f"{litert.TITLE} is not installed: the file was compared with the plan in qtool's integer "
     f"engine only; pip install {litert.PACKAGE} has it verified where it will run"
 )
-
+_NO_DELEGATE = (
+    "XNNPACK, LiteRT's default delegate, fails on this file, which is a bug there: run it with "
+    "BUILTIN_WITHOUT_DEFAULT_DELEGATES"
+)
 
 FORMATS = (TFLITE, c_source.FORMAT)
 """Formats of files that are written here."""
-
-_Choices = Mapping[str | None, bool]
-_LAYOUTS: _Choices = {"nhwc": True, "nchw": False}
-_INTERFACES: _Choices = {"int8": True, "float": False}
-ONE, DYNAMIC = "1", "dynamic"
-_BATCHES: _Choices = {ONE: True, DYNAMIC: False}
-
-
-def layout_of(graph: FloatGraph, target_name: str, options: ExportOptions) -> Layout:
-    """Return the layouts of inputs and outputs from the options of an export.
-
-    Raises:
-        OptionError: an unknown layout, interface or batch, or one that the target does not have.
-        ExportError: the graph has no samples to take one of.
-    """
-    small = target_name == deployment.TARGET
-    faster = small or gains_by_one_sample(graph)
-    values: Sequence[tuple[str, str | None, _Choices]] = (
-        ("layout", options.layout, _LAYOUTS),
-        ("interface", options.interface, {**_INTERFACES, None: small}),
-        ("batch", options.batch, {**_BATCHES, None: faster}),
-    )
-    for name, value, known in values:
-        if value not in known:
-            choices = " or ".join(str(choice) for choice in known if choice is not None)
-            raise OptionError(f"unknown {name} '{value}'", CallEdit(f"choose {choices}"))
-    layout = Layout(*(known[value] for _, value, known in values))
-    if small and not layout.one_sample:
-        raise OptionError(
-            f"files of {target_name} are for one sample", Omission("--batch", "leave out {}")
-        )
-    if options.batch == ONE and not graph.batches_are_samples:
-        raise ExportError(
-            "a file for one sample needs a batch in dimension 0 of every input, which this model "
-            "does not have",
-            Omission("--batch", "leave out {}"),
-        )
-    return layout
 
 
 def save(written: Written, path: Path) -> None:
@@ -109,38 +70,11 @@ def publish(verified: Path, path: Path, kind: str) -> None:
     Raises:
         FileError: the place cannot be written.
     """
-    data = verified.read_bytes()
     if kind == c_source.FORMAT:
-        size = _arena(verified, data)
-        c_source.write_c_source(from_bytes(data), _without_record(data), path, size)
+        c_source.write_c_source(verified, path)
         return
     with atomic_path(path, (TFLITE_SUFFIX,)) as temporary:
-        temporary.write_bytes(data)
-
-
-def _without_record(data: bytes) -> bytes:
-    """Return a file without what no program on a microcontroller reads, for its flash."""
-    model, record = without_self_test(from_bytes(data)), (ENTRY, SOURCE)
-    metadata = {name: value for name, value in model.metadata.items() if name not in record}
-    return to_bytes(replace(model, metadata=metadata))
-
-
-def _arena(path: Path, data: bytes) -> int:
-    """Return the bytes of the arena; a bound where they cannot be measured.
-
-    The bound is the file four times, for what the interpreter keeps of its operators and channels,
-    and all computed tensors, none in the place of another.
-    """
-    if tflm.version() is None:
-        computed = [t for t in from_bytes(data).tensors if t.data is None]
-        return 4 * len(data) + sum(math.prod(t.shape) * np.dtype(t.type).itemsize for t in computed)
-    return tflm.arena(path).total
-
-
-_NO_DELEGATE = (
-    "XNNPACK, LiteRT's default delegate, fails on this file, which is a bug there: run it with "
-    "BUILTIN_WITHOUT_DEFAULT_DELEGATES"
-)
+        temporary.write_bytes(verified.read_bytes())
 
 
 def write(
@@ -207,11 +141,11 @@ def check(model: FakeQuantized, written: Written, path: Path, batch: Batch) -> C
     as_written = difference(expected_few, few_outputs, scales)
     if not installed:
         parity = Parity(batch.size, as_written, None, None, "", steps)
-        missing, remarks = _MISSING, _remarks(file, model.graph)
+        missing, remarks = _MISSING, describe_interface(file, model.graph)
         coverage = tflite_coverage(file)
         return Checked(parity, None, coverage, missing=missing, remarks=remarks, simulation=model)
     arrays = batch.arrays()
-    outputs, remarks = file.run(arrays), _remarks(file, model.graph)
+    outputs, remarks = file.run(arrays), describe_interface(file, model.graph)
     try:
         default = difference(model.run(batch), file.run(arrays, default=True), scales)
     except VerificationError as error:
@@ -282,28 +216,6 @@ def _compare_points(
         model.module, model.to_device(few), named, points, written.discontinuous, _SLACK
     )
     return NodeParity(few.size, compared, tuple(wrong)), outputs
-
-
-def _remarks(file: TfliteFile, graph: FloatGraph) -> tuple[str, ...]:
-    """Describe the interface of the file of a graph."""
-    ports = [*file.inputs, *file.outputs]
-    images = [p for p in ports if len(p.order) == 4]
-    last = [p for p in images if p.order == (0, 2, 3, 1)]
-    text = []
-    if last:
-        names = ", ".join(f"'{p.name}'" for p in last)
-        text.append(
-            f"layout: {names} in [N, H, W, C]; {argument('--layout', 'nchw')} keeps PyTorch's"
-        )
-    elif images:
-        text.append("layout: as in PyTorch")
-    remarks = ["; ".join(text)] if text else []
-    small = file.metadata.get("target") == deployment.TARGET
-    if file.is_fixed and graph.batches_are_samples and not small:
-        remarks.append(f"batch: one sample; {argument('--batch', DYNAMIC)} takes any number")
-    if small:
-        remarks.append(deployment.describe(file))
-    return tuple(remarks)
 
 
 class TfliteExport:

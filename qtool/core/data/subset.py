@@ -16,20 +16,18 @@ _SAMPLES = Range(1, whole=True)
 
 
 def first_samples(
-    data: Iterable[Any], samples: int | None, model: nn.Module | None = None
+    data: Iterable[Any], samples: int, model: nn.Module | None = None
 ) -> Iterable[Any]:
     """Return batches with the first samples of an iterable.
 
     Args:
         data: items as `to_batch` takes them; read again for each pass if it can be.
-        samples: their number; None: all.
+        samples: their number.
         model: see `batches`.
 
     Raises:
         OptionError: `samples` is not a positive whole number.
     """
-    if samples is None:
-        return data
     _SAMPLES.check("samples", samples)
     once = isinstance(data, Iterator)
     return _first(data, samples, model) if once else FirstSamples(data, samples, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -13,8 +14,15 @@ from qtool.core import graph as G
 from qtool.core.errors import PlanError
 from qtool.core.graph import torch_ops
 from qtool.core.graph.file_parts import part_kind, part_macs
+from qtool.core.mac_formulas import (
+    of_einsum,
+    of_layer,
+    of_product,
+    of_recurrent,
+    of_transposed,
+)
 from qtool.core.operator_kinds import has_formula
-from qtool.core.ops import mac_counts, recurrent
+from qtool.core.ops import recurrent
 from qtool.core.ops.row import Op, Role
 from qtool.core.remedies import CallEdit
 from qtool.core.schemes import When
@@ -114,7 +122,41 @@ def _padded_codes(node: fx.Node, codes: fx.Node, zero: int) -> tuple[Any, tuple[
     return torch_ops.pad_codes, (codes, node.args[1], zero)
 
 
-_recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=mac_counts.recurrent)
+def _sizes(argument: Any) -> list[int]:
+    assert isinstance(argument, fx.Node)
+    return [G.hint(s) for s in G.shape(argument)]
+
+
+def _layer_macs(node: fx.Node) -> int:
+    return of_layer(_sizes(node), _sizes(node.args[1]))
+
+
+def _transposed_macs(node: fx.Node) -> int:
+    return of_transposed(_sizes(node.args[0]), _sizes(node.args[1]))
+
+
+def _product_macs(node: fx.Node, second: int = 1) -> int:
+    """MACs of a matrix product whose second factor is the argument at `second`."""
+    return of_product(_sizes(node), _sizes(node.args[second]))
+
+
+def _attention_macs(node: fx.Node) -> int:
+    """MACs of queries times keys, and of the weights times values."""
+    query, key, value = (_sizes(a) for a in node.args[:3])
+    return prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+def _einsum_macs(node: fx.Node) -> int:
+    equation, operands = node.args[:2]
+    assert isinstance(operands, list | tuple)
+    return of_einsum(str(equation), [_sizes(o) for o in operands])
+
+
+def _recurrent_macs(node: fx.Node) -> int:
+    return of_recurrent(_sizes(node.args[0])[:2], *map(_sizes, node.args[1:3]))
+
+
+_recurrent = partial(Op, weight=1, extra_weights=(2,), channel_axis=1, macs=_recurrent_macs)
 _flat = partial(Op, flat=True)
 _pool = partial(Op, spatial=True, homogeneous=True)
 _extreme = partial(Op, role=Role.PASS)  # a scale is positive: codes are in the order of values
@@ -128,7 +170,7 @@ ROWS = (
         bias=2,
         spatial=True,
         supported_modes=frozenset({When.NEVER}),
-        macs=mac_counts.layer,
+        macs=_layer_macs,
     ),
     Op(
         key="conv_transpose",
@@ -137,7 +179,7 @@ ROWS = (
         bias=2,
         spatial=True,
         channel_axis=1,
-        macs=mac_counts.transposed,
+        macs=_transposed_macs,
     ),
     Op(  # inputs are flat: see passes/flatten_linear.py
         key="linear",
@@ -146,34 +188,34 @@ ROWS = (
         bias=2,
         supported_modes=frozenset({When.DYNAMIC, When.NEVER}),
         from_blocks=torch_ops.linear_nbits,
-        macs=mac_counts.layer,
+        macs=_layer_macs,
     ),
     Op(  # weights are stacked: see passes/experts.py
         key="experts",
         targets=(torch_ops.expert_linear,),
         weight=1,
         from_blocks=torch_ops.expert_nbits,
-        macs=mac_counts.layer,
+        macs=_layer_macs,
     ),
     # products of two activations
     Op(
         key="matmul",
         targets=(aten.matmul.default, aten.bmm.default, aten.mm.default),
         inputs=(0, 1),
-        macs=mac_counts.product,
+        macs=_product_macs,
     ),
     Op(
         key="matmul",
         targets=(aten.baddbmm.default,),  # the first argument is added to the product
         inputs=(1, 2),
-        macs=partial(mac_counts.product, second=2),
+        macs=partial(_product_macs, second=2),
     ),
-    Op(key="einsum", targets=(aten.einsum.default,), inputs=(1,), macs=mac_counts.einsum),
+    Op(key="einsum", targets=(aten.einsum.default,), inputs=(1,), macs=_einsum_macs),
     Op(
         key="attention",
         targets=(aten.scaled_dot_product_attention.default,),
         inputs=(0, 1, 2),
-        macs=mac_counts.attention,
+        macs=_attention_macs,
     ),
     # embeddings
     Op(

@@ -245,8 +245,8 @@ def load_data(
         recordings = _recordings(source, path, named, arrays, without)
         return with_states(model, recordings, None if isinstance(states, str) else states, samples)
     if named:
-        code = _from_code(str(source))
-        return first_samples(code, samples, model if isinstance(model, nn.Module) else None)
+        code, module = _from_code(str(source)), model if isinstance(model, nn.Module) else None
+        return code if samples is None else first_samples(code, samples, module)
     if arrays:
         note_others(path)
         (files := ArrayFiles(path, batch_size, without, samples)).files()

@@ -89,11 +89,6 @@ class Program:
         values = self._run(inputs, keep=False)
         return tuple(values[name] for name in self.outputs)
 
-    def trace(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return every tensor of a run by the user's name: codes where it is quantized."""
-        values = self.values(*inputs)
-        return {self.labels.get(name, name): t for name, t in values.items()}
-
     def values(
         self, *inputs: torch.Tensor, float_results: Mapping[str, torch.Tensor] | None = None
     ) -> dict[str, torch.Tensor]:

@@ -1,26 +1,47 @@
 """Results of a file on other CPUs, computed by the integer engine.
 
-Which operators give other codes elsewhere is decided for all codes, in
-`integer_engine.cpu_divergence`. If some do, the integer engine computes the file under the other
-CPU's profile on a few samples. Float nodes run in this machine's runtime; on other CPUs their last
-bits differ, so they are counted.
+Which operators give other codes elsewhere is decided for all codes, and no input is run: a product
+differs where a pair of its weights can saturate 16 bits, a sum of codes where two profiles differ
+for any of the 65,536 pairs of codes. If some do, the integer engine computes the file under the
+other CPU's profile on a few samples. Float nodes run in this machine's runtime; on other CPUs their
+last bits differ, so they are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from qtool.backends.exhaustive_codes import codes_of_pairs, codes_of_table
+from qtool.backends.onnx.reading import OnnxModel, Source
 from qtool.backends.onnxruntime.integer_engine import Program, lower
-from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
 from qtool.backends.onnxruntime.verification.bit_exactness import file_outputs
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.profiles import PROFILES
+from qtool.backends.profiles import PROFILES, Binder, Profile, profile
 from qtool.core.errors import KernelError
 from qtool.core.sqnr import sqnr
 from qtool.core.types import Array
+from qtool.core.weight_pairs import consecutive_pairs, excess
 from qtool.verification.portability import PORTABLE, OtherCpu, Portability
+
+_TABLES = frozenset({"sigmoid", "tanh"})
+
+_STATIC = frozenset({"conv", "linear"})  # the others round their input to uint8
+
+_WEIGHTS: Mapping[str, Callable[[Sequence[Any]], Sequence[Tensor]]] = {
+    "conv": lambda arguments: [arguments[3]],
+    "linear": lambda arguments: [arguments[3]],
+    "matmul_integer": lambda arguments: [arguments[1]],
+    "dynamic_matmul": lambda arguments: [arguments[1]],
+    "dynamic_lstm": lambda arguments: [
+        codes for d in arguments[0] for codes in (d.weight, d.recurrent)
+    ],
+}
+"""Products with stored weights -> the codes [out, in / groups, *kernel] among their arguments."""
 
 
 def portability(
@@ -62,3 +83,92 @@ def _compared(row: OtherCpu, here: Sequence[Array], there: Sequence[Array]) -> O
     if first.ndim == 2 and first.shape[1] > 1:
         changed = float((first.argmax(1) != there[0].argmax(1)).mean())
     return OtherCpu(row.profile, row.cpu, row.nodes, min(ratios, default=None), changed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A kernel with its parameters, bound when it is run.
+
+    Attributes:
+        key: key of the kernel.
+        binder: what makes the kernel in the profile of this CPU.
+        arguments, options: positional and keyword arguments of the binder.
+    """
+
+    key: str
+    binder: Binder
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return self.binder(*self.arguments, **self.options)(*tensors)
+
+
+def diverging_nodes(model: Source, here: str, others: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return, for each profile, the nodes that return other codes there for some input.
+
+    Args:
+        model: a QDQ model of any tool.
+        here, others: names of numerics profiles of ONNX Runtime.
+
+    Raises:
+        FileError: not a readable ONNX file. KernelError: the engine cannot represent a node.
+    """
+    own, elsewhere = profile(here), [profile(name) for name in others]
+    nodes: dict[str, list[str]] = {name: [] for name in others}
+    for node, call in _calls(OnnxModel.of(model), own):
+        for there in _differing(call, own, elsewhere):
+            nodes[there.name].append(node)
+    return {name: tuple(each) for name, each in nodes.items()}
+
+
+def _calls(file: OnnxModel, own: Profile) -> Iterator[tuple[str, _Call]]:
+    """Yield (node, call) for each integer kernel of the program."""
+    recorder = replace(own, binders={key: _record(key, b) for key, b in own.binders.items()})
+    for instruction in lower(file, recorder).instructions:
+        if isinstance(instruction.kernel, _Call):
+            yield instruction.name, instruction.kernel
+
+
+def _record(key: str, binder: Binder) -> Callable[..., _Call]:
+    return lambda *arguments, **options: _Call(key, binder, arguments, options)
+
+
+def _differing(call: _Call, own: Profile, others: Sequence[Profile]) -> list[Profile]:
+    """Return the profiles under which a kernel returns other codes."""
+    if call.key in _WEIGHTS:
+        saturating = [p for p in others if p.saturates is not own.saturates]
+        return saturating if saturating and _can_saturate(call) else []
+    candidates = [p for p in others if p.binders.get(call.key, call.binder) is not call.binder]
+    if not candidates:
+        return []
+    here = _results(call, own)
+    return [p for p in candidates if here is None or not torch.equal(here, _tensor(call, p))]
+
+
+def _tensor(call: _Call, chosen: Profile) -> Tensor:
+    results = _results(call, chosen)
+    assert results is not None  # one profile has them all or none
+    return results
+
+
+def _results(call: _Call, chosen: Profile) -> Tensor | None:
+    """Return all results of a kernel under a profile, None where these are too many."""
+    if call.key in ("add", "mul"):
+        return codes_of_pairs(chosen, call.key, *call.arguments)
+    if call.key in _TABLES:
+        return codes_of_table(chosen, call.key, *call.arguments, **call.options)
+    return None
+
+
+def _can_saturate(call: _Call) -> bool:
+    """Return whether any pair of the weights of a product can saturate."""
+    layers, x = _WEIGHTS[call.key](call.arguments), call.arguments[0]
+    if call.key in _STATIC and x.qtype.signed:
+        return False
+    groups = call.options.get("groups", 1)
+    return any(
+        codes.dtype == torch.int8
+        and bool(excess(codes, consecutive_pairs(codes.shape, groups)).any())
+        for codes in layers
+    )

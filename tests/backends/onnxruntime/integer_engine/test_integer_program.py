@@ -8,6 +8,7 @@ import torch
 from qtool.backends.onnxruntime.integer_engine import lower
 from qtool.core.errors import DataError
 from tests.backends.onnx.export.networks import model, quantized, samples
+from tests.backends.onnxruntime.integer_engine.labels import labelled_values
 
 
 def test_the_quantized_model_gives_its_program() -> None:
@@ -17,7 +18,7 @@ def test_the_quantized_model_gives_its_program() -> None:
 
 def test_tensors_are_found_by_the_names_of_the_model() -> None:
     (x,) = samples("concat", 2)
-    found = lower(model("concat")).trace(x)
+    found = labelled_values(lower(model("concat")), x)
     assert {"x", "cat"} <= set(found)
     assert found["cat"].dtype == torch.uint8
     assert found["cat"].shape == (2, 10, 8, 8)

@@ -27,6 +27,7 @@ from tests.backends.onnx.export.networks import (
     network,
     samples,
 )
+from tests.backends.onnxruntime.integer_engine.labels import labelled_values
 
 # a node the runtime has no integer kernel for: run in the runtime's own float kernel
 ONLY_FLOAT_STEPS = {"attention", "conv_transpose", "pad_with_ones", "two_inputs"}
@@ -167,7 +168,7 @@ def test_files_of_another_quantizer_are_exact(
 def test_the_tflite_profile_holds_int8_codes() -> None:
     file = model("residual")
     (x,) = samples("residual", 4)
-    signed, unsigned = lower(file, "tflite").trace(x), lower(file).trace(x)
+    signed, unsigned = (labelled_values(lower(file, p), x) for p in ("tflite", None))
     name = "add" if "add" in signed else next(n for n in signed if signed[n].dtype == torch.int8)
     apart = signed["x"].int() + 128 - unsigned["x"].int()
     assert signed[name].dtype == torch.int8

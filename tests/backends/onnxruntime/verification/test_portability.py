@@ -11,9 +11,8 @@ from torch import nn
 
 import qtool
 from qtool.backends.onnxruntime.cpu import machine_profile
-from qtool.backends.onnxruntime.integer_engine.cpu_divergence import diverging_nodes
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
-from qtool.backends.onnxruntime.verification.portability import portability
+from qtool.backends.onnxruntime.verification.portability import diverging_nodes, portability
 from qtool.backends.profiles import PROFILES, profile
 from qtool.verification.portability import OtherCpu, Portability
 

@@ -1,0 +1,112 @@
+"""Where the files of a model go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qtool.api.model_folder import FolderWriter, folder_name
+from qtool.api.quantized_file import FileOptions
+from qtool.api.stored_model import options_in_use
+from qtool.core.argument_names import argument
+from qtool.core.atomic import check_writable
+from qtool.core.errors import OptionError
+from qtool.core.option_names import (
+    FOLDER_LAYOUTS,
+    FORMATS,
+    MODEL_SUFFIXES,
+    file_format,
+    suffixes_of,
+)
+from qtool.core.remedies import Argument, Omission, Remedy
+
+_OF_ANY_FILE = (None, "nchw", "float", "dynamic")
+"""Layouts, interfaces and batches that ONNX files have, too."""
+
+
+@dataclass(frozen=True)
+class FileTarget:
+    """Where files go.
+
+    Attributes:
+        path: path of the file or folder.
+        source: see `folder_name`.
+        options: how files are written.
+        layout: name of the layout of a folder; None for one file.
+    """
+
+    path: Path
+    source: str | Path | None
+    options: FileOptions
+    layout: str | None
+
+    @classmethod
+    def check(
+        cls, path: Path, source: str | Path | None, options: FileOptions, *inputs: Any
+    ) -> FileTarget:
+        """Return where files go, after checking that they can be written.
+
+        Args:
+            path, source, options: see the attributes.
+            inputs: paths of other inputs, which are not overwritten.
+
+        Raises:
+            FileError: the path cannot be written.
+            OptionError: format, suffix and layout do not suit each other.
+        """
+        layout = folder_name(source, path, options.layout)
+        if layout is None:
+            suffixes = suffixes_of(file_format(path, options.format))
+            check_writable(path, source, *inputs, suffixes=suffixes)
+        images = None if options.layout in FOLDER_LAYOUTS else options.layout
+        written = file_format(path, options.format)
+        if options.external_data and FORMATS.get(written) != MODEL_SUFFIXES:
+            raise OptionError(
+                f"{path} holds its weights itself", Omission("--external-data", "leave out {}")
+            )
+        forms = (
+            Argument("--layout", images),
+            Argument("--interface", options.interface),
+            Argument("--batch", options.batch),
+        )
+        for form in forms:
+            if form.value in _OF_ANY_FILE or FORMATS.get(written) != MODEL_SUFFIXES:
+                continue
+            raise OptionError(
+                f"{argument(form.name, form.value)} is for .tflite files, and {path} is an .onnx "
+                "file",
+                Omission(form.name, "leave it out"),
+            )
+        return cls(path, source, replace(options, layout=images), layout)
+
+    def writer(self, parts: Mapping[str, Any]) -> FolderWriter | None:
+        """Return a writer for the folder of a model's parts; None where one file is written.
+
+        Raises:
+            OptionError: the library of the layout does not load such a model.
+        """
+        if self.layout is None:
+            return None
+        assert self.source is not None
+        return FolderWriter.start(self.source, self.path, self.layout, parts)
+
+    @property
+    def format(self) -> str:
+        """Name of the format of the files."""
+        return file_format(self.path, self.options.format)
+
+    @property
+    def refused_by_blocks(self) -> dict[str, Remedy]:
+        """What a block-wise conversion does not have of what is in use -> what to do instead."""
+        refused: dict[str, Remedy] = {}
+        if self.layout is not None:
+            refused["a folder to write"] = Argument("-o", "FILE.onnx", "name a file, {}")
+        elif self.format != "qdq":
+            leave_out: Remedy = Omission("--format", "leave it out")
+            if self.options.format == "qdq":  # the suffix says it
+                leave_out = Argument("-o", "FILE.onnx", "write ONNX, {}")
+            refused[argument("--format", self.format)] = leave_out
+        interface, batch = (v is not None for v in (self.options.interface, self.options.batch))
+        return refused | options_in_use({"--interface": interface, "--batch": batch})

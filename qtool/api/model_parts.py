@@ -1,0 +1,169 @@
+"""The parts of a model, each quantized into a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from qtool.api.conversion import quantize
+from qtool.api.fastest_recipe import fastest_recipe
+from qtool.api.file_target import FileTarget
+from qtool.api.model_folder import FolderWriter, write_next_to
+from qtool.api.quantize_options import QuantizeOptions
+from qtool.api.quantized_file import (
+    EvaluationData,
+    FileOptions,
+    QuantizedFile,
+    try_accuracy,
+    write_file,
+)
+from qtool.api.stored_model import StoredModel, quantize_by_blocks
+from qtool.core.data import peek
+from qtool.core.errors import OptionError
+from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
+from qtool.core.progress import length_of, stage, track_task
+from qtool.core.remedies import Argument, OtherFile
+from qtool.frontends.huggingface.causal_decoder import DecoderWithCache
+from qtool.frontends.huggingface.encoder_decoder import TWO_PARTS, EncoderDecoder
+from qtool.search.fastest_recipe import FastestRecipe
+
+
+@dataclass(frozen=True)
+class PartInputs:
+    """A module that becomes a file, and its data.
+
+    Attributes:
+        model: the module, what `capture_model` made of it, or a `StoredModel`.
+        batches: calibration data; None: inputs are distilled, as for `qtool.quantize`.
+        evaluation: data to measure its file on; None skips that.
+    """
+
+    model: Any
+    batches: Iterable[Any] | None
+    evaluation: EvaluationData | None = None
+
+
+def parts_of(model: Any, target: FileTarget, task: str | None) -> Mapping[str, Any]:
+    """Return the modules that become files of their own; "" names a whole model.
+
+    Args:
+        model: as it was loaded.
+        target: where files go.
+        task: that the model was loaded with.
+
+    Raises:
+        OptionError: there are two, and one file is asked for; or the format holds no KV cache.
+    """
+    if isinstance(model, DecoderWithCache) and FORMATS.get(target.format) != MODEL_SUFFIXES:
+        raise OptionError(
+            "a language model with a KV cache becomes an .onnx file",
+            Argument("-o", target.path.with_suffix(".onnx")),
+        )
+    if not isinstance(model, EncoderDecoder):
+        return {"": model}
+    if target.layout is not None:
+        return model.parts
+    if target.source is None:
+        raise OptionError(TWO_PARTS)
+    raise OptionError(
+        f"{target.source} becomes two files with this task",
+        OtherFile("name a folder as output"),
+        Argument("--task", f"{task}-encoder", "name a part with {} or -decoder"),
+    )
+
+
+def quantize_parts(
+    parts: Mapping[str, Any],
+    inputs_of: Callable[[Any], PartInputs],
+    options: QuantizeOptions,
+    target: FileTarget,
+    writer: FolderWriter | None = None,
+) -> Iterator[QuantizedFile]:
+    """Yield the file of each part of a model, once it is written.
+
+    Args:
+        parts: name -> module; see `parts_of`.
+        inputs_of: loads the data of a module.
+        options: how parts are quantized.
+        target: where files go.
+        writer: what writes the folder; None where one file is written.
+
+    Raises:
+        QtoolError: as for `quantize_to_file`.
+    """
+    for part, module in parts.items():
+        inputs = inputs_of(module)
+        if inputs.evaluation is not None:
+            inputs.evaluation.check(inputs.model, inputs.batches)
+        settings = {name: value for name, value in vars(options).items() if name != "measure"}
+        settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
+        if isinstance(inputs.model, StoredModel):
+            yield _quantize_stored(inputs.model, inputs.batches, settings, target)
+            continue
+        measured = ""
+        if options.measure is not None:
+            inputs, fastest = _measure_layers(inputs, settings, target)
+            fastest.save(_part_path(Path(options.measure), part))
+            settings |= {"recipe": fastest.recipe, **_IN_RECIPE}
+            measured = str(fastest)
+        quantized = quantize(
+            inputs.model,
+            inputs.batches,
+            progress=stage("calibrating", length_of(inputs.batches)),
+            format=target.format,
+            **settings,
+        )
+        path = target.path if writer is None else writer.path(part, quantized.plan)
+        file = replace(write_file(quantized, path, target.options), measured=measured)
+        file, failure = try_accuracy(file, inputs.evaluation)
+        if writer is None:
+            yield replace(file, kept=write_next_to(target.source, module, path))
+        else:
+            yield writer.add(file)
+        if failure is not None:  # what belongs to the file is written, too
+            raise failure
+
+
+_IN_RECIPE = dict.fromkeys(("mode", "accuracy", "recover"))
+"""Arguments of `quantize` that a complete recipe replaces."""
+
+
+def _measure_layers(
+    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
+) -> tuple[PartInputs, FastestRecipe]:
+    """Return inputs whose data is still whole, and the fastest recipe. settings: of `quantize`."""
+    module = inputs.model if isinstance(inputs.model, nn.Module) else None
+    first, batches = (None, None) if inputs.batches is None else peek(inputs.batches, module)
+    data = batches if first is None else [first]
+    seconds = target.options.timing or FileOptions().timing
+    with track_task("timing of layers"):
+        fastest = fastest_recipe(
+            inputs.model, data, format=target.format, seconds=seconds, **settings
+        )
+    return replace(inputs, batches=batches), fastest
+
+
+def _part_path(path: Path, part: str) -> Path:
+    """Return the file of a part of a model: next to the given path, with the part's name."""
+    return path.with_stem(f"{path.stem}.{part}") if part else path
+
+
+def _quantize_stored(
+    stored: StoredModel, batches: Any, settings: Mapping[str, Any], target: FileTarget
+) -> QuantizedFile:
+    """Return the file of a model that is converted block by block. settings: of `quantize`."""
+    file = quantize_by_blocks(
+        stored.path,
+        batches,
+        target.path,
+        model=stored.module,
+        block=stored.block,
+        memory=stored.memory,
+        file=target.options,
+        **settings,
+    )
+    return replace(file, kept=write_next_to(target.source, stored.module, target.path))
