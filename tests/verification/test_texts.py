@@ -1,4 +1,4 @@
-"""Texts that recognisers read: which outputs they are, when they are equal, what is said of them."""
+"""Texts that recognisers read: which outputs they are, when they are equal, what is said."""
 
 from __future__ import annotations
 
