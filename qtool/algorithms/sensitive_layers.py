@@ -127,7 +127,7 @@ class _Network:
             real = [values[i] for i in compared]
             for each, source in zip(pairs, sources, strict=True):
                 new = self.run.rerun_changed(values, source.points, source.points)
-                each.append((real, [new.get(i, values[i]) for i in compared]))
+                each.append((real, [new[i] if i in new else values[i] for i in compared]))
         return [worst_error(each) for each in pairs]
 
     def error_of(self, plan: QuantPlan) -> float:

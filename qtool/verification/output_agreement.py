@@ -192,7 +192,8 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
     axis, is_guess = _class_axis(name, a[: max(1, _DECIDING // a[0].size)])
     if axis is not None and _varies(a, axis):
         moved = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
-        texts = _same_texts(name, *map(_best, moved), a.shape[axis]) if a.ndim == 3 else None
+        real, coded = map(_best, moved)
+        texts = _same_texts(name, real, coded, a.shape[axis]) if a.ndim == 3 else None
         return texts or _same_best(name, *moved)._replace(is_guess=is_guess)
     if has_detections(a):
         return _same_detections(name, a, b)

@@ -55,4 +55,5 @@ def _texts(labels: Array, blank: int) -> list[list[int]]:
 
 def _changes(labels: Array) -> Array:
     """Return where a label differs from that before it, bool [samples, positions]."""
-    return np.diff(labels, axis=1, prepend=labels[:, :1] - 1) != 0
+    changes: Array = np.diff(labels, axis=1, prepend=labels[:, :1] - 1) != 0
+    return changes
