@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from qtool import observers
 from qtool.calibration.calibration import Calibration
-from qtool.calibration.functions_behind import function_behind, without_flat_ends
 from qtool.calibration.portable_scales import make_portable
 from qtool.calibration.scale_alignment import Range, align_ranges
 from qtool.core import graph as G
@@ -126,14 +125,7 @@ def _observed_range(solver: _Solver, point: Point) -> Range:
         return _range_of_codes(known)
     statistic = solver.calibration.statistics[point.name]
     observer = solver.calibration.specs[point.name]
-    spec, node = point.spec, solver.nodes.get(point.tensor)
-    found = observers.range_of(observer, statistic, spec.qtype, spec.symmetric)
-    function = None if node is None else function_behind(solver.module, node)
-    whole = spec.axis is None and not spec.symmetric
-    if function is None or not whole or not isinstance(statistic, observers.Histogram):
-        return found
-    (bins,) = statistic.channel_bins()
-    return without_flat_ends(found, bins, function, spec.qtype.levels)
+    return observers.range_of(observer, statistic, point.spec.qtype, point.spec.symmetric)
 
 
 def _solve_observed(
