@@ -20,7 +20,7 @@ Values = Sequence[torch.Tensor]
 
 def compared_nodes(graph: fx.Graph) -> tuple[str, ...]:
     """Return the names of the float outputs of a graph, and of what others are made of."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     waiting = list(reversed(G.output_nodes(graph)))
     seen = set()
     while waiting:
@@ -29,10 +29,10 @@ def compared_nodes(graph: fx.Graph) -> tuple[str, ...]:
             continue
         seen.add(node)
         if G.is_float(node):
-            found[G.name_of(node)] = None
+            names[G.name_of(node)] = None
         elif node.op.startswith("call"):
             waiting += reversed(node.all_input_nodes)
-    return tuple(found)
+    return tuple(names)
 
 
 def worst_error(pairs: Sequence[tuple[Values, Values]]) -> float:

@@ -82,8 +82,8 @@ def samples_first(output: Array, samples: int) -> Array:
     in front; others as they are.
 
     Args:
-        output: of any shape.
-        samples: number of samples.
+        output: output of one batch, of any shape.
+        samples: number of samples of the batch.
     """
     turned = output.ndim == 3 and len(output) != samples == output.shape[1]
     return output.swapaxes(0, 1) if turned else output
