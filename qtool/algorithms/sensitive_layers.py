@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from qtool.algorithms.acceptance import MIN_POWER, best_candidate, runtime_module
+from qtool.algorithms.compared_values import compared_nodes, worst_error
 from qtool.algorithms.conversion_state import LESS_ACCURATE, ConversionState
 from qtool.algorithms.pipeline import Step
 from qtool.core import graph as G
@@ -102,26 +103,32 @@ class _Network:
     def __init__(self, state: ConversionState) -> None:
         self.state = state
         self.run = Executor(replace(state.graph, module=runtime_module(state)))
+        self.compared = compared_nodes(self.run.graph.graph)
         size = max(1, MEMORY // max(1, self.run.value_bytes()))
         self.batches = state.batches(min(SAMPLES, size), SAMPLES)
-        self._real = [self.run.output_values(batch, frozenset()) for batch in self.batches]
+        self._real = [self._values(batch, frozenset()) for batch in self.batches]
 
     def error(self, points: Set[str]) -> float:
-        """Return the relative squared error of the worst output with these points on."""
+        """Return the largest relative squared error of a compared value with these points on."""
         pairs = zip(self._real, self.batches, strict=True)
-        return _worst([(real, self.run.output_values(batch, points)) for real, batch in pairs])
+        return worst_error([(real, self._values(batch, points)) for real, batch in pairs])
+
+    def _values(self, batch: Batch, points: Set[str]) -> list[torch.Tensor]:
+        values = dict(self.run.stream(batch, points, self.compared))
+        return [values[name] for name in self.compared]
 
     def errors_alone(self, sources: Sequence[_Source], samples: int) -> list[float]:
         """Return the error that each source makes alone, on the first batches with so many samples
         together."""
         pairs: list[list[tuple[list[torch.Tensor], list[torch.Tensor]]]] = [[] for _ in sources]
+        compared = [self.run.indices[name] for name in self.compared]
         for batch in _first(self.batches, samples):
             values = self.run.run(batch, frozenset())
-            real = [values[i] for i in self.run.outputs]
+            real = [values[i] for i in compared]
             for each, source in zip(pairs, sources, strict=True):
                 new = self.run.rerun_changed(values, source.points, source.points)
-                each.append((real, [new[i] if i in new else values[i] for i in self.run.outputs]))
-        return [_worst(each) for each in pairs]
+                each.append((real, [new[i] if i in new else values[i] for i in compared]))
+        return [worst_error(each) for each in pairs]
 
     def error_of(self, plan: QuantPlan) -> float:
         """Return the error with the points of another plan of the same graph."""
@@ -272,24 +279,6 @@ def _first(batches: Sequence[Batch], samples: int) -> Iterator[Batch]:
             return
         yield batch
         samples -= batch.size
-
-
-def _worst(pairs: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]) -> float:
-    """Return the largest relative squared error of an output over all batches.
-
-    Args:
-        pairs: float and quantized outputs of each batch.
-    """
-    worst = 0.0
-    for output in zip(*(zip(real, coded, strict=True) for real, coded in pairs), strict=True):
-        signal = noise = 0.0
-        for real, coded in output:
-            if real.is_floating_point():
-                finite, exact = real.isfinite(), real.double()
-                signal += float(exact.square().masked_fill(~finite, 0).sum())
-                noise += float((exact - coded).square().masked_fill(~finite, 0).sum())
-        worst = max(worst, noise / max(signal, MIN_POWER))
-    return worst
 
 
 def _decibels(error: float) -> float:

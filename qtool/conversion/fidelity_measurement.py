@@ -40,7 +40,7 @@ from qtool.verification.output_agreement import (
     equal_shares,
     output_agreements,
 )
-from qtool.verification.output_errors import OutputErrors
+from qtool.verification.output_errors import OutputErrors, samples_first
 
 COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme
@@ -190,7 +190,7 @@ def measure_estimate(
         parts.append(OutputErrors.of(names, expected, actual, batch.size))
         left -= sum(a.size for a in expected)
         if left >= 0 or not compared:
-            compared.append((expected, actual))
+            compared.append((_rows(expected, batch.size), _rows(actual, batch.size)))
         reasons.append(_extremes(inputs, parts[-1].signal.shape[1]))
         clipped.append(_beyond_range(model, inputs, real))
     if not parts:
@@ -251,6 +251,11 @@ def _agreement(
         sides.append(list(map(_joined, columns)))
     read = without_caches(names, sides[0], sides[1])
     return output_agreements(*read), equal_shares(*read)
+
+
+def _rows(outputs: Sequence[Array], samples: int) -> list[Array]:
+    """Return outputs with a row for each of so many samples, where they have an axis of them."""
+    return [samples_first(output, samples) for output in outputs]
 
 
 def _joined(arrays: Sequence[Array]) -> Array:

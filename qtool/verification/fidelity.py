@@ -17,6 +17,7 @@ from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
 from qtool.verification.estimate import Estimate
 from qtool.verification.output_agreement import (
+    NEAR,
     OutputAgreement,
     OutputShare,
     equal_shares,
@@ -140,16 +141,26 @@ class Fidelity(JsonRecord):
     def difference(self) -> str:
         """What differs from the float model in use, for a headline; "" where hardly anything does.
 
-        Outputs without a yardstick are judged by their SQNR. A KV cache is judged by the outputs
-        that read it.
+        Outputs without a yardstick are judged by their SQNR, and what only looks like scores of
+        classes by both. A KV cache is judged by the outputs that read it.
         """
-        far = [each for each in self._agreed if not each.is_near]
+        errors = dict(self._figures())
+        clear = {name for name, db in errors.items() if db is None or db >= _CLEAR_DB}
+        far = [
+            each
+            for each in self._agreed
+            if not each.is_near and not (each.is_guess and each.output in clear)
+        ]
         if far:
-            return str(min(far, key=lambda each: each.value)._replace(kl=None, shift=None))
+            return min(far, key=lambda each: each.value).headline
+        other = [each for each in self._equal if each.share < NEAR]
+        if other:
+            output, share = min(other, key=lambda each: each.share)
+            return f"{formats.share(share)} of {output} equal"
         known = {each.output for each in self._agreed}
         figures = [
             db
-            for name, db in self._figures()
+            for name, db in errors.items()
             if db is not None and name not in known and not name.startswith(_KV_CACHE_PREFIX)
         ]
         low = min(figures, default=NEAR_DB)

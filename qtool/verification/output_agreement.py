@@ -20,11 +20,14 @@ from qtool.verification.agreement_interval import (
     share_interval,
 )
 from qtool.verification.detections import LIMIT, detections, has_detections
+from qtool.verification.texts import blank_of, same_texts
 
 Array = np.ndarray[Any, Any]
 
 CLASS, TOKEN, PIXEL = "class", "token", "class of pixels"
 """Best of the scores of a sample, of a position of a sequence, of a pixel."""
+TEXT = "text"
+"""What a recogniser reads in a sample, see `texts`."""
 THRESHOLD, COSINE, ORDER = "threshold", "cosine", "order"
 """Values above a threshold (labels, masks); angle of vectors (embeddings); ranks of numbers."""
 DETECTION = "detection"
@@ -48,6 +51,7 @@ class Yardstick(NamedTuple):
 YARDSTICKS = {
     CLASS: Yardstick("same class {share}", 0.95, 0.8),
     TOKEN: Yardstick("same token {share}", 0.95, 0.8),
+    TEXT: Yardstick("same text {share}", 0.9, 0.5),  # a text has many tokens
     PIXEL: Yardstick("same class of pixels {share}", 0.95, 0.8),
     THRESHOLD: Yardstick("F1 of values above {threshold:g} {share}", 0.95, 0.8),
     COSINE: Yardstick("cosine {value:.4f}", 0.99, 0.9),
@@ -77,15 +81,16 @@ class OutputAgreement(NamedTuple):
 
     Attributes:
         output: its name.
-        kind: CLASS, TOKEN, PIXEL, THRESHOLD, COSINE, ORDER or DETECTION.
+        kind: CLASS, TOKEN, TEXT, PIXEL, THRESHOLD, COSINE, ORDER or DETECTION.
         value: share of equal classes, F1, mean cosine or Spearman's rank correlation; 1 is equal.
-        compared: number of samples, tokens, pixels, values, vectors or detections.
+        compared: number of samples, tokens, texts, pixels, values, vectors or detections.
         threshold: limit of THRESHOLD, 0.5 or 0 for logits, and of DETECTION.
         kl: mean Kullback-Leibler divergence from the float model in nats, of TOKEN; None of others.
         is_guess: whether only the shape says that these are scores of classes.
         interval: ends of the 95 % interval of the value over new samples; None for one sample.
         shift: mean difference from the float model's scores where those are above the limit, of
             DETECTION; None of others.
+        tokens: share of equal tokens, of TEXT; None of others.
     """
 
     output: str
@@ -97,6 +102,12 @@ class OutputAgreement(NamedTuple):
     is_guess: bool = False
     interval: tuple[float, float] | None = None
     shift: float | None = None
+    tokens: float | None = None
+
+    @property
+    def headline(self) -> str:
+        """The value alone, in words."""
+        return str(self._replace(kl=None, shift=None, tokens=None))
 
     @property
     def is_near(self) -> bool:
@@ -126,7 +137,7 @@ class OutputAgreement(NamedTuple):
 
     def with_interval(self) -> str:
         """Return the text of a summary: the value, its interval, and the divergence or shift."""
-        text = str(self._replace(kl=None, shift=None))
+        text = self.headline
         if self.interval is not None:
             exact = self.kind in (COSINE, ORDER)
             low, high = (f"{e:.4f}" if exact else f"{100 * e:.3g}" for e in self.interval)
@@ -137,6 +148,8 @@ class OutputAgreement(NamedTuple):
     def _more(self) -> str:
         if self.shift is not None:
             return f", their scores {self.shift:+.3f}"
+        if self.tokens is not None:
+            return f", same token {formats.share(self.tokens)}"
         return "" if self.kl is None else f", KL divergence {self.kl:.2g}"
 
 
@@ -166,7 +179,11 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
         real: output of the float model, [samples, ...].
         quantized: output of the quantized model, of the same shape.
     """
-    if real.dtype.kind != "f" or real.shape != quantized.shape or not real.ndim or not real.size:
+    if real.shape != quantized.shape or not real.ndim or not real.size:
+        return None
+    if real.dtype.kind in "iu":
+        return _same_texts(name, real, quantized, 1 + int(real.max()))
+    if real.dtype.kind != "f":
         return None
     a = real.reshape(len(real), -1) if real.ndim == 1 else real
     b = quantized.reshape(a.shape)
@@ -175,7 +192,9 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
     axis, is_guess = _class_axis(name, a[: max(1, _DECIDING // a[0].size)])
     if axis is not None and _varies(a, axis):
         moved = np.moveaxis(a, axis, -1), np.moveaxis(b, axis, -1)
-        return _same_best(name, *moved)._replace(is_guess=is_guess)
+        real, coded = map(_best, moved)
+        texts = _same_texts(name, real, coded, a.shape[axis]) if a.ndim == 3 else None
+        return texts or _same_best(name, *moved)._replace(is_guess=is_guess)
     if has_detections(a):
         return _same_detections(name, a, b)
     if (threshold := _threshold(a)) is not None:
@@ -184,6 +203,8 @@ def output_agreement(name: str, real: Array, quantized: Array) -> OutputAgreemen
         return _same_order(name, a[:, 0], b[:, 0])
     if _in_unit(a) and not has_vectors(name, a.reshape(len(a), -1)):
         return None  # coordinates, whose positive vectors all have about one direction
+    if a.ndim == 4 and max(a.shape[1:]) == a[0].size:  # one position of an image is a vector
+        return _same_direction(name, a.reshape(len(a), -1), b.reshape(len(a), -1))
     is_vector = a.ndim == 2 or (a.ndim == 3 and any(word in name for word in _VECTORS))
     return _same_direction(name, a, b) if is_vector else None
 
@@ -281,6 +302,23 @@ def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
     interval = share_interval(*_by_sample(equal & rows, rows))
     value = float(equal[rows].mean())
     return OutputAgreement(name, kind, value, int(rows.sum()), kl=kl, interval=interval)
+
+
+def _best(a: Array) -> Array:
+    """Return the best class of scores [..., classes]; -1 where they are not finite."""
+    best: Array = np.where(np.isfinite(a).all(-1), a.argmax(-1), -1)
+    return best
+
+
+def _same_texts(name: str, labels: Array, others: Array, classes: int) -> OutputAgreement | None:
+    """Return the share of equal texts, labels [samples, positions]; None where they are none."""
+    blank = blank_of(labels, classes) if len(labels) > 1 else None
+    if blank is None:
+        return None
+    same, tokens = same_texts(labels, others, blank), float((labels == others).mean())
+    interval = share_interval(same.astype(np.float64), np.ones(len(same)))
+    value = float(same.mean())
+    return OutputAgreement(name, TEXT, value, len(same), interval=interval, tokens=tokens)
 
 
 def _by_sample(values: Array, counts: Array) -> tuple[Array, Array]:

@@ -77,6 +77,18 @@ class OutputErrors:
         return shares / total if total else shares
 
 
+def samples_first(output: Array, samples: int) -> Array:
+    """Return an output [positions, samples, width], as recurrent layers give it, with the samples
+    in front; others as they are.
+
+    Args:
+        output: output of one batch, of any shape.
+        samples: number of samples of the batch.
+    """
+    turned = output.ndim == 3 and len(output) != samples == output.shape[1]
+    return output.swapaxes(0, 1) if turned else output
+
+
 def _power(values: Any, count: int) -> Array:
     power: Array = np.square(values).reshape(count, -1).sum(1)
     return power

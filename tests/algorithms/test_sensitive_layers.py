@@ -87,6 +87,24 @@ def test_layers_around_the_tensor_that_loses_most_compute_in_float(tmp_path: Pat
     assert any(NOTE in note and "mix, stem" in note for note in model.notes)
 
 
+class Labels(nn.Module):
+    """A network that gives the best classes alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = Stem()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scores(x).argmax(1)
+
+
+def test_classes_are_judged_by_the_scores_they_come_from() -> None:
+    torch.manual_seed(0)
+    data = [images(i) for i in range(3)]
+    model = qtool.quantize(Labels().eval(), data, recover=["sensitive-layers"])
+    assert in_float(model) == {"scores.stem", "scores.mix"}
+
+
 def test_the_file_holds_the_recipe_and_reads_back(tmp_path: Path) -> None:
     model = quantized()
     checked = model.export(tmp_path / "model.onnx")

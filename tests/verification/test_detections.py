@@ -102,3 +102,19 @@ def test_tokens_with_a_small_divergence_do_not_differ() -> None:
     close, far = (real + f * random.normal(size=real.shape).astype(np.float32) for f in (0.05, 0.5))
     assert compare_outputs(2, ["logits"], [real], [close]).difference == ""
     assert compare_outputs(2, ["logits"], [real], [far]).difference.startswith("same token ")
+
+
+def test_what_only_looks_like_scores_of_classes_differs_where_its_noise_is_large() -> None:
+    random = np.random.default_rng(0)
+    real = random.normal(size=(2000, 10)).astype(np.float32)
+    close, far = (real + f * random.normal(size=real.shape).astype(np.float32) for f in (0.02, 0.1))
+    assert compare_outputs(2000, ["z"], [real], [close]).difference == ""
+    assert compare_outputs(2000, ["z"], [real], [far]).difference.startswith("same class ")
+    assert compare_outputs(2000, ["logits"], [real], [close]).difference.startswith("same class ")
+
+
+def test_integer_outputs_differ_where_their_values_do() -> None:
+    real = np.arange(100) % 7
+    new = np.where(np.arange(100) < 3, real + 1, real)
+    assert compare_outputs(100, ["class"], [real], [real]).difference == ""
+    assert compare_outputs(100, ["class"], [real], [new]).difference == "97 % of class equal"

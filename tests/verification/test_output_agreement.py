@@ -72,6 +72,7 @@ KINDS: dict[str, tuple[str, np.ndarray[Any, Any], str | None]] = {
     "a probability": ("output", sigmoid(12 * normal(20, 1)), THRESHOLD),
     "unit vectors": ("output", UNIT, COSINE),
     "an embedding": ("embedding", normal(20, 64), COSINE),
+    "a vector in place of an image": ("output", normal(20, 1, 1, 64), COSINE),
     "states": ("last_hidden_state", normal(2, 9, 64), COSINE),
     "a price": ("output", normal(20, 1), ORDER),
     "numbers": ("output", normal(20), ORDER),
