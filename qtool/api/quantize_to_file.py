@@ -24,15 +24,15 @@ from qtool.api.stored_model import (
     GIVE_DATA,
     WITHOUT_DATA,
     StoredModel,
+    convert_stored,
     options_in_use,
-    quantize_by_blocks,
     refuse_blocks,
 )
 from qtool.blockwise.memory_plan import LIMIT, memory_beyond
 from qtool.core.argument_names import argument
 from qtool.core.atomic import check_writable
 from qtool.core.data import peek
-from qtool.core.errors import FileError, OptionError
+from qtool.core.errors import FileError, OptionError, QtoolError
 from qtool.core.numpy_files import check_source
 from qtool.core.option_names import (
     FOLDER_LAYOUTS,
@@ -273,7 +273,6 @@ def quantize_to_file(
         assert source is not None
         refused = target.refused_by_blocks
         refused |= {WITHOUT_DATA: GIVE_DATA} if data is None else {}
-        refused |= options_in_use({"--eval-data": evaluation is not None})
         refused |= options_in_use({"--measure": chosen.measure is not None})
         refuse_blocks(source, needed, refused)
         place = Path(source)
@@ -349,7 +348,10 @@ def quantize_parts(
         settings = {name: value for name, value in vars(options).items() if name != "measure"}
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         if isinstance(inputs.model, StoredModel):
-            yield _quantize_stored(inputs.model, inputs.batches, settings, target)
+            file, failure = _quantize_stored(inputs, settings, target)
+            yield file
+            if failure is not None:
+                raise failure
             continue
         measured = ""
         if options.measure is not None:
@@ -400,17 +402,11 @@ def _part_path(path: Path, part: str) -> Path:
 
 
 def _quantize_stored(
-    stored: StoredModel, batches: Any, settings: Mapping[str, Any], target: FileTarget
-) -> QuantizedFile:
-    """Return the file of a model that is converted block by block. settings: of `quantize`."""
-    file = quantize_by_blocks(
-        stored.path,
-        batches,
-        target.path,
-        model=stored.module,
-        block=stored.block,
-        memory=stored.memory,
-        file=target.options,
-        **settings,
-    )
-    return replace(file, kept=write_next_to(target.source, stored.module, target.path))
+    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
+) -> tuple[QuantizedFile, QtoolError | None]:
+    """Return the file of a model that is converted block by block, and why its evaluation failed.
+    settings: of `quantize`."""
+    stored: StoredModel = inputs.model
+    given = inputs.batches, target.path, target.options, inputs.evaluation
+    file, failure = convert_stored(stored, *given, **settings)
+    return replace(file, kept=write_next_to(target.source, stored.module, target.path)), failure

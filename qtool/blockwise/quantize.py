@@ -142,6 +142,8 @@ def convert_blocks(
         source.float_bytes,
         estimate,
         (whole.cut(example, 1), example),
+        whole,
+        partial(_batches, source.model),
         notes,
     )
 
@@ -182,7 +184,7 @@ def _capture(
 ) -> tuple[G.FloatGraph, Iterator[Batch], Batch]:
     """Capture a model without weights; return its graph, and the data and a first batch, which all
     ranks have, as its arguments."""
-    stream = (_with_empty_cache(batch, model) for batch in batches(data, model))
+    stream = _batches(model, data)
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
@@ -220,6 +222,12 @@ def _for_target(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGrap
     if check:
         check_rewritten(captured, graph, example_outputs(captured))
     return graph
+
+
+def _batches(model: nn.Module, data: Iterable[Any]) -> Iterator[Batch]:
+    """Return the batches of data for a model, those of texts for a decoder with an empty KV cache
+    if they have none."""
+    return (_with_empty_cache(batch, model) for batch in batches(data, model))
 
 
 def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:
