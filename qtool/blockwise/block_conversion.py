@@ -29,7 +29,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.core.graph.cut import Block
+from qtool.core.graph.cut import Block, weight_bytes
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
@@ -57,7 +57,6 @@ class BlockwiseRun:
         blocks: the blocks, in order.
         plans: the part of the plan that each has.
         checkpoint: finished blocks, and activations.
-        block: bytes of float32 weights of a block.
     """
 
     whole: G.FloatGraph
@@ -66,7 +65,6 @@ class BlockwiseRun:
     blocks: Sequence[Block]
     plans: Sequence[QuantPlan]
     checkpoint: Checkpoint
-    block: int
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
@@ -127,7 +125,7 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
     state = _with_solved_weights(solved, outcome, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
-        size = max(run.block, TRAINING_BYTES)
+        size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
