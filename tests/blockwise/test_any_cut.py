@@ -14,9 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
+from examples.keywords.network import keyword_net
+from examples.keywords.sounds import calibration
 from qtool.blockwise import quantize
 from qtool.core.graph import edit
 from qtool.frontends.huggingface import meta_init
+from qtool.planning.speed import slow_layers
 
 WIDTH = 32
 
@@ -151,4 +154,17 @@ def test_a_file_has_the_same_bytes_for_any_cut(
     by_blocks(tmp_path, path, min(cuts), model=model, accuracy="fast", **how)
     in_memory = qtool.quantize(filled(net), data_of(net), mode=mode, accuracy="fast")
     in_memory.export(one, verify=False, external_data=True)
+    assert content(path) == content(one)
+
+
+def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(tmp_path: Path) -> None:
+    network, (batch, *_) = keyword_net(), calibration()
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    how: dict[str, Any] = {"mode": "static", "accuracy": "fast"}
+    path, one = tmp_path / "blocks" / "net.onnx", tmp_path / "one.onnx"
+    count, _ = by_blocks(tmp_path, path, 6_000, [batch], model=network, memory=0, **how)
+    assert count > 1
+    in_memory = qtool.quantize(network, [batch], **how)
+    in_memory.export(one, verify=False, external_data=True)
+    assert any(d.reason.startswith(slow_layers.REASON) for d in in_memory.plan.nodes)
     assert content(path) == content(one)
