@@ -407,6 +407,7 @@ def _quantize_stored(
     """Return the file of a model that is converted block by block, and why its evaluation failed.
     settings: of `quantize`."""
     stored: StoredModel = inputs.model
-    given = inputs.batches, target.path, target.options, inputs.evaluation
-    file, failure = convert_stored(stored, *given, **settings)
+    batches: Any = inputs.batches  # without any it was refused
+    given = target.path, target.options, inputs.evaluation
+    file, failure = convert_stored(stored, batches, *given, **settings)
     return replace(file, kept=write_next_to(target.source, stored.module, target.path)), failure
