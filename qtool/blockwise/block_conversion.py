@@ -179,20 +179,24 @@ def _check_block(
     notes = (*quantized.notes, *outcome.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
     results = quantized.info.nodes, parity, exactness, checked.coverage
-    return BlockRecord(name, digest, estimates, measured, changes, notes, *results)
+    arrays = {c.step: tuple(sorted(c.arrays)) for c in converted.changes if c.arrays}
+    return BlockRecord(name, digest, estimates, measured, changes, notes, *results, arrays)
 
 
 def _with_solved_weights(
     state: ConversionState, outcome: BlockOutcome, steps: Sequence[Step]
 ) -> ConversionState:
-    """Return the state with the solved weights of the block, and a change of each step."""
+    """Return the state with the solved weights and biases of the block, and a change of each step;
+    that of the last one has the biases that are float."""
     if not outcome.weights:
         return state
     solved = with_constants(state, outcome.weights)
-    for step in steps:
+    solving = [step for step in steps if step.solve_layer is not None]
+    for step in solving:
         count = sum(step.name in names for names in outcome.solvers.values())
-        if count:
-            solved = solved.with_change(Change(step.name, count, step.reason))
+        arrays = outcome.float_biases if step is solving[-1] else {}
+        if count or arrays:
+            solved = solved.with_change(Change(step.name, count, step.reason, arrays))
     return solved
 
 

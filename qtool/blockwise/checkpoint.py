@@ -53,6 +53,8 @@ class BlockRecord:
         notes: sentences for the user.
         nodes: rows of its plan.
         parity, exactness, coverage: results of the checks of its file.
+        arrays: name of a step -> attributes of the constants that its change has, which the file of
+            the model does not hold as codes.
     """
 
     name: str
@@ -65,6 +67,7 @@ class BlockRecord:
     parity: Parity = field(metadata={"json": False})
     exactness: Exactness | None = field(metadata={"json": False})
     coverage: Coverage = field(metadata={"json": False})
+    arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={"json": False})
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:

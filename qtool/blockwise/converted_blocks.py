@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from qtool.backends.onnx.storage import model_files
 from qtool.blockwise.checkpoint import BlockRecord
@@ -108,9 +110,14 @@ def blocks_table(blocks: Sequence[BlockRecord]) -> str:
     return formats.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
 
 
-def changes_of(blocks: Sequence[BlockRecord]) -> tuple[Change, ...]:
-    """Return the changes of the steps, summed over blocks."""
+def changes_of(
+    blocks: Sequence[BlockRecord], arrays: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+) -> tuple[Change, ...]:
+    """Return the changes of the steps, summed over blocks. arrays: of each step, see `Change`."""
     counts = dict[tuple[str, str], int]()
     for step, count, reason in (change for block in blocks for change in block.changes):
         counts[step, reason] = counts.get((step, reason), 0) + count
-    return tuple(Change(step, count, reason) for (step, reason), count in counts.items())
+    known = arrays or {}
+    return tuple(
+        Change(step, count, reason, known.get(step, {})) for (step, reason), count in counts.items()
+    )
