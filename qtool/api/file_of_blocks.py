@@ -82,8 +82,8 @@ def accuracy_of_blocks(
     if alone:
         file = _not_measured(file, "the float model next to the file", own + plain, memory)
     batches = converted.batches(whole_texts(evaluation.batches))
-    given = replace(evaluation, batches=batches)
-    return with_accuracy(file, given, converted.reference, alone=alone)
+    evaluation = replace(evaluation, batches=batches)
+    return with_accuracy(file, evaluation, converted.reference, alone=alone)
 
 
 def _not_measured(file: QuantizedFile, what: str, needed: int, memory: int) -> QuantizedFile:

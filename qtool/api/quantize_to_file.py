@@ -408,6 +408,6 @@ def _quantize_stored(
     settings: of `quantize`."""
     stored: StoredModel = inputs.model
     batches: Any = inputs.batches  # without any it was refused
-    given = target.path, target.options, inputs.evaluation
-    file, failure = convert_stored(stored, batches, *given, **settings)
+    rest = target.path, target.options, inputs.evaluation
+    file, failure = convert_stored(stored, batches, *rest, **settings)
     return replace(file, kept=write_next_to(target.source, stored.module, target.path)), failure
