@@ -100,7 +100,8 @@ class ModelFile:
         speed: comparison with the float model; null if it was not timed.
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
-        metrics: results of `quantize` with --labels or --eval-data, float model first.
+        metrics: results of `quantize` with --labels or --eval-data, float model first; those of
+            the file alone where a block-wise conversion has no memory for both.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file, and
             in a block-wise conversion of its float32 weights.
         blocks: records of a block-wise conversion, in order.

@@ -144,8 +144,6 @@ def command(
             "--shape": shape is not None,
             "--weights": weights is not None,
             "--fix": bool(source_options.context_value("fix")),
-            "--labels": labels is not None,
-            "--eval-data": eval_data is not None,
             "--measure": measure is not None,
         }
         with _usage_errors():
@@ -157,10 +155,11 @@ def command(
         writer = place.writer(parts)
 
     def inputs_of(module: Any) -> PartInputs:
-        if isinstance(module, StoredModel):
-            return PartInputs(module, sources.share_of(sources.load_data(data, batch_size)))
         own = labels if eval_data is None else labels_within(labels, data)
-        inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
+        if isinstance(module, StoredModel):
+            inputs, batches = module, sources.load_data(data, batch_size, own)
+        else:
+            inputs, batches = sources.load_inputs(model, module, data, shape, batch_size, own)
         if on_texts and shape is None:
             batches = sources.load_example_texts(model, module)
         evaluation = sources.load_evaluation(eval_data, labels, data, batches, batch_size)

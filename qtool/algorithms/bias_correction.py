@@ -9,6 +9,7 @@ biases, too, after it has rounded the weights.
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -28,14 +29,23 @@ NAME = "bias-correction"
 REASON = "biases compensate the shift of their layers' mean results by rounding"
 
 
+class Means(Protocol):
+    """Means of a layer: over all positions of all kept samples, or block by block of all data."""
+
+    def mean_input(self) -> torch.Tensor:
+        """Return the mean row of inputs, float64 [groups, in]."""
+
+    def mean_target(self) -> torch.Tensor:
+        """Return the mean target of each channel, float64 [channels]."""
+
+
 def corrected_bias(
-    layer: Layer, samples: LayerSamples, weight: torch.Tensor | None
+    layer: Layer, samples: Means, weight: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return the bias with which the mean result of a layer equals its mean target.
 
-    The means are over all positions of all kept samples.
-
     Args:
+        samples: the means.
         weight: weight on its grid; None: rounded to nearest.
 
     Returns:

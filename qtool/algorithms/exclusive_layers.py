@@ -10,6 +10,7 @@ from torch import fx
 
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.layer_rows import as_matrix, has_bias, is_product
+from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.quant_params import QuantParams
 
@@ -39,6 +40,17 @@ class Layer:
     def matrix(self) -> torch.Tensor:
         """The weight as [groups, out, in]; see `as_matrix`."""
         return as_matrix(self.node, self.weight)
+
+    def stored_bias(self, bias: torch.Tensor) -> torch.Tensor:
+        """Return a bias as the file has it: rounded to its codes, within their range.
+
+        It can be larger: where a layer scale makes the results tiny, the layer cannot compensate
+        the error of the tensor that they are added to.
+        """
+        if self.bias_params is None:
+            return bias
+        limit = self.bias_params.scale * BIAS_LIMIT
+        return self.bias_params.round_trip(bias.clamp(-limit, limit))
 
     def constant(self, at: int) -> fx.Node:
         """Return the node of a constant; `at` is 1 for the weight, 2 for the bias."""

@@ -35,12 +35,10 @@ from qtool.algorithms.weight_rounding.layer_samples import (
 )
 from qtool.algorithms.weight_rounding.layer_solver import COLUMNS
 from qtool.algorithms.weight_rounding.token_weights import token_weights
-from qtool.calibration.solve_parameters import BIAS_LIMIT
 from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import execution_order, run_by_levels
 from qtool.core.graph.node_calls import Values
-from qtool.core.quant_params import QuantParams
 from qtool.core.types import Change
 from qtool.distributed import Ranks, balance, interleave
 from qtool.planning.plan import QuantPlan
@@ -216,7 +214,7 @@ class LayerWalk:
         self.corrected += 1
         attribute = layer.attribute(2)
         if layer.bias_params is not None:
-            bias = _representable(layer.bias_params, solution.bias)
+            bias = layer.stored_bias(solution.bias)
             self.constants[attribute] = bias
             return {**updates, f"{name}.bias": bias}
         self.constants[attribute] = self.float_constants[attribute] = solution.bias
@@ -272,16 +270,6 @@ def _cost(layer: Layer) -> float:
     groups, outputs, inputs = layer.matrix.shape
     rows = max(MIN_ROWS, ROWS * min(inputs, COLUMNS))
     return float(groups * inputs * (rows * (inputs + 2 * outputs) + inputs * (inputs + outputs)))
-
-
-def _representable(params: QuantParams, bias: torch.Tensor) -> torch.Tensor:
-    """Round a bias to its codes, within their range.
-
-    It can be larger: where a layer scale makes the results tiny, the layer cannot compensate the
-    error of the tensor that they are added to.
-    """
-    limit = params.scale * BIAS_LIMIT
-    return params.round_trip(bias.clamp(-limit, limit))
 
 
 def _residuals(executor: Executor, layers: Set[str]) -> dict[str, int]:

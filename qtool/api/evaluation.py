@@ -11,7 +11,6 @@ from torch import nn
 
 from qtool.api.cached_files import check_cached
 from qtool.backends.table import open_file, write_float
-from qtool.conversion.quantized import Quantized
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
 from qtool.core.graph import FloatGraph
@@ -130,29 +129,35 @@ def evaluate(
 
 
 def measure_accuracy(
-    quantized: Quantized,
+    reference: FloatGraph,
+    target: str,
     file: str | Path,
     data: Iterable[Any],
     labels: ArrayLike | None = None,
+    *,
+    alone: bool = False,
     progress: Progress = lambda x: x,
 ) -> Accuracy:
     """Run an exported file and its float model on data, without timing them.
 
     Args:
-        quantized: the model of the file.
+        reference: the float model; its weights may be deferred.
+        target: name of the target of the file.
         file: the exported file.
         data: batches, in the order of `labels`.
         labels: [samples] class numbers.
+        alone: run the file alone, so that the result has its metrics and one model.
         progress: wraps the iterable of batches, for a progress bar.
 
     Raises:
         DataError: no data, data that does not fit, or labels that are none of it.
         VerificationError: a file does not run.
     """
-    graph = quantized.reference
+    named = by_input_name(reference, progress(batches(whole_texts(data), reference.module)))
+    if alone:
+        return summarize(measure_outputs((Path(file),), named), labels)
     with scratch_folder() as folder:
-        plain = write_float(graph, folder / "float.onnx", quantized.plan.target)
-        named = by_input_name(graph, progress(batches(whole_texts(data), graph.module)))
+        plain = write_float(reference, folder / "float.onnx", target)
         return summarize(measure_outputs((plain, Path(file)), named), labels)
 
 

@@ -21,9 +21,9 @@ from qtool.api.quantized_file import (
     try_accuracy,
     write_file,
 )
-from qtool.api.stored_model import StoredModel, quantize_by_blocks
+from qtool.api.stored_model import StoredModel, convert_stored
 from qtool.core.data import peek
-from qtool.core.errors import OptionError
+from qtool.core.errors import OptionError, QtoolError
 from qtool.core.option_names import FORMATS, MODEL_SUFFIXES
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.remedies import Argument, OtherFile
@@ -102,7 +102,10 @@ def quantize_parts(
         settings = {name: value for name, value in vars(options).items() if name != "measure"}
         settings["dynamic"] = options.dynamic or getattr(inputs.batches, "dynamic", None)
         if isinstance(inputs.model, StoredModel):
-            yield _quantize_stored(inputs.model, inputs.batches, settings, target)
+            file, failure = _quantize_stored(inputs, settings, target)
+            yield file
+            if failure is not None:
+                raise failure
             continue
         measured = ""
         if options.measure is not None:
@@ -153,17 +156,12 @@ def _part_path(path: Path, part: str) -> Path:
 
 
 def _quantize_stored(
-    stored: StoredModel, batches: Any, settings: Mapping[str, Any], target: FileTarget
-) -> QuantizedFile:
-    """Return the file of a model that is converted block by block. settings: of `quantize`."""
-    file = quantize_by_blocks(
-        stored.path,
-        batches,
-        target.path,
-        model=stored.module,
-        block=stored.block,
-        memory=stored.memory,
-        file=target.options,
-        **settings,
-    )
-    return replace(file, kept=write_next_to(target.source, stored.module, target.path))
+    inputs: PartInputs, settings: Mapping[str, Any], target: FileTarget
+) -> tuple[QuantizedFile, QtoolError | None]:
+    """Return the file of a model that is converted block by block, and why its evaluation failed.
+    settings: of `quantize`."""
+    stored: StoredModel = inputs.model
+    batches: Any = inputs.batches  # without any it was refused
+    rest = target.path, target.options, inputs.evaluation
+    file, failure = convert_stored(stored, batches, *rest, **settings)
+    return replace(file, kept=write_next_to(target.source, stored.module, target.path)), failure

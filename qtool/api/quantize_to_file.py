@@ -89,7 +89,6 @@ def quantize_to_file(
         assert source is not None
         refused = target.refused_by_blocks
         refused |= {WITHOUT_DATA: GIVE_DATA} if data is None else {}
-        refused |= options_in_use({"--eval-data": evaluation is not None})
         refused |= options_in_use({"--measure": chosen.measure is not None})
         refuse_blocks(source, needed, refused)
         place = Path(source)

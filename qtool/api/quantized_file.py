@@ -19,29 +19,24 @@ from qtool.backends.table import format_of, open_file
 from qtool.backends.tflite.c_source import FORMAT as C_SOURCE
 from qtool.backends.tflite.c_source import model_size
 from qtool.blockwise.checkpoint import BlockRecord
-from qtool.blockwise.converted_blocks import ConvertedBlocks, blocks_table
+from qtool.blockwise.converted_blocks import blocks_table
 from qtool.core.argument_names import argument
 from qtool.core.data import whole_texts
 from qtool.core.errors import DataError, QtoolError, VerificationError
+from qtool.core.graph import FloatGraph
 from qtool.core.limits import Range, check_fields
 from qtool.core.option_names import MODEL_SUFFIXES, TFLITE_SUFFIX, file_format
 from qtool.core.progress import length_of, stage, track_task
 from qtool.core.summary import Summarized, Summary
-from qtool.distributed import current
 from qtool.evaluation.float_operators import float_row
+from qtool.evaluation.latency.interleaved_timing import FLOAT
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.speedup import (
-    Speedup,
-    measure_file_speedup,
-    measure_speedup,
-    untimed_reason,
-)
+from qtool.evaluation.speedup import Speedup, measure_speedup, untimed_reason
 from qtool.evaluation.summary_rows import accuracy_rows, growth_warning, size_row
 from qtool.planning.mode_titles import plan_title
 from qtool.planning.targets import target
 from qtool.verification import Verification
 
-_UNTIMED_BLOCKS = "the float model was never in memory as a whole"
 _AFTER_ACCURACY = ("integer", "float", "weights", "verified")  # rows of a summary
 
 
@@ -120,7 +115,10 @@ class QuantizedFile(Summarized):
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file.
         speed: comparison with the float model; None if it was not timed.
         untimed: why it was not timed; "" where it was, or nothing was asked for.
-        accuracy: metrics and agreement on the evaluation data; None without.
+        accuracy: metrics and agreement on the evaluation data; None without. Of a file of blocks
+            whose float model does not fit into memory next to it, its own metrics alone.
+        unmeasured: why there is no accuracy, or not that of the float model; "" where there is, or
+            nothing was asked for.
         data_kind: see `EvaluationData.kind`.
         missed: goal -> a sentence if the file misses it, else "".
         kept: files of a model folder that stayed as they were, since they differ from the model's.
@@ -149,6 +147,7 @@ class QuantizedFile(Summarized):
     measured: str = ""
     devices: tuple[str, ...] = ()
     browser: tuple[tuple[str, str], ...] = ()
+    unmeasured: str = ""
 
     @property
     def passed(self) -> bool:
@@ -179,6 +178,9 @@ class QuantizedFile(Summarized):
             where = " (calibration data)" if self.data_kind == "calibration" else ""
             before += [(label, f"{text}{where}") for label, text in accuracy_rows(self.accuracy)]
             warnings += [f"warning: {warning}" for warning in self.accuracy.warnings]
+        if self.unmeasured:
+            whose = "accuracy" if self.accuracy is None else f"{FLOAT} accuracy"
+            before.append((whose, f"not measured: {self.unmeasured}"))
         after = [row for row in result.rows if row[0] in _AFTER_ACCURACY]
         coverage = self.verification.coverage
         in_float = None if self.model is None else float_row(self.model.plan, coverage)
@@ -272,7 +274,7 @@ def write_file(
         quantized.captured.file_bytes or timed or quantized.float_bytes,
         speed,
         untimed,
-        missed={**_missed(result, options), **wrong},
+        missed={**missed_goals(result, options), **wrong},
         browser=check.rows,
     )
     file, failure = try_accuracy(file, evaluation)
@@ -289,13 +291,22 @@ def try_accuracy(
     if evaluation is None:
         return file, None
     assert file.model is not None
+    return with_accuracy(file, evaluation, file.model.reference)
+
+
+def with_accuracy(
+    file: QuantizedFile, evaluation: EvaluationData, reference: FloatGraph, *, alone: bool = False
+) -> tuple[QuantizedFile, QtoolError | None]:
+    """Do what `try_accuracy` does. reference, alone: see `measure_accuracy`."""
     try:
         with evaluation_in_errors(evaluation.kind != "calibration"):
             accuracy = measure_accuracy(
-                file.model,
+                reference,
+                file.target,
                 file.path,
                 evaluation.batches,
                 evaluation.labels,
+                alone=alone,
                 progress=stage("evaluating", length_of(whole_texts(evaluation.batches))),
             )
     except QtoolError as error:
@@ -317,41 +328,6 @@ def _form_notes(path: Path, target_name: str) -> list[str]:
     return [f"{text} {TFLITE_SUFFIX} files: {other}"]
 
 
-def file_of_blocks(converted: ConvertedBlocks, source: Path, options: FileOptions) -> QuantizedFile:
-    """Return what was measured on the file of a block-wise conversion.
-
-    Args:
-        converted: the conversion.
-        source: the folder or ONNX file of the float model.
-        options: timing and goals.
-    """
-    result = converted.verification
-    speed, untimed = None, ""
-    if options.timing:
-        untimed = untimed_reason(converted.target)
-        if source.is_dir() or converted.measured is None:
-            untimed = untimed or _UNTIMED_BLOCKS
-        elif not untimed and not current().rank:
-            how = converted.examples, converted.target, converted.mode, options.timing
-            with track_task("timing"):
-                speed = measure_file_speedup(source, converted.path, *how)
-    return QuantizedFile(
-        converted.path,
-        None,
-        f"{converted.title}, for {converted.target}",
-        converted.target,
-        converted.mode,
-        converted.notes,
-        result,
-        converted.size_bytes,
-        converted.float_bytes if speed is None else speed.float_bytes,
-        speed,
-        untimed,
-        missed=_missed(result, options),
-        blocks=converted.blocks,
-    )
-
-
 def _size(path: Path, kind: str) -> int:
     """Return the bytes of a model's file in a format, with its external data."""
     if kind == C_SOURCE:
@@ -360,7 +336,7 @@ def _size(path: Path, kind: str) -> int:
     return sum(f.stat().st_size for f in files)
 
 
-def _missed(result: Verification, options: FileOptions) -> dict[str, str]:
+def missed_goals(result: Verification, options: FileOptions) -> dict[str, str]:
     """Return goal -> a sentence if it was missed, else an empty text."""
     worst, least = result.fidelity.worst, options.min_sqnr
     coverage = sqnr = ""

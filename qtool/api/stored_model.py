@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from qtool.api.quantized_file import FileOptions, QuantizedFile, file_of_blocks
+from qtool.api.file_of_blocks import accuracy_of_blocks, file_of_blocks
+from qtool.api.quantized_file import EvaluationData, FileOptions, QuantizedFile
 from qtool.blockwise.memory_plan import BLOCK, LIMIT, block_size, self_test_memory
 from qtool.blockwise.quantize import convert_blocks
 from qtool.core import formats
 from qtool.core.argument_names import argument
-from qtool.core.errors import OptionError
+from qtool.core.errors import OptionError, QtoolError
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.remedies import Argument, Omission, Remedy
 from qtool.planning.recipe import Recipe
@@ -70,6 +71,7 @@ def quantize_by_blocks(
     block: int = BLOCK,
     memory: int = LIMIT,
     file: FileOptions | None = None,
+    evaluation: EvaluationData | None = None,
     **options: Any,
 ) -> QuantizedFile:
     """Quantize a model that does not fit into memory, and write its verified file.
@@ -93,9 +95,12 @@ def quantize_by_blocks(
         block: bytes of float32 weights in memory at once. Linear layers and embeddings with more
             than a quarter of that are split, and joined again by a Concat.
         memory: bytes that what runs the whole file may take: its verification, its self-test and
-            the measurement of its outputs. Of a file that takes more, blocks alone are verified
-            and measured, and it has the digest of its bytes alone.
+            the measurement of its outputs and its accuracy. Of a file that takes more, blocks alone
+            are verified and measured, and it has the digest of its bytes alone.
         file: timing, and the goals that the file is judged by; by default it is not timed.
+        evaluation: data to measure the accuracy of the file on. The float model runs next to it,
+            as a temporary file, where both fit into `memory`; `QuantizedFile.unmeasured` says where
+            not.
         options: target, observer, recipe, mode, accuracy, recover and dynamic, as for `quantize`.
             Of the recovery steps those run that need no more than a block (`Step.scope`).
 
@@ -104,22 +109,45 @@ def quantize_by_blocks(
         DataError: the data does not fit the model.
         PlanError: `recover` names a step that needs the whole network.
         FileError: a file cannot be written, or the checkpoint is of another model or data.
-        VerificationError: a block does not compute what its plan says.
+        VerificationError: a block does not compute what its plan says, or the file was written and
+            does not run on the evaluation data.
         RanksError: the ranks have different arguments, or one of them failed.
     """
+    if evaluation is not None:
+        evaluation.check(None, data)
+    stored = StoredModel(Path(folder), model, block, memory)
+    how = {"task": task, "attention": attention, "cache": cache, **options}
+    made, failure = convert_stored(stored, data, Path(path), file, evaluation, **how)
+    if failure is not None:
+        raise failure
+    return made
+
+
+def convert_stored(
+    stored: StoredModel,
+    data: Iterable[Any],
+    path: Path,
+    file: FileOptions | None,
+    evaluation: EvaluationData | None,
+    **options: Any,
+) -> tuple[QuantizedFile, QtoolError | None]:
+    """Do what `quantize_by_blocks` does, which has these arguments; return the file, and an error
+    if its evaluation failed.
+
+    Raises:
+        QtoolError: as for `quantize_by_blocks`, of the conversion.
+    """
     converted = convert_blocks(
-        Path(folder),
+        stored.path,
         data,
-        Path(path),
-        model=model,
-        task=task,
-        attention=attention,
-        cache=cache,
-        block=block,
-        memory=memory,
+        path,
+        model=stored.module,
+        block=stored.block,
+        memory=stored.memory,
         **options,
     )
-    return file_of_blocks(converted, Path(folder), file or FileOptions(timing=0))
+    made = file_of_blocks(converted, stored.path, file or FileOptions(timing=0))
+    return accuracy_of_blocks(made, converted, evaluation, stored.memory)
 
 
 WITHOUT_DATA = "a conversion without data"

@@ -66,8 +66,7 @@ class ActivationStore:
                 raise OSError(str(error)) from error
 
     def load(self, index: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Return the tensors of a batch by name, in the float and the quantized network;
-        memory-mapped.
+        """Return the tensors of a batch by name, in the float and the quantized network.
 
         Raises:
             FileError: the file is missing or damaged.
@@ -96,7 +95,7 @@ class ActivationStore:
 
 
 def _map(file: Path) -> dict[str, torch.Tensor]:
-    """Map the tensors of a safetensors file.
+    """Read the tensors of a safetensors file through a map of it.
 
     The library's reader leaks 56 bytes per file (0.8.0; docs/upstream.md), and there is a file for
     each batch and level.
@@ -113,6 +112,7 @@ def _map(file: Path) -> dict[str, torch.Tensor]:
             if last > first:
                 count = (last - first) // kind.itemsize
                 flat = torch.frombuffer(mapped, dtype=kind, count=count, offset=start + first)
+                flat = flat.clone()  # aligned: kernels sum in another order where memory is not
             tensors[name] = flat.reshape(stored["shape"])
     return tensors
 

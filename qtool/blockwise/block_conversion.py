@@ -29,7 +29,7 @@ from qtool.conversion.quantized import Quantized
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import VerificationError
-from qtool.core.graph.cut import Block
+from qtool.core.graph.cut import Block, weight_bytes
 from qtool.core.types import Change
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import QuantPlan
@@ -57,7 +57,6 @@ class BlockwiseRun:
         blocks: the blocks, in order.
         plans: the part of the plan that each has.
         checkpoint: finished blocks, and activations.
-        block: bytes of float32 weights of a block.
     """
 
     whole: G.FloatGraph
@@ -66,7 +65,6 @@ class BlockwiseRun:
     blocks: Sequence[Block]
     plans: Sequence[QuantPlan]
     checkpoint: Checkpoint
-    block: int
 
     def read(self, node: fx.Node) -> torch.Tensor:
         """Read a stored tensor of the graph."""
@@ -127,7 +125,7 @@ def convert_block(run: BlockwiseRun, index: int, batches: Sequence[StoredBatch])
     outcome = run_block(solved, solvers, values, checkpoint.scratch, after, own)
     state = _with_solved_weights(solved, outcome, steps)
     if training := [step for step in steps if step.scope is Scope.PART]:
-        size = max(run.block, TRAINING_BYTES)
+        size = max(sum(map(weight_bytes, block.calls)), TRAINING_BYTES)
         samples = StoredSamples(values, names, own, size, run.shared_points(index))
         state = train_block(state, training, samples)
         if any(change.step == step.name for change in state.changes for step in training):
@@ -181,20 +179,24 @@ def _check_block(
     notes = (*quantized.notes, *outcome.notes)
     changes = tuple((c.step, c.count, c.reason) for c in converted.changes)
     results = quantized.info.nodes, parity, exactness, checked.coverage
-    return BlockRecord(name, digest, estimates, measured, changes, notes, *results)
+    arrays = {c.step: tuple(sorted(c.arrays)) for c in converted.changes if c.arrays}
+    return BlockRecord(name, digest, estimates, measured, changes, notes, *results, arrays)
 
 
 def _with_solved_weights(
     state: ConversionState, outcome: BlockOutcome, steps: Sequence[Step]
 ) -> ConversionState:
-    """Return the state with the solved weights of the block, and a change of each step."""
+    """Return the state with the solved weights and biases of the block, and a change of each step;
+    that of the last one has the biases that are float."""
     if not outcome.weights:
         return state
     solved = with_constants(state, outcome.weights)
-    for step in steps:
+    solving = [step for step in steps if step.solve_layer is not None]
+    for step in solving:
         count = sum(step.name in names for names in outcome.solvers.values())
-        if count:
-            solved = solved.with_change(Change(step.name, count, step.reason))
+        arrays = outcome.float_biases if step is solving[-1] else {}
+        if count or arrays:
+            solved = solved.with_change(Change(step.name, count, step.reason, arrays))
     return solved
 
 

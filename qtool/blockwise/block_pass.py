@@ -24,7 +24,14 @@ from qtool.algorithms.weight_rounding.experts import rare_experts
 from qtool.algorithms.weight_rounding.layer_solver import LayerSolver
 from qtool.blockwise.activation_store import ActivationStore
 from qtool.blockwise.block_run import BlockOutcome, BlockRun, start_run
-from qtool.blockwise.layer_shards import BlockLayer, Shard, add_batch, make_shards, solve_shards
+from qtool.blockwise.layer_shards import (
+    BlockLayer,
+    Shard,
+    add_batch,
+    make_shards,
+    solve_bias,
+    solve_shards,
+)
 from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.graph.levels import with_known
 from qtool.core.process_lock import trim_memory
@@ -126,7 +133,7 @@ def _load(
         targets = set(at.levels.stops_of(level))
         known[1] = {i: v for i, v in known[1].items() if i not in targets}
     exact, coded = map(at.levels.start, (frozenset[str](), run.points))
-    return with_known(exact, known[0]), with_known(coded, known[1])
+    return with_known(exact, known[0]), with_known(coded, {**known[1], **at.biases})
 
 
 def _to_named(values: Sequence[Any], numbers: Iterable[int]) -> dict[str, torch.Tensor]:
@@ -200,7 +207,8 @@ def join_errors(ranks: Ranks, errors: Mapping[str, Rows]) -> dict[str, OutputErr
 
 
 def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
-    """Round the weights of a layer, if that is better than their nearest codes."""
+    """Round the weights of a layer, if that is better than their nearest codes, and correct its
+    bias."""
     source = layer.layer
     solved = solve_shards(
         at.ranks, shards, source.weight_params, source.weight, at.plan, at.solvers
@@ -211,6 +219,12 @@ def _round(at: BlockRun, layer: BlockLayer, shards: Sequence[Shard]) -> None:
         )
     if solved.tokens.dim() and (rare := rare_experts(source.name, solved.tokens)):
         at.outcome.notes.append(rare)
+    bias = solve_bias(at.ranks, shards, solved.weight)
+    if bias is not None:
+        assert layer.bias is not None
+        at.biases[layer.bias] = at.outcome.weights[source.attribute(2)] = bias
+        if source.bias_params is None:
+            at.outcome.float_biases[source.attribute(2)] = bias
     if solved.weight is None:
         return
     at.executor.quantized_constants[layer.weight] = solved.weight

@@ -27,13 +27,15 @@ class BlockOutcome:
     """The result of running a block.
 
     Attributes:
-        weights: attribute -> solved weights of a layer.
+        weights: attribute -> solved weights of a layer, or its bias.
+        float_biases: those of the biases that have no codes in the file.
         solvers: attribute -> names of the steps that solved it or parts of it.
         notes: sentences for the user.
         errors: name of a result -> its errors on the measured batches.
     """
 
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    float_biases: dict[str, torch.Tensor] = field(default_factory=dict)
     solvers: dict[str, frozenset[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     errors: dict[str, OutputErrors] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class BlockRun:
         layers: number of the result -> layer to be rounded.
         levels: levels of the block, with its layers as stops.
         errors: name of a result -> number of a measured batch of this rank, noise and power.
+        biases: number -> bias in the quantized network, of layers that are solved.
     """
 
     plan: QuantPlan
@@ -63,6 +66,7 @@ class BlockRun:
     outcome: BlockOutcome
     ranks: Ranks
     errors: dict[str, list[tuple[int, list[float], list[float]]]] = field(default_factory=dict)
+    biases: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def start_run(state: ConversionState, solvers: Mapping[str, LayerSolver]) -> BlockRun:

@@ -87,36 +87,55 @@ class FloatRun:
 def solve_by_blocks(run: FloatRun) -> Parameters:
     """Return the parameters of the plan, and set the scales of int8 caches in the whole graph.
 
-    The float network runs once: a conversion that resumes reads what it showed.
+    The float network runs once: a conversion that resumes goes on behind the last block whose
+    statistics are stored.
 
     Raises:
         CalibrationError: there are no values of a tensor.
         DataError: a value is not finite.
+        FileError: a file of the checkpoint is damaged, or the disk is full.
         RanksError: a rank failed.
     """
-    checkpoint, module = run.checkpoint, run.whole.module
-    ranks = checkpoint.ranks
-    # rank 0 decides for all: it may have written the file before another rank looks
-    if ranks.all_gather(str(checkpoint.calibration.is_file()))[0] == str(False):
-        calibration, scales = calibrate_blocks(run)
-        if not ranks.rank:
-            checkpoint.save_calibration(calibration, scales)
-        ranks.all_gather("")
-    calibration, scales = checkpoint.load_calibration()
+    module = run.whole.module
+    calibration, scales = _stored(run, calibrate_blocks(run))
     held = {str(n.target): n for n in module.graph.find_nodes(op="get_attr")}
     for name, scale in scales.items():
         G.set_tensor(module, held[name], scale)
     return solve_parameters(module, run.plan, calibration)
 
 
-def calibrate_blocks(run: FloatRun) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
-    """Return the statistics of the points of the plan, and the scales of int8 caches, by attribute;
-    both empty where the plan has no fixed range.
+def calibrate_blocks(run: FloatRun) -> int:
+    """Run the float network through the blocks whose statistics are not stored yet, and store them.
+
+    Returns:
+        The number of blocks, from the first, that have to be run: none where the plan has no fixed
+        range.
 
     Raises:
         DataError: a value is not finite.
+        FileError: the disk is full.
         RanksError: a rank failed.
     """
+    plans, end = _observed(run)
+    checkpoint, ranks = run.checkpoint, run.checkpoint.ranks
+    # rank 0 decides for all: it may have stored some before another rank looks
+    left = range(int(ranks.all_gather(str(checkpoint.calibrated))[0]), end)
+    for index in track("calibrating", left, len(left)):
+        calibration, scales = _calibrate_block(run, index, plans[index], end)
+        if not ranks.rank:
+            shown = replace(calibration, inputs=run.whole.inputs)
+            checkpoint.save_ranges(index, shown, scales)  # from now on its inputs are not needed
+            if index:
+                run.store(index).remove()
+        gc.collect()
+        trim_memory()
+    ranks.all_gather("")  # a barrier: all statistics are stored
+    return end
+
+
+def _observed(run: FloatRun) -> tuple[list[QuantPlan], int]:
+    """Return the points whose ranges each block shows, and the number of blocks up to the last one
+    that shows any, or the scales of an int8 cache."""
     plans, shown = list[QuantPlan](), set[str]()
     for block in run.blocks:
         plans.append(observed_in(run.plan, block, shown))
@@ -126,22 +145,24 @@ def calibrate_blocks(run: FloatRun) -> tuple[Calibration, Mapping[str, torch.Ten
         for i, (block, plan) in enumerate(zip(run.blocks, plans, strict=True))
         if plan.observed() or has_cache_scales(block.calls)
     ]
-    end = max(needed, default=-1) + 1
+    return plans, max(needed, default=-1) + 1
+
+
+def _stored(run: FloatRun, end: int) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+    """Return the stored statistics of the first blocks as those of the whole plan, and the scales
+    of int8 caches, by attribute."""
     statistics, specs = dict[str, observers.Statistic](), dict[str, ObserverSpec]()
     scales, notes, samples = dict[str, torch.Tensor](), list[str](), 0
-    for index in track("calibrating", range(end), end):
-        calibration, new = _calibrate_block(run, index, plans[index], end)
+    for index in range(end):
+        calibration, new = run.checkpoint.load_ranges(index)
         statistics |= calibration.statistics
         specs |= calibration.specs
         scales |= new
         samples = max(samples, calibration.samples)
         notes += [note for note in calibration.notes if note not in notes]
-        gc.collect()
-        trim_memory()
     plan = run.plan
     head = ("", plan.target, plan.observer, plan.recipe, run.whole.inputs)
-    whole = Calibration(*head, samples, specs, statistics)
-    return replace(whole, notes=tuple(notes)), scales
+    return replace(Calibration(*head, samples, specs, statistics), notes=tuple(notes)), scales
 
 
 def _calibrate_block(
@@ -164,12 +185,11 @@ def _calibrate_block(
         values, _ = run.store(index).load(batch.number)
         values |= dict(zip(graph.outputs, outputs, strict=True))
         kept = {name: values[name] for name in needed}
-        run.store(index + 1).save(batch.number, kept, kept)
+        if index + 1 < end:
+            run.store(index + 1).save(batch.number, kept, kept)
 
     data = (graph.call_of(tensors) for tensors in run.inputs_of(index))
     calibration = collect_statistics(graph, plan, (), data, "", check_shards=False, results=store)
     assert next(waiting, None) is None
     ranks.all_gather("")  # a barrier: all results are stored
-    if index and not ranks.rank:
-        run.store(index).remove()
     return calibration, scales

@@ -2,7 +2,8 @@
 
 They are in the folder `<result>.blocks` next to the result. A block is finished when its record is
 there, which is written last; unfinished blocks are converted again and overwrite their files. So
-the same command resumes after the last finished block and writes the same bytes.
+the same command resumes after the last finished block and writes the same bytes. The same holds for
+the calibration before it, whose statistics are a file for each block.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from qtool.verification import Coverage, Exactness, Parity
 from qtool.verification.estimate import OutputEstimate
 
 _START, _VALUES, _TAKEN, _FLOATS = "start.json", "values-", "taken-", "floats-"
-_LOCK, _RANGES = "lock", "calibration.json"
+_LOCK, _RANGES = "lock", "ranges-"
 _CHECK = "check"
 """Key of the checksum of a record."""
 
@@ -51,6 +53,8 @@ class BlockRecord:
         notes: sentences for the user.
         nodes: rows of its plan.
         parity, exactness, coverage: results of the checks of its file.
+        arrays: name of a step -> attributes of the constants that its change has, which the file of
+            the model does not hold as codes.
     """
 
     name: str
@@ -63,6 +67,7 @@ class BlockRecord:
     parity: Parity = field(metadata={"json": False})
     exactness: Exactness | None = field(metadata={"json": False})
     coverage: Coverage = field(metadata={"json": False})
+    arrays: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata={"json": False})
 
     @property
     def sqnr(self) -> Mapping[str, float | None]:
@@ -139,10 +144,13 @@ class Checkpoint:
             )
 
     def _clean(self) -> None:
-        """Remove all stored tensors except the inputs of the next block."""
-        inputs = self.activations(len(self.finished)).folder
+        """Remove all stored tensors except the inputs of the next block, also of the calibration
+        while it lasts."""
+        read = {self.activations(len(self.finished)).folder}
+        if not self.finished:
+            read.add(self.floats(self.calibrated).folder)
         stored = (f for kind in (_VALUES, _TAKEN, _FLOATS) for f in self.folder.glob(f"{kind}*"))
-        for unused in {*stored, self.scratch.folder} - {inputs}:
+        for unused in {*stored, self.scratch.folder} - read:
             shutil.rmtree(unused, ignore_errors=True)
 
     def _read(self) -> Iterator[BlockRecord]:
@@ -204,37 +212,37 @@ class Checkpoint:
         return self.folder / "block.onnx"
 
     @property
-    def calibration(self) -> Path:
-        """File of the statistics, which is written once all blocks have run in float."""
-        return self.folder / "calibration.safetensors"
+    def calibrated(self) -> int:
+        """Number of blocks, from the first, whose statistics are stored."""
+        return next(i for i in count() if not self._ranges(i).is_file())
 
     @property
     def whole(self) -> Path:
         """File of the whole model, before it is moved with its data file."""
         return self.folder / "whole.onnx"
 
-    def save_calibration(
-        self, calibration: Calibration, scales: Mapping[str, torch.Tensor]
+    def save_ranges(
+        self, index: int, calibration: Calibration, scales: Mapping[str, torch.Tensor]
     ) -> None:
-        """Store what the float network showed. scales: those of int8 caches, by attribute."""
+        """Store what the float network showed in a block. scales: of int8 caches, by attribute."""
         rest = {"notes": calibration.notes, "scales": {k: v.tolist() for k, v in scales.items()}}
-        write_atomic(self.folder / _RANGES, json.dumps(rest).encode())
-        calibration.save(self.calibration)
+        write_atomic(self._ranges(index).with_suffix(".json"), json.dumps(rest).encode())
+        calibration.save(self._ranges(index))
 
-    def load_calibration(self) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
-        """Return what `save_calibration` stored.
+    def load_ranges(self, index: int) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
+        """Return what `save_ranges` stored.
 
         Raises:
             FileError: a file is damaged.
         """
-        rest = _json(self.folder / _RANGES)
+        file = self._ranges(index)
+        rest = _json(file.with_suffix(".json"))
         try:
-            calibration = Calibration.load(self.calibration)
             scales = {name: torch.tensor(values) for name, values in rest["scales"].items()}
-            return replace(calibration, notes=tuple(rest["notes"])), scales
+            return replace(Calibration.load(file), notes=tuple(rest["notes"])), scales
         except (CalibrationError, *MALFORMED) as error:
             raise FileError(
-                f"{self.calibration} is damaged", OtherFile(f"delete {self.folder} to start again")
+                f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
             ) from error
 
     def add(self, record: BlockRecord | None) -> None:
@@ -262,6 +270,10 @@ class Checkpoint:
 
     def _file(self, index: int, kind: str) -> Path:
         return self.folder / f"block-{index:04}.{kind}"
+
+    def _ranges(self, index: int) -> Path:
+        """Return the file of a block's statistics, which is written once all batches have run."""
+        return self.folder / f"{_RANGES}{index:04}.safetensors"
 
 
 def file_digest(path: Path) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from qtool.backends.onnx.storage import model_files
 from qtool.blockwise.checkpoint import BlockRecord
 from qtool.core import formats
 from qtool.core.data import Batch
+from qtool.core.graph import FloatGraph
 from qtool.core.summary import group_names
 from qtool.core.types import Change
 from qtool.verification import Coverage, Exactness, Fidelity, Parity, Verification
@@ -33,6 +37,8 @@ class ConvertedBlocks:
         float_bytes: size of the weights of the float model.
         measured: errors of the outputs of the file; None where it was too large to run.
         examples: a sample, and a batch, as the file takes them.
+        reference: the float model; its weights are read when they are needed.
+        batches: returns the batches of data for it, as those of the calibration.
         model_notes: sentences on the whole model, for the user; blocks have their own.
     """
 
@@ -46,7 +52,15 @@ class ConvertedBlocks:
     float_bytes: int
     measured: Estimate | None
     examples: tuple[Batch, Batch]
+    reference: FloatGraph
+    batches: Callable[[Iterable[Any]], Iterator[Batch]]
     model_notes: tuple[str, ...] = ()
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes that running the file takes, and running the float model: a session holds packed
+        weights next to those it read."""
+        return 2 * self.size_bytes, 2 * self.float_bytes
 
     @property
     def size_bytes(self) -> int:
@@ -96,9 +110,14 @@ def blocks_table(blocks: Sequence[BlockRecord]) -> str:
     return formats.table(("block", "changes", "SQNR of its results"), rows, align="lrl")
 
 
-def changes_of(blocks: Sequence[BlockRecord]) -> tuple[Change, ...]:
-    """Return the changes of the steps, summed over blocks."""
+def changes_of(
+    blocks: Sequence[BlockRecord], arrays: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+) -> tuple[Change, ...]:
+    """Return the changes of the steps, summed over blocks. arrays: of each step, see `Change`."""
     counts = dict[tuple[str, str], int]()
     for step, count, reason in (change for block in blocks for change in block.changes):
         counts[step, reason] = counts.get((step, reason), 0) + count
-    return tuple(Change(step, count, reason) for (step, reason), count in counts.items())
+    known = arrays or {}
+    return tuple(
+        Change(step, count, reason, known.get(step, {})) for (step, reason), count in counts.items()
+    )

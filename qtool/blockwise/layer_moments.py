@@ -3,9 +3,9 @@
 The float and the quantized network run side by side. For a layer X W^T with inputs X in the
 quantized network and targets Y, the moments are the Hessian X^T X and (Y - X W^T)^T X, summed over
 all rows; some rows of held-out samples are kept, too. Their size does not depend on the number of
-samples. The layer solver reads them (algorithms/weight_rounding/layer_solver.py). Outputs are
-independent, so a large layer is rounded in shards of outputs, one after the other or in several
-processes.
+samples. Those of a layer with a bias are about the means, which the bias restores (`layer_means`).
+The layer solver reads them (algorithms/weight_rounding/layer_solver.py). Outputs are independent,
+so a large layer is rounded in shards of outputs, one after the other or in several processes.
 """
 
 from __future__ import annotations
@@ -65,10 +65,15 @@ class InputMoments:
         squares: each block of COLUMNS times itself and all later columns: float32
             [groups, COLUMNS, ...]; the other half is not needed.
         tokens: training rows of each expert, [experts].
+        mean: mean of the training rows that the moments are about once `centre` was called,
+            [groups, in]; None without a bias.
     """
 
-    def __init__(self, batches: int) -> None:
-        self.batches = batches
+    def __init__(self, batches: int, has_bias: bool = False) -> None:
+        self.batches, self._has_bias = batches, has_bias
+        self.mean: torch.Tensor | None = None
+        self._origin: torch.Tensor | None = None  # near the mean, so that no digits are lost
+        self._sum, self._count = torch.zeros((), dtype=torch.float64), 0
         self.squares: list[torch.Tensor] = []
         self.holdout = _HoldoutRows(batches)
         self.tokens = torch.zeros((), dtype=torch.int64)
@@ -91,8 +96,9 @@ class InputMoments:
         kept = input_rows(node, holdout, self.holdout.next_count(), experts[1])
         if ids is not None:
             self.tokens = self.tokens + rows.any(-1).sum(1)
-        for k, part in enumerate(rows.split(COLUMNS, 2)):
-            later = rows[:, :, k * COLUMNS :]
+        moved = self._moved(rows) if self._has_bias and rows.shape[1] else rows
+        for k, part in enumerate(moved.split(COLUMNS, 2)):
+            later = moved[:, :, k * COLUMNS :]
             if k == len(self.squares):
                 self.squares.append(
                     torch.zeros(len(rows), part.shape[2], later.shape[2], dtype=torch.float32)
@@ -100,6 +106,28 @@ class InputMoments:
             self.squares[k].baddbmm_(part.mT, later)
         self.holdout.add(kept)
         return rows, kept
+
+    def _moved(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows about the mean of the first batch, and count them."""
+        if self._origin is None:
+            self._origin = rows.mean(1, keepdim=True)
+        moved = rows - self._origin
+        self._sum = self._sum + moved.sum(1).double()
+        self._count += rows.shape[1]
+        return moved
+
+    def centre(self) -> None:
+        """Take the moments about the means, once, where the layers have a bias."""
+        if self.mean is not None or self._origin is None:
+            return
+        mean = self._sum / self._count
+        for k, squares in enumerate(self.squares):
+            later = mean[:, None, k * COLUMNS :]
+            own = later[:, :, : squares.shape[1]].mT * self._count
+            squares -= (own * later).float()
+        if self.holdout.all.shape[1]:
+            self.holdout.all.sub_(self.holdout.all.mean(1, keepdim=True))
+        self.mean = (self._origin[:, 0] + mean).float()
 
     def inverse(self, start: int, end: int) -> InverseHessian:
         """Return the inverse Hessian of a block of columns."""
@@ -124,6 +152,7 @@ class LayerMoments:
         self.weight = weight[:, rows]
         self.whole = self.weight.shape[1] == weight.shape[1]
         self.residual_moment = torch.zeros_like(self.weight)
+        self._errors = torch.zeros(self.weight.shape[:2], dtype=torch.float64)
         self._holdout = _HoldoutRows(inputs.batches)
 
     def add(
@@ -141,7 +170,17 @@ class LayerMoments:
             for part, limit, own, each in zip(parts, limits, experts, rows, strict=True)
         )
         self.residual_moment.baddbmm_(error.mT, rows[0])
+        self._errors += error.sum(1).double()
         self._holdout.add(holdout_error)
+
+    def centre(self) -> None:
+        """Take the moments about the means where the layer has a bias; call it once."""
+        self.inputs.centre()
+        if (mean := self.inputs.mean) is None:
+            return
+        self.residual_moment -= self._errors.float()[:, :, None] * mean[:, None]
+        if self._holdout.all.shape[1]:
+            self._holdout.all.sub_(self._holdout.all.mean(1, keepdim=True))
 
     def drop_rare_experts(self) -> torch.Tensor:
         """Drop the moments of experts with few tokens; return the number of tokens of each expert.

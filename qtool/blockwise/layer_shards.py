@@ -9,20 +9,20 @@ import torch
 from safetensors.torch import load, save
 from torch import fx
 
+from qtool.algorithms.bias_correction import corrected_bias
 from qtool.algorithms.exclusive_layers import Layer
-from qtool.algorithms.layer_rows import row_layout
+from qtool.algorithms.layer_rows import has_bias, row_layout
 from qtool.algorithms.residual_input import residual_target
 from qtool.algorithms.weight_rounding.layer_solver import (
     LayerProblem,
     LayerSolver,
     best_solution,
 )
+from qtool.blockwise.layer_means import LayerMeans
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.quant_params import QuantParams
 from qtool.distributed import Ranks, balance
 from qtool.planning.plan import QuantPlan
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BlockLayer:
     @property
     def reading(self) -> Hashable:
         """Key that is equal for layers that read the same rows."""
-        return self.reads, row_layout(self.node)
+        return self.reads, row_layout(self.node), has_bias(self.node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +65,14 @@ class Shard:
         rank: rounds it.
         rows: its outputs.
         moments: None on other ranks.
+        means: those of the layer, in its first shard, if it has a bias.
     """
 
     layer: BlockLayer
     rank: int
     rows: slice
     moments: LayerMoments | None
+    means: LayerMeans | None = None
 
 
 def make_shards(ranks: Ranks, layers: Sequence[BlockLayer], batches: int) -> list[Shard]:
@@ -85,11 +87,14 @@ def make_shards(ranks: Ranks, layers: Sequence[BlockLayer], batches: int) -> lis
     inputs: dict[Hashable, InputMoments] = {}
     shards = []
     for (layer, weight, rows), rank in zip(every, balance(costs, ranks.size), strict=True):
-        moments = None
+        moments = means = None
         if rank == ranks.rank:
-            read = inputs.setdefault(layer.reading, InputMoments(batches))
+            new = InputMoments(batches, has_bias(layer.node))
+            read = inputs.setdefault(layer.reading, new)
             moments = LayerMoments(layer.node, read, weight, rows)
-        shards.append(Shard(layer, rank, rows, moments))
+            if has_bias(layer.node) and not rows.start:
+                means = LayerMeans(layer.node)
+        shards.append(Shard(layer, rank, rows, moments, means))
     return shards
 
 
@@ -109,6 +114,8 @@ def add_batch(
         if layer.number not in targets:
             targets = {layer.number: _target(layer, exact, coded)}
         moments.add(rows[read], targets[layer.number], first, ids)
+        if shard.means is not None:
+            shard.means.add(coded[layer.reads], targets[layer.number])
 
 
 def _ids(
@@ -123,11 +130,8 @@ def _ids(
 def _target(
     layer: BlockLayer, exact: list[torch.Tensor], coded: list[torch.Tensor]
 ) -> torch.Tensor:
-    """Return the layer's float result without its bias, plus the error of its residual."""
+    """Return the layer's float result, plus the error of its residual."""
     result, residual = exact[layer.number], layer.residual
-    if layer.bias is not None:
-        last = layer.node.target is aten.linear.default
-        result = result - coded[layer.bias].reshape(-1, *[1] * (0 if last else result.dim() - 2))
     if residual is None or exact[residual] is None or coded[residual] is None:
         return result
     return residual_target(result, exact[residual], coded[residual])
@@ -184,6 +188,25 @@ def solve_shards(
     return SolvedLayer(solved if steps else None, frozenset(steps), singular, tokens)
 
 
+def solve_bias(
+    ranks: Ranks, shards: Sequence[Shard], weight: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return the corrected bias of a layer as its file has it; None without a bias.
+
+    Args:
+        shards: those of the layer.
+        weight: its weight on its grid; None: the nearest codes.
+    """
+    first = shards[0]
+    own = None if first.means is None else corrected_bias(first.layer.layer, first.means, weight)
+    if ranks.is_distributed:
+        data = save({} if own is None else {"bias": own})
+        own = load(ranks.broadcast(data if first.rank == ranks.rank else None, first.rank)).get(
+            "bias"
+        )
+    return None if own is None else first.layer.layer.stored_bias(own)
+
+
 def _solve_shard(
     moments: LayerMoments,
     params: QuantParams,
@@ -194,6 +217,7 @@ def _solve_shard(
     """Return the weights of a shard by the step that solved it, or as the nearest ones."""
     own, rows = moments.params_of(params), slice(None) if moments.whole else moments.rows
     part, best = weight[rows], None
+    moments.centre()
     flags = {_TOKENS: moments.drop_rare_experts()}
     problem = LayerProblem(moments.node, moments.weight, own, part.shape, plan, moments)
     try:

@@ -30,12 +30,12 @@ from qtool.blockwise.converted_blocks import ConvertedBlocks
 from qtool.blockwise.file_measurement import measure_file, share_estimate
 from qtool.blockwise.memory_plan import BLOCK, LIMIT
 from qtool.blockwise.model_source import ModelSource, open_source
+from qtool.blockwise.parts import cut_into_parts
 from qtool.blockwise.stored_data import StoredBatch, store_data
 from qtool.blockwise.whole_file import write_whole
 from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
-from qtool.core.graph.cut import cut
 from qtool.core.graph.exclusive import exclusive
 from qtool.core.graph.split_layers import split
 from qtool.core.option_names import MODEL_SUFFIXES
@@ -119,13 +119,13 @@ def convert_blocks(
     layers, joints = split(whole, block // SPLIT)
     spec = observers.parse(observer)
     spec = ObserverSpec(spec.name, tuple(observers.options_of(spec).items()))
-    plan = make_plan(whole.graph, targets.target(target), spec, chosen, layers=layers)
+    blocks, recorded = cut_into_parts(whole, chosen, block, joints)
+    plan = make_plan(whole.graph, targets.target(target), spec, recorded, layers=layers)
     with open_checkpoint(path, identity, ranks) as checkpoint:
-        blocks = cut(whole, block, joints)
         stored = store_data(whole, stream, checkpoint, partial(required_inputs, whole, blocks, 0))
         parameters = solve_by_blocks(FloatRun(whole, plan, blocks, checkpoint, stored))
         plans = [plan_of_block(plan, each) for each in blocks]
-        run = BlockwiseRun(whole, plan, parameters, blocks, plans, checkpoint, block)
+        run = BlockwiseRun(whole, plan, parameters, blocks, plans, checkpoint)
         _convert_left(run, stored, source)
         estimate = _write(run, stored, path, source.fingerprint, example, memory)
     notes = _unused_rules(run, layers) + parameters.notes
@@ -142,6 +142,8 @@ def convert_blocks(
         source.float_bytes,
         estimate,
         (whole.cut(example, 1), example),
+        whole,
+        partial(_batches, source.model),
         notes,
     )
 
@@ -182,7 +184,7 @@ def _capture(
 ) -> tuple[G.FloatGraph, Iterator[Batch], Batch]:
     """Capture a model without weights; return its graph, and the data and a first batch, which all
     ranks have, as its arguments."""
-    stream = (_with_empty_cache(batch, model) for batch in batches(data, model))
+    stream = _batches(model, data)
     own = next(stream, None)
     if own is not None:
         own.check_finite(0)
@@ -220,6 +222,12 @@ def _for_target(captured: G.FloatGraph, target: str, check: bool) -> G.FloatGrap
     if check:
         check_rewritten(captured, graph, example_outputs(captured))
     return graph
+
+
+def _batches(model: nn.Module, data: Iterable[Any]) -> Iterator[Batch]:
+    """Return the batches of data for a model, those of texts for a decoder with an empty KV cache
+    if they have none."""
+    return (_with_empty_cache(batch, model) for batch in batches(data, model))
 
 
 def _with_empty_cache(batch: Batch, model: nn.Module) -> Batch:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from qtool.algorithms.acceptance import quantized_module
 from qtool.algorithms.conversion_state import ConversionState
 from qtool.backends.onnx.file_info import FileInfo
@@ -60,7 +62,8 @@ def write_whole(
     simulation = _simulation(run, graph, params)
     origin = Origin(fingerprint, versions=present_versions())
     fixed = {k: v.tolist() for k, v in FixedInputs.of(graph.module).values.items()}
-    info = FileInfo.of_plan(plan, changes_of(checkpoint.finished), origin, fixed)
+    changes = changes_of(checkpoint.finished, _arrays(run, graph))
+    info = FileInfo.of_plan(plan, changes, origin, fixed)
     OnnxExport(simulation, info.metadata()).write(checkpoint.whole, path.resolve().name)
     size, few = sum(map(weight_bytes, G.calls(graph.graph))), graph.smaller(example, SAMPLES)
     if OF_VERIFICATION * size <= memory:
@@ -70,6 +73,19 @@ def write_whole(
     if OF_SELF_TEST * size <= memory:
         test = make_self_test(ExportedFile(checkpoint.whole), few.arrays(), simulation.macs)
     attach(checkpoint.whole, test)
+
+
+def _arrays(run: BlockwiseRun, graph: G.FloatGraph) -> dict[str, dict[str, torch.Tensor]]:
+    """Return step -> the constants that its change has, by attribute, in one order for any cut."""
+    names = dict[str, set[str]]()
+    for record in run.checkpoint.finished:
+        for step, own in record.arrays.items():
+            names.setdefault(step, set()).update(own)
+    held = {str(n.target): n for n in graph.graph.find_nodes(op="get_attr")}
+    return {
+        step: {name: G.read_values(G.tensor(graph.module, held[name])) for name in sorted(own)}
+        for step, own in names.items()
+    }
 
 
 def _simulation(

@@ -89,7 +89,10 @@ def agreement_row(
 
 
 def accuracy_rows(accuracy: Accuracy, model: int = 1, name: str = FLOAT) -> list[Row]:
-    """Return metrics, then agreement with the reference."""
+    """Return metrics, then agreement with the reference; of a file that was measured alone, its
+    metrics."""
+    if len(accuracy.models) == 1:
+        return [(metric.name, metric.text(metric.values[0])) for metric in accuracy.metrics]
     outcome = accuracy.models[model].agreement
     share = None if outcome is None else outcome.value
     agreement = agreement_row(

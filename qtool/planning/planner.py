@@ -67,8 +67,7 @@ def make_plan(
     choices = recipe.choices(_operators(graph), layers)
     state = NodeDecisions(graph, target, observer, choices, known_observers or {})
     _choose(state)
-    by_time = recipe.slow_layers == FLOAT_LAYERS and layers is None
-    if by_time and (slow := slow_layers(state)):
+    if recipe.slow_layers == FLOAT_LAYERS and (slow := slow_layers(state)):
         state = NodeDecisions(graph, target, observer, choices, state.known_observers, slow)
         _choose(state)
     if not _has_integers(state) and layers is None and not allow_float:

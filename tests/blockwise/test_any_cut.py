@@ -14,10 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.blockwise import calibrate, quantize
-from qtool.blockwise.checkpoint import Checkpoint
+from examples.keywords.network import keyword_net
+from examples.keywords.sounds import calibration
+from qtool.blockwise import quantize
 from qtool.core.graph import edit
 from qtool.frontends.huggingface import meta_init
+from qtool.planning.speed import slow_layers
 
 WIDTH = 32
 
@@ -105,7 +107,7 @@ def content(path: Path) -> dict[str, Any]:
 
 def by_blocks(folder: Path, path: Path, block: int, data: Any, **how: Any) -> tuple[int, bytes]:
     """Return the number of blocks, and the bytes of the file and its weights."""
-    path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     found = qtool.quantize_by_blocks(folder, data, path, block=block, **how)
     return len(found.blocks), b"".join(f.read_bytes() for f in sorted(path.parent.iterdir()))
 
@@ -155,31 +157,14 @@ def test_a_file_has_the_same_bytes_for_any_cut(
     assert content(path) == content(one)
 
 
-def test_a_run_that_ends_while_it_calibrates_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed in the third block of the float network, and before the first block is rounded."""
-    save_file(filled(Convolutional).state_dict(), tmp_path / "model.safetensors")
-    how: dict[str, Any] = {"mode": "static", "recover": ["gptq"], "data": data_of(Convolutional)}
-    how |= {"block": 20_000, "model": Convolutional(), "memory": 0}
-    _, expected = by_blocks(tmp_path, tmp_path / "once" / "net.onnx", **how)
-    path = tmp_path / "ended" / "net.onnx"
-    path.parent.mkdir()
-    for owner, name, at in ((calibrate, "_calibrate_block", 3), (Checkpoint, "add", 1)):
-        calls, real = 0, getattr(owner, name)
-
-        def ended(*given: Any, real: Any = real, at: int = at) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == at:
-                raise SystemExit
-            return real(*given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, ended)
-            with pytest.raises(SystemExit):
-                qtool.quantize_by_blocks(tmp_path, path=path, **how)
-    with monkeypatch.context() as patch:  # what the float network showed is stored
-        patch.delattr(calibrate, "calibrate_blocks")
-        qtool.quantize_by_blocks(tmp_path, path=path, **how)
-    assert b"".join(f.read_bytes() for f in sorted(path.parent.iterdir())) == expected
+def test_layers_that_are_faster_in_float_are_those_of_the_model_in_memory(tmp_path: Path) -> None:
+    network, (batch, *_) = keyword_net(), calibration()
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    how: dict[str, Any] = {"mode": "static", "accuracy": "fast"}
+    path, one = tmp_path / "blocks" / "net.onnx", tmp_path / "one.onnx"
+    count, _ = by_blocks(tmp_path, path, 6_000, [batch], model=network, memory=0, **how)
+    assert count > 1
+    in_memory = qtool.quantize(network, [batch], **how)
+    in_memory.export(one, verify=False, external_data=True)
+    assert any(d.reason.startswith(slow_layers.REASON) for d in in_memory.plan.nodes)
+    assert content(path) == content(one)

@@ -491,8 +491,6 @@ def _cut(data: bytes) -> bytes:
 DAMAGE = {
     "weight flipped": ("block-0000.safetensors", _flip(900), "block 0 in .* is damaged"),
     "weights cut": ("block-0001.safetensors", _cut, "block 1 in .* is damaged"),
-    "calibration cut": ("calibration.safetensors", _cut, "calibration.safetensors is damaged"),
-    "notes cut": ("calibration.json", _cut, "calibration.json is damaged"),
     "record cut": ("block-0001.json", _cut, "block-0001.json is damaged"),
     "record of other values": (
         "block-0001.json",

@@ -186,10 +186,38 @@ def test_the_call_decides_as_the_command_does(folder: Path, tmp_path: Path) -> N
         qtool.quantize_to_file(folder, None, path, options, task=TASK, memory=1 << 20)
 
 
+def perplexity(logits: np.ndarray, ids: torch.Tensor) -> float:
+    scores = torch.from_numpy(logits[:, :-1]).double().log_softmax(-1)
+    return float((-scores.gather(2, ids[:, 1:, None]).mean()).exp())
+
+
+@pytest.mark.parametrize("cache", ["float", pytest.param("int8", marks=pytest.mark.matrix)])
+def test_the_perplexity_on_new_texts_is_that_of_plain_runtimes(
+    folder: Path, tmp_path: Path, cache: str
+) -> None:
+    """Of transformers, and of ONNX Runtime; an int8 cache is in the float model, too."""
+    ids = torch.randint(0, TOKENS, (6, 12), generator=torch.Generator().manual_seed(1))
+    np.savez(tmp_path / "new.npz", input_ids=ids.numpy())
+    more = ["--eval-data", str(tmp_path / "new.npz"), "--cache", cache, "--memory", "1MiB"]
+    done = quantized(folder, tmp_path, *more, "--json")
+    assert done.exit_code == 0, done.output
+    (metric,) = json.loads(done.stdout)["metrics"]
+    assert metric["name"] == "perplexity"
+    library = pytest.importorskip("transformers")
+    with torch.no_grad():
+        exact = library.LlamaForCausalLM.from_pretrained(folder).eval()(ids).logits.numpy()
+    session = ort.InferenceSession(tmp_path / "net.onnx")
+    own = perplexity(session.run(["logits"], feed(ids, None, cache))[0], ids)
+    assert metric["values"][1] == pytest.approx(own, rel=1e-6)
+    expected = perplexity(exact, ids)
+    assert metric["values"][0] == pytest.approx(expected, rel=1e-5 if cache == "float" else 1e-2)
+    assert metric["values"][0] != metric["values"][1]
+
+
 def test_what_blocks_cannot_do_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
     for option, said in (
         (["--format", "qoperator"], "--format qoperator is not possible"),
-        (["--labels", "input_ids"], "--labels is not possible"),
+        (["--measure", str(tmp_path / "r.toml")], "--measure is not possible"),
     ):
         refused = quantized(folder, tmp_path, "--memory", "1MiB", *option)
         assert refused.exit_code == 2

@@ -126,22 +126,22 @@ def test_the_bytes_are_those_of_one_process(
 
 
 def late(rank: int, folder: Path, out: Path) -> str:
-    """Convert without ranges to calibrate, while the last rank looks for the calibration last."""
+    """Convert, while the last rank looks last which blocks are calibrated."""
     prepared()
     if rank == 2:
-        looked = Checkpoint.calibration.fget
+        looked = Checkpoint.calibrated.fget
 
-        def calibration(checkpoint: Checkpoint) -> Path:
+        def calibrated(checkpoint: Checkpoint) -> int:
             time.sleep(1)
-            path: Path = looked(checkpoint)
-            return path
+            count: int = looked(checkpoint)
+            return count
 
-        Checkpoint.calibration = property(calibration)
+        Checkpoint.calibrated = property(calibrated)
     data = DataShard(samples(), rank, 3)
-    return str(pooled(made(folder, out / "net.onnx", data=data, mode="dynamic")))
+    return str(pooled(made(folder, out / "net.onnx", data=data, **KINDS["static"][1])))
 
 
-def test_rank_0_decides_whether_there_is_a_calibration(folder: Path, tmp_path: Path) -> None:
+def test_rank_0_decides_which_blocks_are_calibrated(folder: Path, tmp_path: Path) -> None:
     assert len(set(values(run(3, late, folder, tmp_path)))) == 1
 
 

@@ -57,7 +57,7 @@ def test_each_command_has_the_perplexity_of_transformers(folder: Path, tmp_path:
     quantized.export(file, verify=False)
 
     evaluation = qtool.evaluate(file, captured, data, seconds=0)
-    measured = measure_accuracy(quantized, file, data)
+    measured = measure_accuracy(quantized.reference, quantized.plan.target, file, data)
     without_model = load_data(folder / "texts.txt", folder=folder)
     options = qtool.ReportOptions(seconds=0.01)
     compared = qtool.compare([plain, file], without_model, options=options)

@@ -176,7 +176,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "a recipe with an unknown setting": (
         f"{N} {D} --recipe setting.toml {OUT}",
-        "setting.toml: the recipe has the key ... mode, accuracy, recover, slow_layers, rules",
+        "setting.toml: the recipe has the key ... accuracy, recover, slow_layers, parts, rules",
     ),
     "a recipe that is a folder": (
         f"{N} {D} --recipe folder {OUT}",

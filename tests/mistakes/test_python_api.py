@@ -202,7 +202,7 @@ REFUSED: Cases = {
     ),
     "layers with their schemes as a recipe": (
         lambda: quantize(D, recipe={"0": "float"}),
-        "the recipe has the key '0'; known are mode, accuracy, recover, slow_layers, rules",
+        "the recipe has the key '0'; known are mode, accuracy, recover, slow_layers, parts, rules",
     ),
     "goals as a dict": (
         lambda: qtool.tune(image_net(), D, D, goals={"max_drop": 0.1}),

@@ -40,6 +40,10 @@ from qtool.core.types import Change
 NAME = "learned-scales"
 REASON = "scales of activations, biases and weights of few bits are learned for the outputs"
 NO_GRADIENT = "skipped, since this network has no gradient ({})"
+AS_A_WHOLE = (
+    f"{NAME}: the network is trained as a whole; the parts of the recipe are those of a conversion "
+    "block by block"
+)
 NOT_FINITE = "stopped after {} of {} steps, since the loss was not finite"
 
 SAMPLES = 1024
@@ -67,6 +71,8 @@ def _propose(state: ConversionState) -> ConversionState | list[ConversionState]:
     if not graph.parameters:
         return state
     failure, notes = _train_on_one_rank(state, graph, groups)
+    if state.samples is None and state.plan.recipe.parts:
+        notes.append(AS_A_WHOLE)
     if failure:
         return state.with_notes(f"{NAME}: {failure}")
     change = Change(NAME, len(graph.parameters), REASON)

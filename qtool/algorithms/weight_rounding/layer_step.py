@@ -102,9 +102,8 @@ def layer_step(
     samples: int = SAMPLES,
     low_bits: int = 0,
 ) -> Step:
-    """Return a step that runs in memory and block by block.
-
-    Biases are corrected for the new weights in memory.
+    """Return a step that runs in memory and block by block; biases are corrected for the new
+    weights.
 
     Args:
         name, accuracy, samples, low_bits: see `Step`.

@@ -184,9 +184,36 @@ def cut(whole: FloatGraph, max_bytes: int, alone: Container[fx.Node] = ()) -> li
     Raises:
         CaptureError: a size depends on values.
     """
-    calls = [n for n in whole.graph.nodes if n.op == "call_function" and not _is_size(n)]
+    calls = _calls(whole)
     weights = [inf if n in alone else weight_bytes(n) for n in calls]
-    places = _cheapest(_live_bytes(calls), weights, max_bytes)
+    return _blocks(whole, calls, _cheapest(_live_bytes(calls), weights, max_bytes))
+
+
+def cut_at(whole: FloatGraph, names: Sequence[str]) -> list[Block]:
+    """Cut a graph into blocks that begin with the calls of these names, in their order.
+
+    Raises:
+        CaptureError: a size depends on values.
+        LookupError: the first call has none of the names, or a name is that of no call behind the
+            one before; the error has the name.
+    """
+    calls = _calls(whole)
+    numbers = {name_of(n): i for i, n in enumerate(calls)}
+    places = list[int]()
+    for name in names:
+        place = numbers.get(name, -1)
+        if (place <= places[-1]) if places else place:
+            raise LookupError(name)
+        places.append(place)
+    return _blocks(whole, calls, [*places, len(calls)])
+
+
+def _calls(whole: FloatGraph) -> list[fx.Node]:
+    return [n for n in whole.graph.nodes if n.op == "call_function" and not _is_size(n)]
+
+
+def _blocks(whole: FloatGraph, calls: Sequence[fx.Node], places: Sequence[int]) -> list[Block]:
+    """Return the blocks between these places."""
     blocks = [Block(whole, calls[i:j]) for i, j in itertools.pairwise(places)]
     ends = dict.fromkeys(output_nodes(whole.graph))
     for index, block in enumerate(blocks):

@@ -103,7 +103,7 @@ class Accuracy:
         samples: number of samples.
         metrics: the user's first, then top-1 and top-5 with labels, errors with numbers to predict,
             and the perplexity of a language model.
-        models: the reference first.
+        models: the reference first, or the file alone that was measured without one.
         scores: what agreement compares: "classes" of samples, "tokens" (a class for each token),
             "next tokens" of a language model; "" if the outputs are no scores.
         tokens: number of compared tokens; 0 without scores per token.
@@ -306,8 +306,9 @@ def _warnings(
     """Yield a sentence for each implausible result."""
     broken = (measured.not_finite > 0).sum(1)
     if broken[0]:
+        first = "the float model" if len(models) > 1 else "the file"
         yield (
-            f"the float model outputs NaN or Inf on {broken[0]} of {measured.samples} samples, "
+            f"{first} outputs NaN or Inf on {broken[0]} of {measured.samples} samples, "
             "which are left out of the SQNR"
         )
     for i, model in enumerate(models[1:], 1):

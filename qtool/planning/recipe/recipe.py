@@ -4,6 +4,7 @@
     accuracy = "balanced"        # how much the conversion does for it; one of ACCURACIES
     recover = ["gptq"]           # or: exactly these steps
     slow_layers = "integer"      # also layers that are better in float; "float" by default
+    parts = ["stem", "layer3"]   # where the parts begin that are trained one by one
 
     [[rules]]
     select = "classifier.*"      # names as the plan prints them: a glob, or "re:" and a regex
@@ -62,7 +63,7 @@ target's table of costs, and the sources of most of a large error (step `sensiti
 DEFAULT_ACCURACY = "balanced"
 """The accuracy where neither the recipe nor the caller sets one."""
 
-_RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "rules")
+_RECIPE_KEYS = ("mode", "accuracy", "recover", "slow_layers", "parts", "rules")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Recipe:
         accuracy: one of ACCURACIES.
         recover: names of the conversion steps to run; None for those of `accuracy`.
         slow_layers: one of SLOW_LAYERS.
+        parts: names of the nodes that the parts of the network begin with which a block-wise
+            conversion trains one by one; () for its blocks.
     """
 
     JSON_FORM: ClassVar[str] = "a recipe, as in a .json recipe file"
@@ -84,6 +87,7 @@ class Recipe:
     accuracy: str = DEFAULT_ACCURACY
     recover: tuple[str, ...] | None = None
     slow_layers: str = FLOAT_LAYERS
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         named: Any = (
@@ -102,6 +106,7 @@ class Recipe:
         ):
             raise PlanError(f"recover is {steps!r}; it must be a list of step names")
         object.__setattr__(self, "recover", _step_names(steps))
+        object.__setattr__(self, "parts", _part_names(self.parts))
 
     @classmethod
     def of(
@@ -141,6 +146,7 @@ class Recipe:
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
             _resolve("recover", _step_names(steps), _step_names(recover), None),
             source.get("slow_layers", FLOAT_LAYERS),
+            source.get("parts", ()),
         )
 
     @classmethod
@@ -175,6 +181,8 @@ class Recipe:
             header["recover"] = list(self.recover)
         if self.slow_layers != FLOAT_LAYERS:
             header["slow_layers"] = self.slow_layers
+        if self.parts:
+            header["parts"] = list(self.parts)
         return header
 
     def choices(
@@ -249,6 +257,18 @@ def _step_names(value: Any) -> Any:
                 CallEdit("remove one"),
             )
     return tuple(current_step_name(n) if isinstance(n, str) else n for n in names)
+
+
+def _part_names(value: Any) -> tuple[str, ...]:
+    """Return a list of names as a tuple.
+
+    Raises:
+        PlanError: it is none, or has a name twice.
+    """
+    listed = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    if not listed or len(set(value)) < len(value):
+        raise PlanError(f"parts is {value!r}; it must be a list of different names of nodes")
+    return tuple(value)
 
 
 def _resolve(what: str, in_recipe: Any, option: Any, default: Any) -> Any:
