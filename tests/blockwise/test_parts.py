@@ -82,9 +82,12 @@ def test_parts_that_cannot_be_are_refused(
     parts: Any, block: int, said: str, folder: Path, tmp_path: Path
 ) -> None:
     recipe = {"mode": "weight-only-int4", "recover": ["learned-scales"], "parts": parts}
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=said) as caught:
         converted(folder, tmp_path / "no" / "net.onnx", block, recipe)
     assert not list((tmp_path / "no").iterdir())
+    if "must be a list" not in said:
+        more = ["give more memory"] if "has" in said else []
+        assert [r.text for r in caught.value.remedies] == [*more, "leave out parts"]
 
 
 def test_in_memory_the_network_is_one_part_and_says_so(folder: Path) -> None:

@@ -256,6 +256,8 @@ ELSEWHERE = {
     "give what qtool.calibrate returned, or qtool.quantize(model, data)": (
         "tests/mistakes/test_python_api.py"
     ),
+    "give more memory": "tests/blockwise/test_parts.py",
+    "leave out parts": "the same",
     "quantize it per output channel or per tensor": "operands of kernels: tests/backends/kernels",
     "quantize it with scale input * weight, and widen the weight scale where it overflows": (
         "the same"
