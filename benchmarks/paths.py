@@ -48,6 +48,7 @@ import torch
 import qtool
 
 ROOT = f"{Path(qtool.__file__).resolve().parent.parent}/"
+OWN = (f"{ROOT}qtool/", f"{ROOT}cli/")  # and not an environment in the same folder
 RUNTIMES, OBSERVERS = f"{ROOT}qtool/backends/", f"{ROOT}qtool/observers/"
 MASK, MARK = np.uint32(0x3FF), np.uint32(0x2A5)  # last bits of a float32
 VALUES = 4  # first ones of an array
@@ -129,7 +130,7 @@ def _function(code: CodeType) -> Function | None:
     path = code.co_filename
     inside = path.startswith(RUNTIMES) and "/" in path.removeprefix(RUNTIMES)
     inside |= path.startswith(OBSERVERS)
-    if not path.startswith(ROOT) or inside or code.co_name[0] == "<":
+    if not path.startswith(OWN) or inside or code.co_name[0] == "<":
         return None
     return path.removeprefix(ROOT), code.co_qualname
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,3 +40,16 @@ def test_data_is_what_was_loaded() -> None:
     assert not tracer.is_data(rows)
     tracer.loaded.append(rows)
     assert tracer.is_data([rows])
+
+
+@pytest.mark.matrix
+def test_data_and_a_convolution_take_short_ways() -> None:
+    script = Path(__file__).parents[2] / "benchmarks/paths.py"
+    words = [sys.executable, str(script), "quantize", "convolution"]
+    done = subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE)
+    stream = re.search(r"^quantize, stream: passed through (\d+)", done.stdout, re.MULTILINE)
+    layer = re.search(r"^convolution: .* (\d+) get the layer", done.stdout, re.MULTILINE)
+    assert stream is not None
+    assert layer is not None
+    assert int(stream[1]) <= 12
+    assert int(layer[1]) <= 27
