@@ -167,3 +167,17 @@ def test_a_cache_is_judged_by_what_reads_it() -> None:
     )
     assert fidelity.warning is None
     assert "equal" not in fidelity.row()[1]
+
+
+@pytest.mark.parametrize("samples", [8, 10, 40])
+def test_one_swap_of_neighbours_is_no_difference(samples: int) -> None:
+    """It costs much of a rank correlation of few samples, and little of one of many."""
+    real = np.arange(samples, dtype=np.float32)
+    once, twice = real.copy(), real.copy()
+    once[[0, 1]] = once[[1, 0]]
+    twice[[0, 1, 3, 4]] = twice[[1, 0, 4, 3]]
+    near, far = (output_agreement("price", real, each) for each in (once, twice))
+    assert near is not None
+    assert far is not None
+    assert near.is_near
+    assert far.is_near == (samples == 40)
