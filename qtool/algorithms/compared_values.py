@@ -60,7 +60,9 @@ def _scores(
 ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Return the scores of a detector's positions; None of other outputs."""
     first = column[0][0]
-    if first.dim() != 3 or not has_detections(torch.cat([real for real, _ in column]).numpy()):
+    if first.dim() != 3 or any(real.shape[1:] != first.shape[1:] for real, _ in column):
+        return None  # texts of other lengths
+    if not has_detections(torch.cat([real for real, _ in column]).numpy()):
         return None
     exact = [real.numpy() for real, _ in column]
     coded = [other.nan_to_num().numpy() for _, other in column]

@@ -27,3 +27,9 @@ def test_the_worst_of_several_outputs() -> None:
     coded = [0.9 * torch.ones(2, 3), 0.5 * torch.ones(2, 5, 7)]
     assert worst_error([(real, coded)]) == pytest.approx(0.25)
     assert worst_error([(real, real)]) == 0
+
+
+def test_batches_of_other_lengths() -> None:
+    """Texts in batches of their own lengths are no detections."""
+    texts = [torch.ones(2, 67, 10), torch.ones(2, 80, 10)]
+    assert worst_error([([each], [0.5 * each]) for each in texts]) == pytest.approx(0.25)

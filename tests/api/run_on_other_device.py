@@ -43,7 +43,7 @@ class Net(nn.Module):
             norm.running_var.uniform_(0.5, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.hardswish(self.norm(self.first(x)))
+        y = F.relu(self.norm(self.first(x)))
         y = F.relu(self.norm2(self.depthwise(y))) + y
         y = F.silu(self.up(F.relu6(self.point(y))))
         logits: Tensor = self.head(y.mean((2, 3)))

@@ -1,4 +1,7 @@
-"""Defects of ONNX Runtime (docs/upstream.md): a failure means that one is mended."""
+"""Defects of ONNX Runtime (docs/upstream.md): a failure means that one is mended.
+
+Three are in 1.32. Their workarounds stay: a file also runs in older versions.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from qtool.backends.onnxruntime.session import VERSION
 from tests.upstream.models import model, run
 
 pytestmark = pytest.mark.matrix
+
+IS_1_32 = VERSION >= (1, 32)
 
 
 def test_pad_of_zeros_is_fused_into_a_max_pool() -> None:
@@ -26,7 +32,7 @@ def test_pad_of_zeros_is_fused_into_a_max_pool() -> None:
     )
     minus = -np.ones((1, 1, 2, 2), np.float32)
     assert run(padded, minus, optimised=False)[0, 0, 0, 0] == 0
-    assert run(padded, minus)[0, 0, 0, 0] == -1
+    assert run(padded, minus)[0, 0, 0, 0] == (0 if IS_1_32 else -1)
 
 
 def test_two_qdq_pairs_become_one() -> None:
@@ -53,7 +59,7 @@ def test_uint8_softmax_wraps_to_zero() -> None:
     )
     codes = np.array([[0, 10, 100, 200]], np.uint8)
     assert run(soft, codes, optimised=False).tolist() == [[0, 0, 0, 255]]
-    assert run(soft, codes).tolist() == [[0, 0, 0, 0]]
+    assert run(soft, codes).tolist() == [[0, 0, 0, 255 if IS_1_32 else 0]]
 
 
 def test_dilated_max_pool_with_auto_pad_has_fewer_windows() -> None:
@@ -165,7 +171,7 @@ def test_sum_over_an_empty_last_axis_keeps_it() -> None:
         """(float[N, 0] x) => (float[N, 1] y) <int64[1] a = {-1}>
         { y = ReduceSum <keepdims = 1> (x, a) }"""
     )
-    assert run(empty, np.zeros((3, 0), np.float32)).shape == (3, 0)
+    assert run(empty, np.zeros((3, 0), np.float32)).shape == (3, 1 if IS_1_32 else 0)
 
 
 _RUN = """

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import qtool
 from qtool.backends.onnxruntime.integer_engine import Program
+from qtool.backends.onnxruntime.session import VERSION
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.backends.onnxruntime.verification.node_parity import compare_nodes
 from qtool.core.graph.perturbation import PerturbedInterpreter, within_tolerance
@@ -108,6 +109,22 @@ class Padded(nn.Module):
         return self.last(self.norm(y))
 
 
+def test_what_is_wrong_in_float_is_found(tmp_path: Path) -> None:
+    recipe = [{"select": "first", "as": "float"}]
+    made = qtool.quantize(Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe)
+    assert made.export(tmp_path / "right.onnx").passed
+    file = onnx.load(tmp_path / "right.onnx")
+    pad = next(n for n in file.graph.node if n.op_type == "Pad")
+    file.graph.initializer.append(numpy_helper.from_array(np.array(7, np.float32), "seven"))
+    pad.input[:] = [*pad.input[:2], "seven"]
+    onnx.save(file, tmp_path / "wrong.onnx")
+    found = made.verify(tmp_path / "wrong.onnx")
+    assert found.exactness.exact  # the engine runs floats in the same runtime
+    assert found.parity.steps.wrong
+    assert not found.passed
+
+
+@pytest.mark.skipif(VERSION >= (1, 32), reason="ONNX Runtime 1.32 fuses it rightly")
 def test_what_the_runtime_fuses_wrongly_in_float_is_found(tmp_path: Path) -> None:
     recipe = [{"select": "first", "as": "float"}]
     made = qtool.quantize(Padded().eval(), [torch.randn(4, 3, 20, 20)], recipe=recipe)
