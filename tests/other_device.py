@@ -67,7 +67,7 @@ def _strided(base: Tensor, shape: Sequence[int], strides: Sequence[int], offset:
         )
         axis = next(axes, None)
         if axis is None:
-            raise NotImplementedError(f"a view with strides {tuple(strides)}")
+            raise RuntimeError(f"no view of {tuple(base.shape)} by strides {tuple(strides)}")
         own.append(base.stride(axis) * (stride // dense[axis]))
     return base.as_strided(shape, own, place)
 

@@ -16,6 +16,7 @@ from qtool.core import formats
 from qtool.verification.agreement_interval import (
     average_ranks,
     cosine_interval,
+    one_swap,
     rank_interval,
     share_interval,
 )
@@ -113,7 +114,7 @@ class OutputAgreement(NamedTuple):
     def is_near(self) -> bool:
         """Whether the output hardly differs in what it is used for."""
         close = self.kl is not None and self.kl <= NEAR_KL
-        swapped = self.kind == ORDER and self.value >= _one_swap(self.compared)
+        swapped = self.kind == ORDER and self.value >= one_swap(self.compared)
         return close or swapped or self.value >= NEAR
 
     @property
@@ -382,12 +383,6 @@ def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
     interval = cosine_interval(*_by_sample(cosines, rows))
     value = float(cosines[rows].mean())
     return OutputAgreement(name, COSINE, value, int(rows.sum()), interval=interval)
-
-
-def _one_swap(samples: int) -> float:
-    """Return the least rank correlation of orders in which two neighbours have swapped: one swap
-    among ten samples says no more of other samples than none. Rounded down, as it is computed."""
-    return 1 - 12 / (samples * (samples**2 - 1)) - _UNIT**2
 
 
 def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:

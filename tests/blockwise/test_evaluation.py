@@ -62,14 +62,14 @@ def test_they_are_those_of_a_conversion_in_memory(float_file: Path, tmp_path: Pa
     assert "top-1" in rows[0]
 
 
-def test_a_float_model_that_does_not_fit_beside_the_file_is_said(
+def test_a_float_model_that_does_not_fit_next_to_the_file_is_said(
     float_file: Path, tmp_path: Path
 ) -> None:
     """The file then has its own metrics; a larger one has none."""
     path = tmp_path / "alone.onnx"
     how: dict[str, Any] = {"accuracy": "fast", "evaluation": evaluation(float_file)}
-    beside = qtool.quantize_by_blocks(float_file, batches(), tmp_path / "both.onnx", **how)
-    how["memory"] = 2 * beside.size_bytes + 1
+    whole = qtool.quantize_by_blocks(float_file, batches(), tmp_path / "both.onnx", **how)
+    how["memory"] = 2 * whole.size_bytes + 1
     file = qtool.quantize_by_blocks(float_file, batches(), path, **how)
     assert file.accuracy is not None
     (metric,) = file.accuracy.metrics

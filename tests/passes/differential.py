@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+import qtool
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.frontends.torch.export_module import capture_module
@@ -25,6 +27,7 @@ __all__ = [
     "captured",
     "captured_network",
     "rewritten",
+    "written",
 ]
 
 TOLERANCE = 1e-4  # of the range of the output
@@ -112,3 +115,11 @@ def assert_same(
         assert a.dtype == b.dtype
         span = (a.max() - a.min()).item()
         assert (a - b).abs().max().item() <= tolerance * span
+
+
+def written(model: nn.Module, batch: torch.Tensor, recipe: Any, path: Path) -> qtool.QuantizedFile:
+    """The verified file of a model that is calibrated with one batch."""
+    quantized = qtool.quantize(model, [batch], recipe=recipe)
+    file = qtool.write_file(quantized, path, qtool.FileOptions(timing=0))
+    assert file.passed
+    return file

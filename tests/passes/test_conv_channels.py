@@ -13,9 +13,8 @@ from onnx import numpy_helper
 from torch import nn
 from torch.nn import functional as F
 
-import qtool
 from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
-from tests.passes.differential import Function, rewritten
+from tests.passes.differential import Function, rewritten, written
 
 BACK = [*CANONICAL, FOR_FILES["unpad_channels"]]
 IMAGE = (2, 3, 8, 8)
@@ -52,12 +51,7 @@ def test_the_file_has_the_fourth_channel_in_integers_alone(scheme: str, tmp_path
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 1)).eval()
     batch = torch.randn(8, 3, 12, 12)
     recipe = [{"select": "0", "as": scheme}]
-    file = qtool.write_file(
-        qtool.quantize(model, [batch], recipe=recipe),
-        tmp_path / "m.onnx",
-        qtool.FileOptions(timing=0),
-    )
-    assert file.passed
+    file = written(model, batch, recipe, tmp_path / "m.onnx")
     graph = onnx.load(file.path).graph
     widths = {numpy_helper.to_array(i).shape for i in graph.initializer}
     assert ((16, 4, 3, 3) in widths, (16, 3, 3, 3) in widths) == (

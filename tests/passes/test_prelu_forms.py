@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-import qtool
 from qtool.passes import CANONICAL, FOR_FILES
-from tests.passes.differential import rewritten
+from tests.passes.differential import rewritten, written
 
 PASSES = [*CANONICAL, FOR_FILES["prelu_forms"]]
 LARGE, SMALL = (2, 8, 24, 24), (2, 8, 4, 4)
@@ -49,12 +48,7 @@ def test_the_file_is_verified_and_computes_the_same(
     model = nn.Sequential(nn.Conv2d(3, 8, 3), prelu(most), nn.Conv2d(8, 8, 3)).eval()
     batch = torch.randn(8, 3, 32, 32)
     recipe = [{"select": "0", "as": scheme}]
-    file = qtool.write_file(
-        qtool.quantize(model, [batch], recipe=recipe),
-        tmp_path / "m.onnx",
-        qtool.FileOptions(timing=0),
-    )
-    assert file.passed
+    file = written(model, batch, recipe, tmp_path / "m.onnx")
     assert "1 prelu" in dict(file.summary().rows)["float"]
     assert "PRelu" not in {n.op_type for n in onnx.load(file.path).graph.node}
     session = ort.InferenceSession(file.path, providers=["CPUExecutionProvider"])
