@@ -136,21 +136,24 @@ def _free(dims: Mapping[int, str]) -> dict[int, Any]:
 
 
 def make_file(work: Workplace, name: str, plain: Path) -> dict[str, Any]:
-    """Run a tool, which writes NAME/model.onnx or NAME/model.tflite.
+    """Run a tool, which writes by-NAME/model.onnx or by-NAME/model.tflite.
 
     Returns:
         "file", or "error" with the last line of what it said; "cpu_seconds" and "peak_gib" of the
         process, imports included; of qtool also "command", "remedies" and "internal".
     """
-    tool, out = TOOLS[name], work.folder / name
+    tool, out = TOOLS[name], work.folder / f"by-{name}"  # a folder `qtool` would be imported
     out.mkdir()
     file = out / f"model{tool.suffix}"
     row: dict[str, Any] = {}
+    source = work.folder / "float.tflite" if tool.suffix == ".tflite" else plain
     try:
+        unwritten = "" if source.exists() else _write_tflite(work, plain)
         if tool.make is None:
             _quantize(work, tool, file, row)
+        elif unwritten:
+            row["error"] = unwritten
         else:
-            source = _float_tflite(work, plain) if tool.suffix == ".tflite" else plain
             words = [name, str(source), str(file), work.factory]
             words += ["--whole"] if work.subject.whole else []
             command = [sys.executable, "-m", "benchmarks.networks.tools", *words]
@@ -226,12 +229,8 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join(" ".join(lines[-1 if ":" in lines[-1] else -2 :]).split())[:200]
 
 
-def _float_tflite(work: Workplace, plain: Path) -> Path:
-    """Write the float .tflite file, unless it is there."""
-    file = work.folder / "float.tflite"
-    if not file.exists():
-        source = str(plain) if not work.factory else ""
-        done = work.run([work.python, "-c", FLOAT_TFLITE, work.factory, source])
-        if done.returncode:
-            raise RuntimeError(f"no float .tflite file: {_last_line(done)}")
-    return file
+def _write_tflite(work: Workplace, plain: Path) -> str:
+    """Write the float .tflite file; return what went wrong, or ""."""
+    source = str(plain) if not work.factory else ""
+    done = work.run([work.python, "-c", FLOAT_TFLITE, work.factory, source])
+    return f"no float .tflite file: {_last_line(done)}" if done.returncode else ""

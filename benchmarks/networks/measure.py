@@ -142,7 +142,7 @@ def _time(work: Workplace, plain: Path, seconds: float, row: dict[str, Any]) -> 
     """All files of one format in turns with their float file, at each batch size."""
     for suffix, float_file in ((".onnx", plain), (".tflite", work.folder / "float.tflite")):
         tools = {n: f for n, f in row["tools"].items() if f.get("file", "").endswith(suffix)}
-        for size in work.subject.timed if tools and seconds else ():
+        for size in work.subject.timed if tools and seconds and float_file.exists() else ():
             arrays = work.arrays
             first = {
                 k: np.asarray(a[0]) if work.subject.whole else a[:size] for k, a in arrays.items()

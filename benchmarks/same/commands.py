@@ -159,4 +159,4 @@ def _packaged(name: str, places: Places, out: Path) -> None:
         row = make_file(work, "qtool", places.packages / subject.needs)
         if "error" in row:
             raise CommandError(row["error"])
-        shutil.copytree(Path(folder) / "qtool", out, dirs_exist_ok=True)
+        shutil.copytree(Path(folder) / "by-qtool", out, dirs_exist_ok=True)
