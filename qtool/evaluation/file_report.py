@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -186,8 +187,9 @@ def _facts(
     assert coverage is not None
     purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
     share, weight_share, unknown = measured.shares(i)
+    judged = share if coverage.macs or unknown else nan
     verdict = (
-        make_verdict(measured.accuracy, i, measured.timings, share, exact, goals, purpose, unknown)
+        make_verdict(measured.accuracy, i, measured.timings, judged, exact, goals, purpose, unknown)
         if i
         else None
     )
