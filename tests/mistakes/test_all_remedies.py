@@ -48,6 +48,7 @@ ELSEWHERE = {
     "evaluation/gate/vectors --metric": "the same",
     "frontends/data/class_order --classes": "tests/frontends/data/test_class_order.py",
     "frontends/data/collators --processor": "needs a tokenizer: tests/frontends/data",
+    "frontends/data/collators --transform": "code of a user: tests/frontends/data",
     "frontends/data/recordings --state": "tests/frontends/data/test_recordings.py",
     "frontends/data/sliding_windows --max-length": "needs a tokenizer: tests/frontends/data",
     "frontends/data/sliding_windows --stride": "the same",

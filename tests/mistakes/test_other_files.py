@@ -245,7 +245,7 @@ ELSEWHERE = {
     "compare models of one task": "a decoder with a cache",
     "evaluate a file with its cache in float": "the same",
     "export it with the order {}": "the same",
-    "give that model and its weights": "tests/mistakes/test_remedies.py",
+    "give that one": "tests/mistakes/test_remedies.py",
     "save it there with save_pretrained": "tests/mistakes/test_folders.py",
     "save it there with tokenizer.save_pretrained": "the same",
     "give the model's own tokenizer": "the same",

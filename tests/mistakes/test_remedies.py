@@ -87,7 +87,7 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "a file of other weights": (
         f"evaluate image.onnx --model {M}:other_weights --data images.npy",
-        {"evaluation/same_model --other-model"},
+        {"evaluation/same_weights --other-model"},
     ),
     "weights in a file of their own for .tflite": (
         f"quantize {M}:image_net --external-data --data images.npy -o out.tflite",

@@ -9,12 +9,16 @@ from typing import cast
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 import qtool
+from qtool.api import arrays
+from qtool.backends.open_files import open_readable
 from qtool.backends.readable_file import ReadableFile
+from qtool.core.errors import VerificationError
 from qtool.core.types import Array
-from qtool.evaluation.gate.same_weights import WeightDeviation, compare_weights
+from qtool.evaluation.same_weights import WeightDeviation, check_same_weights, compare_weights
 from tests.evaluation.onnx_files import linear_file
 
 SHAPES = ((32, 64), (48, 32), (24, 16, 3, 3))
@@ -37,7 +41,7 @@ def weights() -> list[Array]:
 
 
 def compared(codes: list[Array]) -> WeightDeviation:
-    return compare_weights(cast(ReadableFile, Stored(codes)), cast(ReadableFile, Stored(weights())))
+    return compare_weights(cast(ReadableFile, Stored(codes)), weights())
 
 
 def steps_of(weight: Array, most: float = 127) -> Array:
@@ -132,3 +136,78 @@ def test_a_stale_float_file_with_the_same_answers_is_not_comparable(tmp_path: Pa
         for real in (weight, moved)
     ]
     assert outcomes == ["accepted", "not comparable"]
+
+
+def test_weights_with_an_axis_of_one_and_of_three_are_compared() -> None:
+    draw = np.random.default_rng(3)
+    weight = draw.normal(size=(24, 16, 5)).astype(np.float32)
+    moved = trained_on(1.5)(weight)
+    for codes, other in ((nearest(weight), 0), (moved, 1)):
+        for turned in (codes, codes.transpose(0, 2, 1)[:, None]):  # a 1-d convolution in .tflite
+            stored = cast(ReadableFile, Stored([turned]))
+            compared = compare_weights(stored, [weight])
+            assert (compared.layers, compared.other) == (1, other)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Array]]:
+    """A quantized file, a float file with other weights that answers alike, and data."""
+    folder, weight = tmp_path_factory.mktemp("pair"), weights()[0]
+    file = quantized_file(folder / "int8.onnx", nearest(weight), steps_of(weight))
+    moved = weight + 1.5 * steps_of(weight) * GENERATOR.normal(size=weight.shape)
+    x = np.random.default_rng(2).normal(size=(64, 32)).astype(np.float32)
+    return file, linear_file(folder / "float.onnx", moved), [x]
+
+
+QUICK = qtool.ReportOptions(seconds=0.01, batch_sizes=(1,))
+Call = Callable[..., object]
+CALLS: dict[str, Call] = {
+    "evaluate": lambda f, g, x, _, **o: qtool.evaluate(f, qtool.load_model(g), x, seconds=0, **o),
+    "report, a path": lambda f, g, x, to, **o: qtool.report(f, x, to, QUICK, model=g, **o),
+    "report, a model": lambda f, g, x, to, **o: qtool.report(
+        f, x, to, QUICK, model=qtool.load_model(g), **o
+    ),
+    "compare": lambda f, g, x, _, **o: qtool.compare([g, f], x, None, QUICK, **o),
+    "compare, a reference": lambda f, g, x, _, **o: qtool.compare(
+        [f, g], x, None, QUICK, reference=g, **o
+    ),
+    "evaluate, no torch": lambda f, g, x, _, **o: arrays.evaluate(f, g, x, seconds=0, **o),
+    "report, no torch": lambda f, g, x, to, **o: arrays.report(f, x, to, QUICK, model=g, **o),
+    "compare, no torch": lambda f, g, x, _, **o: arrays.compare([g, f], x, None, QUICK, **o),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_compares_with_other_weights_unless_asked_to(
+    call: str, pair: tuple[Path, Path, list[Array]], tmp_path: Path
+) -> None:
+    file, real, data = pair
+    batches = data if "no torch" in call else [torch.from_numpy(x) for x in data]
+    text = r"1 of 1 weights are 1\.\d steps from those of float.onnx, .* 'other_model'"
+    with pytest.raises(VerificationError, match=text):
+        CALLS[call](file, real, batches, tmp_path / "r")
+    CALLS[call](file, real, batches, tmp_path / "r", other_model=True)
+
+
+def test_explain_refuses_other_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, data = torch.nn.Linear(32, 16).eval(), [torch.randn(64, 32)]
+    qtool.quantize(model, data, accuracy="fast").export(tmp_path / "int8.onnx")
+    with torch.no_grad():
+        model.weight += 0.05 * torch.randn(16, 32)
+    with pytest.raises(VerificationError, match=r"weights are .* 'other_model'"):
+        qtool.explain(tmp_path / "int8.onnx", model, data)
+
+
+def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
+    """Weights of inputs that do not count move by up to a step."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 64)).eval()
+    noise = 0.01 * torch.randn(256, 128)
+    x = torch.randn(256, 3) @ torch.randn(3, 128) + noise
+    qtool.capture_model(model, x).export_float(tmp_path / "float.onnx")
+    qtool.quantize(model, [x], recover=["gptq"]).export(tmp_path / "int8.onnx")
+    floats = list(open_readable(tmp_path / "float.onnx").constants())
+    file = open_readable(tmp_path / "int8.onnx")
+    assert compare_weights(file, floats).is_other
+    check_same_weights(file, floats, "float.onnx")
