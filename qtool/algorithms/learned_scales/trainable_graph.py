@@ -172,8 +172,10 @@ def make_trainable(state: ConversionState) -> TrainableGraph:
     """
     assert state.parameters is not None
     module = insert_points(state.graph.module, state.plan)
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)
+    for part in module.modules():  # the parameters themselves are those of the user's model
+        for name, own in part._parameters.items():
+            if own is not None:
+                part._parameters[name] = nn.Parameter(own.detach(), requires_grad=False)
     params = state.parameters.params
     scales, layers = _free_scales(state), _exclusive_weights(state)
     trainable = TrainableGraph(module, {}, _max_logs(state, scales), {}, {}, {})
