@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import qtool
+from qtool.backends.session import PortInfo
 from qtool.core.data.arguments import Arguments
 from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import to_tensor
@@ -21,6 +22,7 @@ from qtool.core.data.batches import batches
 from qtool.core.data.columns import table_arrays
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.measure.accuracy import check_classes, check_labels, check_no_names
+from qtool.evaluation.measure.input_arrays import fit_array
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import with_states
 from tests.mistakes.nets import (
@@ -141,6 +143,12 @@ class Cell(torch.nn.Module):
 
 def recording(**arrays: torch.Tensor) -> Callable[[], object]:
     return lambda: list(with_states(Cell().eval(), [arrays], {"output": "h"}))
+
+
+def integers(kind: str, *values: Any) -> Callable[[], object]:
+    """Return the reading of images for an input of integers."""
+    port = PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8))
+    return lambda: [fit_array(port, np.asarray(each), 0) for each in values]
 
 
 STEPS, FIRST = torch.randn(5, 3), torch.zeros(1, 3)
@@ -272,6 +280,11 @@ EDITS: dict[str, Edit] = {
         captured_on(token_net, IDS + 16),
         captured_on(token_net, IDS),
     ),
+    "its values are {} and {} cannot hold them: give the integers that the model was trained on, "
+    "of an image those before it was normalised": (
+        integers("uint8", IMAGES),
+        integers("uint8", (IMAGES * 50).clamp(0, 255).to(torch.uint8)),
+    ),
     "it has one number per sample, as labels have: give the inputs": (
         captured_on(image_net, torch.ones(40)),
         captured_on(image_net, IMAGES),
@@ -287,6 +300,9 @@ CODE = {
     "its channels are last: give {}",
     "it runs on {}, so convert the batches with that{}{}{}",
     "change the images as the training did, for instance with {}",
+    "shift it first, {}",
+    "round it first, {}",
+    "its values are {}, those of images that were scaled: give {}",
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
 ELSEWHERE = {
