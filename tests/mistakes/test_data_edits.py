@@ -36,7 +36,7 @@ from tests.mistakes.nets import (
     token_net,
     two_inputs,
 )
-from tests.mistakes.remedies import Edit, check_edit, texts_of
+from tests.mistakes.remedies import Edit, check_edit
 
 A, B = torch.randn(40, 4), torch.randn(40, 5)
 
@@ -305,43 +305,6 @@ CODE = {
     "its values are {}, those of images that were scaled: give {}",
 }
 """Edits by an expression, which tests/mistakes/test_remedies_of_calls.py evaluates."""
-ELSEWHERE = {
-    "give labels.loc[data.index]": "needs pandas: tests/evaluation/test_label_checks.py",
-    "give labels.to_numpy() if they are in the order of the data": "the same",
-    "give one label per sample; 'spearman' takes one per pair": "tests/evaluation/gate",
-    "give batches of sizes that the model takes": "tests/calibration/test_calibration.py",
-    "pad or cut the samples to these sizes": "tests/backends/tflite/export/test_batch.py",
-    "pass the values, as frame['price']": "as any labels of a call",
-    "give data of that shape": "an open file: tests/backends/onnxruntime/test_session.py",
-    "give data that reaches it": "a branch that no sample takes",
-    "leave it out of the data": "tests/frontends/onnx/test_size_branches.py",
-    "check that the data is what it was trained on": "as any data without NaN",
-    "leave out samples of padding alone": "a network with attention: tests/core/graph",
-    "make batches of texts of one length, without padding": "the same",
-    "give the same ones": "inputs that are None: tests/core/graph",
-    "leave these out": "NaN in the outputs of a file: tests/evaluation/gate",
-    "check the preprocessing of the data": "the same",
-    "give one per pair of consecutive samples": "the same",
-    "give it in that encoding": "a language model: tests/evaluation/test_generation.py",
-    "write at least a word": "the same",
-    "shorten it": "the same",
-    "leave out that sample, or fill it in": "as labels without NaN",
-    "check its weights and the preprocessing of the data": "as any data without NaN",
-    "give texts": "needs a tokenizer: tests/frontends/data/test_collators.py",
-    "remove it": "tests/mistakes/test_downloads.py",
-    "remove it from the data": "a pipe: tests/frontends/data",
-    "repair or remove that row": "tests/mistakes/test_file_remedies.py",
-    "give data of the kind that it takes": "a folder of a user: tests/mistakes/test_folders.py",
-    "give the input": "as the state of a recording, above",
-    "{} (this one is {})": "tests/mistakes/test_file_remedies.py",
-    "choose the columns of the input ({}); they are {}": "the same",
-    "{}the numbers alone (frame.to_numpy('float32'))": "the same",
-    "give at least {} samples": "a file with a fixed batch: tests/frontends/onnx",
-    "give batches of that type and shape": "the same",
-    "give a first batch in which it is larger": "tests/frontends/torch/test_export_module.py",
-    "give at least one sample": "as a batch, above",
-}
-"""Edits that are not made here, with the reason."""
 
 
 @pytest.fixture(autouse=True)
@@ -354,8 +317,3 @@ def files(folder: Path) -> None:
 @pytest.mark.parametrize("text", EDITS)
 def test_the_next_call_works(text: str) -> None:
     check_edit(DataEdit, text, EDITS[text])
-
-
-def test_all_edits_are_made() -> None:
-    assert texts_of("DataEdit") == EDITS.keys() | CODE | ELSEWHERE.keys()
-    assert not EDITS.keys() & ELSEWHERE.keys()

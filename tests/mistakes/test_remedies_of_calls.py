@@ -22,9 +22,7 @@ from qtool.core.remedies import Argument, DataEdit, Package
 from qtool.evaluation.measure.input_arrays import fit_array
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
-from tests.mistakes.remedies import check_offer, files, here
-
-__all__ = ["files", "here"]  # fixtures
+from tests.mistakes.remedies import check_offer
 
 
 def same(value: Any) -> Any:
