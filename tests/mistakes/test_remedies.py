@@ -9,6 +9,7 @@ import pytest
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, Omission
 from tests.mistakes.remedies import M, changed, check_offer, files, here, offered, run
+from tests.needs import needs_litert
 
 __all__ = ["files", "here", "offered"]  # fixtures
 
@@ -161,10 +162,14 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
 }
 """Mistake -> (command, what its error must offer: module below qtool/ and argument; argument -> the
 other error that the changed command has, where it does not work at once)."""
+MARKS = {"a layer in float on a microcontroller": needs_litert}
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("case", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=MARKS.get(name, ())) for name, case in COMMANDS.items()],
+)
 def test_a_command_with_the_remedy(case: Any, offered: list[QtoolError]) -> None:
     command, sites, then = (*case, {})[:3]
     code, said = run(command.split())

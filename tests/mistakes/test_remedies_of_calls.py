@@ -21,6 +21,7 @@ from qtool.core.remedies import Argument, DataEdit, Package
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
 from tests.mistakes.remedies import check_offer, files, here
+from tests.needs import needs_web
 
 __all__ = ["files", "here"]  # fixtures
 
@@ -154,6 +155,7 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
 }
 """Mistake -> (call, what its error must offer); an edit of the data is the argument `edit`."""
+MARKS = {"threads in node": needs_web}
 
 
 def _transposed() -> nn.Module:
@@ -161,7 +163,10 @@ def _transposed() -> nn.Module:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("call", "sites"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("call", "sites"),
+    [pytest.param(*case, id=name, marks=MARKS.get(name, ())) for name, case in CALLS.items()],
+)
 def test_a_call_with_the_remedy(call: Callable[..., object], sites: set[str]) -> None:
     with pytest.raises(QtoolError) as caught:
         call()
