@@ -15,6 +15,7 @@ WEB = web_folder() / "node_modules" / "onnxruntime-web" / "dist" / "ort.node.min
 
 
 @needs_web
+@pytest.mark.matrix
 def test_the_program_of_a_browser_runs_in_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
