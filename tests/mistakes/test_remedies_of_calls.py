@@ -21,7 +21,7 @@ from qtool.core.remedies import Argument, DataEdit, Package
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
 from tests.mistakes.remedies import check_offer, files, here
-from tests.needs import needs_web
+from tests.needs import needs_litert, needs_web
 
 __all__ = ["files", "here"]  # fixtures
 
@@ -155,7 +155,11 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
 }
 """Mistake -> (call, what its error must offer); an edit of the data is the argument `edit`."""
-MARKS = {"threads in node": needs_web}
+MARKS = {
+    "a search for a microcontroller": needs_litert,
+    "a search in ONNX files for LiteRT": needs_litert,
+    "threads in node": needs_web,
+}
 
 
 def _transposed() -> nn.Module:
