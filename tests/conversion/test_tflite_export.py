@@ -27,11 +27,9 @@ from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
 from qtool.frontends.onnx import load_onnx
+from tests.needs import needs_litert, needs_tflm
 from tests.passes.differential import Function
 from tests.planning.targets.converted import converted, images, samples
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
-needs_tflm = pytest.mark.skipif(tflm.version() is None, reason="tflite-micro is not installed")
 
 
 def kinds(path: Path) -> Counter[str]:

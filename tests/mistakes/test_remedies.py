@@ -8,6 +8,7 @@ from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, Omission
 from tests.mistakes.remedies import changed, check_offer, offered, rows, run
 from tests.mistakes.test_commands import spelled
+from tests.needs import needs_litert
 
 __all__ = ["offered"]  # a fixture
 
@@ -16,9 +17,18 @@ COMMANDS = {
     for command, sites, *then in map(spelled, rows("remedies.txt"))
 }
 
+MICRO = "backends/tflite/microcontroller --recipe"
+"""A remedy after which a file of a microcontroller is verified."""
+
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=needs_litert if MICRO in sites else ())
+        for command, (sites, *_) in COMMANDS.items()
+    ],
+)
 def test_a_command_with_the_remedy(command: str, offered: list[QtoolError]) -> None:
     sites, *others = COMMANDS[command]
     then = dict(other.split(": ", 1) for other in others)

@@ -23,6 +23,7 @@ from qtool.evaluation.measure.input_arrays import fit_array
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
 from tests.mistakes.remedies import check_offer
+from tests.needs import needs_litert, needs_web
 
 
 def same(value: Any) -> Any:
@@ -203,6 +204,11 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
 }
 """Mistake -> (call, what its error must offer); an edit of the data is the argument `edit`."""
+MARKS = {
+    "a search for a microcontroller": needs_litert,
+    "a search in ONNX files for LiteRT": needs_litert,
+    "threads in node": needs_web,
+}
 
 
 def _transposed() -> nn.Module:
@@ -210,7 +216,10 @@ def _transposed() -> nn.Module:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("call", "sites"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("call", "sites"),
+    [pytest.param(*case, id=name, marks=MARKS.get(name, ())) for name, case in CALLS.items()],
+)
 def test_a_call_with_the_remedy(call: Callable[..., object], sites: set[str]) -> None:
     with pytest.raises(QtoolError) as caught:
         call()
