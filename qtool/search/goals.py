@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
-from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
+from qtool.metrics.interval import CONFIDENCE
+from qtool.metrics.metric import check_drop, default_drop
 from qtool.search.archive import Trial
 from qtool.search.choices import FLOAT
 from qtool.search.judge import Score

@@ -27,8 +27,9 @@ from qtool.evaluation.measure.sample_statistics import (
     SampleStatistics,
     check_finite,
 )
-from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, make_metric
 from qtool.evaluation.user_metrics import call_metrics
+from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.metric import Metric, make_metric
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf

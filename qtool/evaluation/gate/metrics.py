@@ -16,22 +16,22 @@ from qtool.core.option_names import unknown_name
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
-from qtool.evaluation.gate.drop import GROUPS, Values
-from qtool.evaluation.gate.set_statistics import (
+from qtool.evaluation.gate.vectors import VectorOutput
+from qtool.evaluation.measure.accuracy import check_classes, check_labels
+from qtool.evaluation.measure.regression import explained_share, targets_of
+from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
+from qtool.metrics.drop import GROUPS, Values
+from qtool.metrics.metric import PERPLEXITY
+from qtool.metrics.output_agreement import CLASS, COSINE, has_vectors, output_agreement
+from qtool.metrics.ranks import rank_correlation
+from qtool.metrics.set_statistics import (
     average_precision,
     decode,
     f1_terms,
     mean_f1,
     recall_hits,
-    spearman,
     word_errors,
 )
-from qtool.evaluation.gate.vectors import VectorOutput
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
-from qtool.evaluation.measure.regression import explained_share, targets_of
-from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
-from qtool.evaluation.metrics import PERPLEXITY
-from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, output_agreement
 
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow
@@ -244,7 +244,7 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
             numbers = (units[::2] * units[1::2]).sum(1, keepdims=True)
         check_labels(labels, len(numbers))
         rows.append(np.stack([numbers[:, 0], labels.reshape(-1).astype(np.float64)], 1))
-    values = _statistic(spearman, *rows)
+    values = _statistic(lambda a: rank_correlation(*a.T), *rows)
     return Measured("Spearman", False, True, len(labels), values, output=samples.of)
 
 

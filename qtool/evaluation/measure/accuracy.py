@@ -26,15 +26,10 @@ from qtool.evaluation.measure.sample_statistics import (
     SampleStatistics,
     check_finite,
 )
-from qtool.evaluation.metrics import (
-    CONFIDENCE,
-    Interval,
-    Metric,
-    bootstrap_sums,
-    make_metric,
-    perplexity_metric,
-    share_interval,
-)
+from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.metric import Metric, make_metric, perplexity_metric
+from qtool.metrics.resampling import bootstrap_sums
+from qtool.metrics.share_intervals import hit_interval
 from qtool.verification.fidelity import OutputSqnr
 
 WORST = 12
@@ -274,11 +269,11 @@ def agreement_with_reference(
     """
     if measured.scores == CLASSES:
         same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
-        return share_interval(same, confidence)
+        return hit_interval(same, confidence)
     if not measured.tokens.sum():
         return None
     if (measured.equal[model] == measured.tokens).all():  # a bootstrap has zero width
-        return share_interval(measured.tokens > 0, confidence)
+        return hit_interval(measured.tokens > 0, confidence)
     sums = np.stack([measured.equal[model], measured.tokens])
     return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
 
