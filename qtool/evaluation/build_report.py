@@ -28,11 +28,7 @@ from qtool.evaluation.file_report import (
     measure_latencies,
 )
 from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import (
-    Accuracy,
-    WorstSample,
-    summarize,
-)
+from qtool.evaluation.measure.accuracy import Accuracy, WorstSample, summarize
 from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference
 from qtool.evaluation.measurement import Measurement

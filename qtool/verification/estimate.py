@@ -20,7 +20,7 @@ from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
 from qtool.metrics.medians import median_interval
 from qtool.metrics.output_agreement import OutputAgreement, OutputShare
-from qtool.verification.output_errors import OutputErrors, finite_or_inf
+from qtool.metrics.output_errors import OutputErrors, finite_or_inf
 
 CONFIDENCE = 0.95
 ESTIMATE, CALIBRATION = "estimate", "calibration"

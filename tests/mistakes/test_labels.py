@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 import qtool
 from qtool.core.numpy_files import find_labels
 from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row
+from qtool.metrics.labels import check_classes, check_labels
 from tests.mistakes.mistake import Cases, check_noted, check_refused
 from tests.mistakes.nets import custom, images
 

@@ -271,7 +271,7 @@ def _target() -> object:
 
 
 def _evaluate(labels: object) -> object:
-    from qtool.evaluation.measure.accuracy import check_labels
+    from qtool.metrics.labels import check_labels
 
     return check_labels(labels, 40)
 

@@ -78,7 +78,7 @@ COMMANDS: dict[str, tuple[str, set[str]] | tuple[str, set[str], dict[str, str]]]
     ),
     "labels for a model without classes": (
         f"evaluate rows.onnx --model {M}:rows --data images.npy --labels labels.npy",
-        {"evaluation/measure/regression --eval"},
+        {"metrics/regression --eval"},
     ),
     "an input of texts": (
         "bench texts.onnx",

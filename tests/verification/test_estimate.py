@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from qtool.metrics.output_errors import OutputErrors
 from qtool.verification.estimate import (
     CALIBRATION,
     ESTIMATE,
@@ -14,7 +15,6 @@ from qtool.verification.estimate import (
     Reach,
     estimate_outputs,
 )
-from qtool.verification.output_errors import OutputErrors
 
 RNG = np.random.default_rng(0)
 

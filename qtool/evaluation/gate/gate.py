@@ -28,11 +28,11 @@ from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
-from qtool.evaluation.measure.sample_statistics import check_finite
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 from qtool.metrics.interval import Interval
 from qtool.metrics.metric import check_drop, default_drop
+from qtool.metrics.sample_statistics import check_finite
 
 CONFIDENCE = 0.95
 _SHUFFLES = 19  # of the labels
