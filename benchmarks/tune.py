@@ -9,7 +9,7 @@ goals: networks of the folder (see networks.py) and their unbalanced twins, with
 and with its levels to choose from. hostile: three layers whose weights hold pairs of huge values
 that cancel. kills: a search is killed at random moments until it ends, and has to find what an
 undisturbed one finds. explain: changed answers that the named layers restore, some of them as
-exported files. `tune_front.py` compares searches with the measured front.
+exported files.
 """
 
 from __future__ import annotations

@@ -225,7 +225,6 @@ class SearchOptions:
         groups: globs; layers that match the same glob get the same precision.
         evaluations: maximum number of evaluated files.
         budget: seconds; None: no limit.
-        front: True spends the remaining evaluations on the Pareto front.
         timing: seconds to time each file.
 
     Raises:
@@ -236,7 +235,6 @@ class SearchOptions:
     groups: tuple[str, ...] = ()
     evaluations: int = 20
     budget: float | None = None
-    front: bool = False
     timing: float = 0.5
 
     def __post_init__(self) -> None:
