@@ -53,12 +53,20 @@ HEADS = {
     "as points are called": lambda a, b, x: {"hidden.quantize": chain(a, b, x), "x.scale": a(x)},
     "itself": lambda a, b, x: (chain(a, b, x), x),
 }
-NAMES = [("hidden", "output"), ("output_0", "x_out"), ("层", "output")]
+NAMES = {
+    "output": ("hidden", "output"),
+    "numbered": ("output_0", "x_out"),
+    "unicode": ("层", "output"),
+}
+# Every pair of head and names, of head and kind of layer, and of names and kind.
+CASES = [
+    pytest.param(head, names, (i + j) % 2 == 0, id=f"{head}-{title}")
+    for i, head in enumerate(HEADS)
+    for j, (title, names) in enumerate(NAMES.items())
+]
 
 
-@pytest.mark.parametrize("conv", [True, False], ids=["conv", "linear"])
-@pytest.mark.parametrize("names", NAMES, ids=["output", "numbered", "unicode"])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("head", "names", "conv"), CASES)
 def test_layers_and_outputs_of_one_name(
     head: str, names: tuple[str, str], conv: bool, tmp_path: Path
 ) -> None:
