@@ -44,6 +44,16 @@ def test_written_whole(tmp_path: Path, old: bytes | None) -> None:
     assert names(tmp_path) == ["file.onnx"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows replaces no open file")
+def test_a_reader_of_the_old_file_reads_it_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        write_atomic(path, b"new")
+        assert reader.read() == b"old"
+    assert path.read_bytes() == b"new"
+
+
 def test_mode_is_that_of_an_ordinary_file(tmp_path: Path) -> None:
     (tmp_path / "ordinary").touch()
     write_atomic(str(tmp_path / "ours"), b"new")

@@ -29,6 +29,7 @@ def test_decibels(signal: float, noise: float, expected: float | None) -> None:
     ("real", "quantized", "expected"),
     [
         ([10.0, 0.0], [9.0, 0.0], 20.0),
+        ([6.0, 8.0], [6.0, 7.0], 20.0),  # equal values are signal, too
         ([3.0, 4.0], [3.0, 4.0], None),
         ([10.0, NAN, INF], [9.0, NAN, INF], 20.0),
         ([10.0, NAN], [10.0, 1.0], NO_SIGNAL_DB),

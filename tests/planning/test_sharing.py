@@ -65,6 +65,10 @@ def _two_relus(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> 
     return last(torch.cat([F.relu(a(x)), F.relu(b(x))], 1))
 
 
+def _relu_and_clamp(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> torch.Tensor:
+    return last(torch.cat([F.relu(a(x)), F.hardtanh(b(x))], 1))
+
+
 def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> torch.Tensor:
     return last(torch.cat([F.max_pool2d(F.relu(a(x)), (2, 1)), b(x)[:, :, ::2]], 1))
 
@@ -111,6 +115,11 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> tor
             lambda: Function(_two_relus, *convs(2), read()),
             {"relu": "cat", "relu_2": "cat"},
             id="relus among themselves",
+        ),
+        pytest.param(
+            lambda: Function(_relu_and_clamp, *convs(2), read()),
+            {},
+            id="a relu keeps its own next to a clamp from below zero",
         ),
         pytest.param(
             lambda: nn.Sequential(*convs(1), nn.MaxPool2d(2), nn.Flatten(2)),

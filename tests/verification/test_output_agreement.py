@@ -181,3 +181,13 @@ def test_one_swap_of_neighbours_is_no_difference(samples: int) -> None:
     assert far is not None
     assert near.is_near
     assert far.is_near == (samples == 40)
+
+
+def test_scores_with_nan_are_another_class() -> None:
+    """The index of the largest score is that of the first NaN."""
+    real = normal(20, 10)
+    broken = real.copy()
+    broken[np.arange(20), real.argmax(1)] = np.nan
+    agreement = output_agreement("logits", real, broken)
+    assert agreement is not None
+    assert agreement.value == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from qtool.algorithms.weight_rounding.gptq import (
+    BLOCK_COLUMNS,
     Grid,
     PairBounds,
     correct_weight,
@@ -84,6 +85,24 @@ def test_the_factor_is_that_of_the_damped_inverse() -> None:
     assert torch.equal(found.upper, found.upper.triu())
     identity = damped @ found.upper.mT @ found.upper
     assert torch.allclose(identity, torch.eye(24, dtype=torch.float64).expand(2, 24, 24))
+
+
+def test_columns_of_large_inputs_are_first_and_keep_their_scales() -> None:
+    w, sizes = weights(), torch.arange(1.0, 25, dtype=torch.float64)
+    inverse = invert_hessian(torch.diag(sizes).expand(2, 24, 24))
+    assert inverse.order.tolist() == list(range(23, -1, -1))
+    scale = (STEP / sizes).expand_as(w)
+    rounded = round_columns(w, inverse, replace(grid_of(w), scale=scale))
+    assert torch.equal(rounded, torch.round(w / scale) * scale)
+
+
+def test_blocks_of_columns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 2 * BLOCK_COLUMNS + 8
+    x, w = inputs(size=size), weights(size=size)
+    inverse = invert_hessian(x.mT @ x)
+    blocks = round_columns(w, inverse, grid_of(w))
+    monkeypatch.setattr("qtool.algorithms.weight_rounding.gptq.BLOCK_COLUMNS", size)
+    assert torch.equal(round_columns(w, inverse, grid_of(w)), blocks)
 
 
 LIMIT = 12

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from qtool.backends.kernels.windows import (
+    extend_pads,
     pad_spatial,
     window_counts,
     window_sum,
@@ -36,3 +37,8 @@ def test_taps_follow_dilation():
 
 def test_counts_leave_padding_out():
     assert window_counts((3,), (3,), (1,), (1, 1)).flatten().tolist() == [2, 3, 2]
+
+
+def test_pads_grow_for_a_window_that_exceeds_the_image_by_less_than_its_stride():
+    assert extend_pads((2,), (3,), (2,), (0, 0)) == (0, 1)
+    assert extend_pads((1,), (3,), (2,), (0, 0)) == (0, 0)  # by the stride: there is no window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qtool.evaluation.gate.drop import jackknife_drop, share_drop
+from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 
 
 def test_an_answer_that_never_changes_needs_299_samples_for_a_point() -> None:
@@ -41,3 +41,9 @@ def test_the_jackknife_of_a_mean_has_students_interval() -> None:
 
 def test_three_samples_have_no_interval() -> None:
     assert jackknife_drop(lambda i: (1.0, 1.0), 3, 0.95) is None
+
+
+def test_a_drop_up_to_the_limit_is_within_it() -> None:
+    drop = Drop(0.0, 100, lambda factor: (-0.01, 0.01))
+    assert drop.decides(0.01)
+    assert not drop.decides(-0.01)

@@ -42,6 +42,10 @@ CASES: dict[str, Case] = {
         *(WEIGHT, X, {"metric": "top-1", "against": small(0.3), "other_model": True}),
         *("accepted", "limit 1"),
     ),
+    "perhaps better than float": (
+        *(WEIGHT, X, {"metric": "top-1", "against": small(0.03)}),
+        *("accepted", "limit 1"),
+    ),
     "few samples": (small(1e-4), X[:40], {}, "inconclusive", "about 299 samples would decide"),
     "NaN": (broken(np.nan), X, {}, "regression", "NaN or Inf on 600 of 600 samples"),
     "another input": (np.ones((16, 4)), X, {}, "not comparable", "outputs [[32, 4]]"),
