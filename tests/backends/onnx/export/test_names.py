@@ -108,17 +108,3 @@ def test_a_node_without_a_name_and_its_output(tmp_path: Path) -> None:
     quantized = qtool.quantize(load_onnx(file), [torch.randn(4, 3, 8, 8)])
     assert quantized.export(tmp_path / "one.int8.onnx").passed
     assert [o.name for o in quantized.to_onnx().graph.output] == ["y"]
-
-
-def test_a_value_of_its_own_name_twice_is_written_once(tmp_path: Path) -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.softplus(F.threshold(self.conv(x), 0.1, 0.0))
-
-    torch.manual_seed(0)
-    quantized = qtool.quantize(Twice().eval(), [torch.randn(4, 3, 8, 8)])
-    assert quantized.export(tmp_path / "twice.onnx").passed
