@@ -20,10 +20,11 @@ def main(names: list[str]) -> int:
     if outcome(sorted({test for m in chosen for test in m.killers})) != "survived":
         print("the tests fail without a mutant, too")
         return 2
-    outcomes = {m.name: outcome(m.killers, m) for m in chosen}
-    for name, text in outcomes.items():
-        print(f"{name}: {text}")
-    return int(any(text != "killed" for text in outcomes.values()))
+    outcomes = []
+    for mutant in chosen:
+        outcomes.append(outcome(mutant.killers, mutant))
+        print(f"{mutant.name}: {outcomes[-1]}", flush=True)
+    return int(set(outcomes) != {"killed"})
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def outcome(tests: Sequence[str], mutant: Mutant | None = None) -> str:
     """Return "killed", "survived", or why the tests did not run.
 
     Args:
-        tests: ids of tests.
-        mutant: what is replaced; None for the sources as they are.
+        tests: ids of tests, paths below tests/.
+        mutant: what is replaced; None for the sources as they are, with the output of the tests.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -74,10 +74,8 @@ def _run(tests: Sequence[str], mutant: Mutant | None) -> None:
     if mutant is not None:
         assert mutant.module not in sys.modules
         sys.meta_path.insert(0, MutantFinder(mutant))
-    os.chdir(ROOT)
-    options = ["-q", "-x", "-p", "no:cacheprovider"]
-    if "MUTANTS_OUTPUT" not in os.environ:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
-    sys.exit(pytest.main([*options, *tests]))
+    os.chdir(ROOT)
+    sys.exit(pytest.main(["-qx", "-p", "no:cacheprovider", *(f"tests/{test}" for test in tests)]))

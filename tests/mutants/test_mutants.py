@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import main
 from tests.mutants.runner import ROOT, outcome
 from tests.mutants.table import MUTANTS, Mutant
+
+TESTS = ROOT / "tests"
 
 
 def functions(path: Path) -> set[str]:
@@ -32,7 +33,7 @@ def unknown_tests(mutant: Mutant) -> list[str]:
     return [
         test
         for test, file, name in split
-        if not (ROOT / file).is_file() or name not in functions(ROOT / file)
+        if not (TESTS / file).is_file() or name not in functions(TESTS / file)
     ]
 
 
@@ -50,8 +51,8 @@ def test_the_text_occurs_once_and_the_tests_exist(mutant: Mutant) -> None:
 
 
 def test_a_test_that_does_not_exist_is_unknown() -> None:
-    own = "tests/mutants/test_mutants.py"
-    tests = (f"{own}::functions", f"{own}::no_function", "tests/no_file.py::functions")
+    own = "mutants/test_mutants.py"
+    tests = (f"{own}::functions", f"{own}::no_function", "no_file.py::functions")
     assert unknown_tests(MUTANTS[0]._replace(killers=tests)) == list(tests[1:])
 
 
@@ -63,12 +64,11 @@ def test_a_mutant_that_changes_nothing_survives() -> None:
 
 
 @pytest.mark.matrix
-def test_no_mutant_survives() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.mutants"],
-        cwd=ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_is_killed(mutant: Mutant) -> None:
+    assert outcome(mutant.killers, mutant) == "killed"
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no mutant"]) == 2
+    assert "there is no mutant 'no mutant'" in capsys.readouterr().out

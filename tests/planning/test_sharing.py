@@ -119,7 +119,7 @@ def _pooled(x: torch.Tensor, a: nn.Module, b: nn.Module, last: nn.Module) -> tor
         pytest.param(
             lambda: Function(_relu_and_clamp, *convs(2), read()),
             {},
-            id="a relu keeps its own next to a clamp from below zero",
+            id="a relu keeps its own next to a clamp",
         ),
         pytest.param(
             lambda: nn.Sequential(*convs(1), nn.MaxPool2d(2), nn.Flatten(2)),
