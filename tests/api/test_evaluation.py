@@ -202,6 +202,7 @@ def test_evaluate_and_bench_read_both_files(apart, file):
     assert len(timed.timings) == 1
 
 
+@pytest.mark.matrix
 def test_a_report_holds_both_files(apart, tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "LIMIT", 3000)  # so that exports have two files unasked
     _, int8 = apart

@@ -20,10 +20,13 @@ from qtool.core.graph.devices import float32_convolutions
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this torch has no devices in Python",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+        reason="this torch has no devices in Python",
+    ),
+    pytest.mark.matrix,  # sixteen conversions
+]
 
 
 @pytest.fixture(scope="module")

@@ -212,6 +212,7 @@ def test_layers_of_every_scheme_are_measured(mode, target, rules, tmp_path):
         assert dict(report.summary().rows)["integer"].endswith(f"(as planned for {target})")
 
 
+@pytest.mark.matrix
 def test_texts_with_cached_tokens_stay_batches_of_their_own(tmp_path):
     """Attention over a cache computes several new tokens of one text at a time."""
     _, decoder = small_decoder.captured()

@@ -158,6 +158,7 @@ def test_skipped(family: str, more: dict[str, Any], why: str) -> None:
     assert why in note
 
 
+@pytest.mark.matrix
 def test_skipped_where_activations_have_fixed_ranges() -> None:
     graph, batches = with_outliers()
     model = qtool.quantize(graph, batches, recover=[ROTATION.name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import qtool
@@ -29,6 +30,7 @@ def test_rare_experts_are_named() -> None:
     assert without_rare_experts("mlp.down", (x[::2], y[::2]))[1] == ""
 
 
+@pytest.mark.matrix
 def test_experts_are_rounded_better_than_to_nearest() -> None:
     data, captured = texts(48), qtool.capture_model(mixture("Mixtral"), texts(1)[0])
     nearest, solved = (
@@ -45,6 +47,7 @@ def test_experts_are_rounded_better_than_to_nearest() -> None:
     assert error(solved) < 0.8 * error(nearest)
 
 
+@pytest.mark.matrix
 def test_a_rare_expert_is_named_in_the_notes() -> None:
     model = mixture("Mixtral", num_experts_per_tok=1)
     with torch.no_grad():

@@ -261,6 +261,7 @@ Make = Callable[[str], Path]
 NEAR: dict[str, float] = {"rtol": 0, "atol": 1e-5}
 
 
+@pytest.mark.matrix
 def test_transformers_js_classifies(folder: Make) -> None:
     need(JS)
     out = folder("bert")
@@ -271,6 +272,7 @@ def test_transformers_js_classifies(folder: Make) -> None:
         np.testing.assert_allclose(found, probabilities(out, text), **NEAR)
 
 
+@pytest.mark.matrix
 def test_transformers_js_embeds(folder: Make) -> None:
     need(JS)
     out = folder("minilm")
@@ -278,6 +280,7 @@ def test_transformers_js_embeds(folder: Make) -> None:
     np.testing.assert_allclose(made, embedding(out, TEXTS[0]), **NEAR)
 
 
+@pytest.mark.matrix
 def test_transformers_js_writes(folder: Make) -> None:
     need(JS)
     out = folder("llama")
@@ -286,6 +289,7 @@ def test_transformers_js_writes(folder: Make) -> None:
         assert tokens == [*ids(out, text), *continuation(out, text)]
 
 
+@pytest.mark.matrix
 def test_transformers_js_reads_and_writes(folder: Make) -> None:
     need(JS)
     out = folder("t5")
@@ -294,6 +298,7 @@ def test_transformers_js_reads_and_writes(folder: Make) -> None:
     assert len({tuple(tokens) for tokens in made}) > 1
 
 
+@pytest.mark.matrix
 def test_transformers_js_hears(folder: Make) -> None:
     need(JS)
     out = folder("whisper")
@@ -305,6 +310,7 @@ def test_transformers_js_hears(folder: Make) -> None:
     assert made["ids"] == written(out, {"input_features": heard}, ends=2)
 
 
+@pytest.mark.matrix
 def test_optimum_classifies(folder: Make) -> None:
     need(OPTIMUM)
     out = folder("bert")
@@ -313,6 +319,7 @@ def test_optimum_classifies(folder: Make) -> None:
     np.testing.assert_allclose(made, outputs(out, TEXTS[0]), **NEAR)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["shared", OPTIMUM])
 def test_optimum_writes(layout: str, folder: Make, data: Path, tmp_path: Path) -> None:
     need(OPTIMUM)
@@ -325,6 +332,7 @@ def test_optimum_writes(layout: str, folder: Make, data: Path, tmp_path: Path) -
     assert made == [*ids(out, TEXTS[0]), *continuation(out, TEXTS[0])]
 
 
+@pytest.mark.matrix
 def test_optimum_reads_and_writes(folder: Make) -> None:
     need(OPTIMUM)
     out = folder("t5")
@@ -333,6 +341,7 @@ def test_optimum_reads_and_writes(folder: Make) -> None:
     assert compute(OPTIMUM, out, **given) == expected
 
 
+@pytest.mark.matrix
 def test_optimum_hears(folder: Make) -> None:
     need(OPTIMUM)
     out = folder("whisper")
@@ -343,6 +352,7 @@ def test_optimum_hears(folder: Make) -> None:
     assert made in (expected, expected[1:])  # Optimum leaves out the start token
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["shared", SENTENCES])
 def test_sentence_transformers_embeds(
     layout: str, folder: Make, data: Path, tmp_path: Path
@@ -356,6 +366,7 @@ def test_sentence_transformers_embeds(
         np.testing.assert_allclose(made, embedding(out, text), **NEAR)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["shared", GENAI])
 def test_genai_writes(layout: str, folder: Make, data: Path, tmp_path: Path) -> None:
     need(GENAI)
@@ -367,6 +378,7 @@ def test_genai_writes(layout: str, folder: Make, data: Path, tmp_path: Path) -> 
     assert made == list(continuation(out, TEXTS[0]))[: len(made)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("layout", ["shared", GENAI])
 def test_genai_hears(layout: str, folder: Make, data: Path, tmp_path: Path) -> None:
     need(GENAI)
@@ -466,6 +478,7 @@ def test_the_sentence_on_a_model_that_is_not_loaded(
 # --- in Python ------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_a_call_writes_the_folder_of_the_command(
     source: Make, folder: Make, data: Path, tmp_path: Path
 ) -> None:
@@ -514,6 +527,7 @@ def test_a_call_refuses_one_file_for_two_parts(source: Make, data: Path, tmp_pat
         )
 
 
+@pytest.mark.matrix
 def test_each_layout_has_its_files(folder: Make) -> None:
     shared = {str(p.relative_to(folder("llama"))) for p in folder("llama").rglob("*.*")}
     assert {"onnx/model_q4.onnx", "genai_config.json", "quantize_config.json"} <= shared

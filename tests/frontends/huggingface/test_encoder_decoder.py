@@ -182,6 +182,7 @@ def test_one_decoder_for_the_first_call_and_the_next_ones(
     assert np.array_equal(np.concatenate(tokens[1:], 1), generated(model, given))
 
 
+@pytest.mark.matrix
 def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
     model, given = bart()
     start = model.eval().config.decoder_start_token_id
@@ -219,6 +220,7 @@ def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> N
     assert inputs == {**given, **cache, **cross}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("half", ["encoder", pytest.param("decoder", marks=pytest.mark.matrix)])
 def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None:
     words, folder, path = tokenizer(library), tmp_path / "whisper", tmp_path / "half.onnx"

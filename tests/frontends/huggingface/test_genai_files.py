@@ -17,6 +17,8 @@ from tests.frontends.conftest import save_sound
 from tests.frontends.huggingface.test_consumers import convert
 from tests.frontends.huggingface.test_encoder_decoder import whisper
 
+pytestmark = pytest.mark.matrix  # a conversion of two graphs and a library
+
 library = pytest.importorskip("transformers")
 PARTS = ("onnx/encoder_model_quantized.onnx", "onnx/decoder_model_merged_quantized.onnx")
 

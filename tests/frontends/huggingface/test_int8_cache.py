@@ -112,6 +112,7 @@ def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     assert types["past_key_values.0.value"] == "tensor(int8)"
 
 
+@pytest.mark.matrix
 def test_weights_alone_need_no_texts(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     out = tmp_path / "model.onnx"
     line = ["quantize", str(folder), "--task", TASK, "--mode", "weight-only", "--seconds", "0"]

@@ -97,6 +97,7 @@ def test_an_encoder_without_a_pooler(library: Any, tmp_path: Path) -> None:
         load_model(tmp_path, task="text-classification")
 
 
+@pytest.mark.matrix
 def test_a_mixture_of_experts_has_a_graph(library: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = library.MixtralConfig(

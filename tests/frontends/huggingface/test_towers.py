@@ -12,6 +12,8 @@ import torch
 import qtool
 from qtool.core.remedies import Argument, Omission
 
+pytestmark = pytest.mark.matrix  # four conversions of a folder
+
 transformers = pytest.importorskip("transformers")
 SIZES = {
     "hidden_size": 16,

@@ -74,7 +74,7 @@ def test_the_same_machine_is_identical(
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("op", ["Conv", "Add"])
+@pytest.mark.parametrize("op", ["Conv", pytest.param("Add", marks=pytest.mark.matrix)])
 def test_a_wrong_kernel_is_named(
     op: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +90,7 @@ def test_a_wrong_kernel_is_named(
     assert f"1 of {found.kernels} integer kernels give other results for equal codes" in remark
 
 
+@pytest.mark.matrix
 def test_what_differs_ahead_of_a_kernel_is_not_its_fault(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_codes_of_other_kernels_are_called_so(
     assert "changes which kernels run" in found.remarks()[-1]
 
 
+@pytest.mark.matrix
 def test_a_float_island_is_not_a_wrong_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_float_island_is_not_a_wrong_kernel(
     assert "LayerNormalization" in found.remarks()[0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("stems", "wrong"), [(("norm", "codes"), 0), ("*", 1)])
 def test_a_kernel_that_gives_floats(
     stems: object, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,6 +169,7 @@ def test_a_kernel_that_gives_floats(
         assert "1 of 3 integer kernels give other results" in found.remarks()[0]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("make", [by_qtool, float_file])
 def test_files_of_any_kind(make: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = make(tmp_path / "a.onnx")
@@ -189,6 +193,7 @@ def test_dynamic_files_are_judged_by_their_outputs(
     assert "integers inside" in found.remarks()[0]
 
 
+@pytest.mark.matrix
 def test_external_data_and_qoperator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = pretend(monkeypatch, tmp_path)
     for name, made in (

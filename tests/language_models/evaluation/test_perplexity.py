@@ -103,6 +103,7 @@ def sliding_perplexity(
     return float(np.exp(total / count)), count
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("length", "stride"),
     [(12, 5), *(pytest.param(*w, marks=pytest.mark.matrix) for w in ((8, 8), (100, 1)))],

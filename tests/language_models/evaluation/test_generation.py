@@ -40,7 +40,7 @@ def export(source: Path, path: Path, attention: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("attention", ["fused", "masked"])
+@pytest.mark.parametrize("attention", ["fused", pytest.param("masked", marks=pytest.mark.matrix)])
 def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", attention)
     pieces = list[str]()
@@ -60,6 +60,7 @@ def test_the_tokens_of_the_float_model(attention: str, model: Path, tmp_path: Pa
     assert drawn[0] == drawn[1] != drawn[2]
 
 
+@pytest.mark.matrix
 def test_a_text_ends_with_a_token_that_ends_texts(model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", "fused")
     every = list(next_tokens(CachedDecoder(file, 40), [3, 4], 9, Sampling()))
@@ -80,6 +81,7 @@ def test_tokens_are_drawn_from_the_most_likely_ones() -> None:
     assert abs(every.count(1) / 2000 - 0.5) < 0.05
 
 
+@pytest.mark.matrix
 def test_the_command(model: Path, tmp_path: Path) -> None:
     file = export(model, tmp_path / "model.onnx", "fused")
     line = ["generate", str(file), PROMPT, "--tokenizer", str(model), "--tokens", "5"]
@@ -119,6 +121,7 @@ def test_a_prompt_that_is_no_text(model: Path, tmp_path: Path) -> None:
         qtool.generate(tmp_path / "a.onnx", "\udcff", tokenizer=model)
 
 
+@pytest.mark.matrix
 def test_a_text_ends_with_the_context_of_the_model(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

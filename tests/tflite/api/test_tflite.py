@@ -226,6 +226,7 @@ def test_explain_reads_the_file(files: dict[str, Path]) -> None:
 
 
 @needs_litert
+@pytest.mark.matrix
 def test_a_search_tries_files_of_the_target(tmp_path: Path) -> None:
     data = [samples("digits")[:16]]
     options = qtool.SearchOptions(evaluations=1, timing=0.01)
