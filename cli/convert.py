@@ -129,7 +129,7 @@ def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
     if as_json:
         result = file.verification
         notes = (*file.notes, *result.notes)
-        output.show_json(ModelFile.of(file), replace(result, notes=notes))
+        output.show_json(replace(result, notes=notes), ModelFile.of(file))  # its `passed` counts
     else:
         output.show_summary(file.summary(), file.details())
     for sentence in file.warnings:
