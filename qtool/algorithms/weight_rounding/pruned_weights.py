@@ -17,7 +17,8 @@ PRUNED = 0.1
 
 def is_pruned(weight: torch.Tensor, layer: fx.Node) -> bool:
     """Return whether the float weight of a layer is pruned; zeros between groups do not count."""
-    own = weight.numel() // layer.meta.get(G.MERGED_GROUPS, 1)
+    merged: int = layer.meta.get(G.MERGED_GROUPS, 1)
+    own = weight.numel() // merged
     return own - int(weight.count_nonzero()) >= max(1, PRUNED * own)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import qtool
+from qtool.algorithms.conversion_state import ConversionState
 from qtool.algorithms.rotation.rotation import ROTATION, randomized_hadamard, rotate
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -141,6 +142,23 @@ def test_weights_with_outliers_lose_less_and_the_file_is_read_back(tmp_path: Pat
     with torch.no_grad():
         pairs = zip(*(pytree.tree_leaves(m(**batches[0])) for m in (rotated, again)), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_layers_whose_pruned_weights_are_rotated_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_of("Llama", tie_word_embeddings=False)
+    layer = model.model.layers[0].mlp.up_proj
+    with torch.no_grad():
+        layer.weight[:, ::2] = 0
+    graph, _ = captured(model)
+    notes = list[str]()
+    monkeypatch.setattr(ConversionState, "with_notes", lambda self, *own: notes.extend(own) or self)
+    ROTATION.propose(ConversionState.start(graph, graph.plan(mode="weight-only")))
+    assert len(notes) == 1
+    assert "no longer pruned: " in notes[0]
+    assert "up_proj" in notes[0]
+    assert "down_proj" not in notes[0]
 
 
 SKIPPED = {
