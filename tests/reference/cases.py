@@ -51,11 +51,6 @@ _CNN: Mapping[str, Case] = {
     "cnn-report": Case(f"report base/int8.onnx --model {CNN} {EVAL} -o out/r", (TEXT,)),
     "cnn-compare": Case(f"compare base/float.onnx base/int8.onnx {EVAL} -o out/c", (TEXT,)),
     "cnn-explain": Case(f"explain cnn/weight-only-int2.onnx --model {CNN} {EVAL} --max-samples 2"),
-    "cnn-tune": Case(
-        f"tune {CNN} {CALIBRATION} --eval-data {EVAL.removeprefix('--data ')} {FAST}"
-        " --evaluations 1 -o out/a.onnx",
-        (JSON,),
-    ),
     "cnn-dynamic": Case("@quantize cnn dynamic"),
     "cnn-weight-only": Case("@quantize cnn weight-only"),
     "cnn-openvino": Case(f"quantize {CNN} {CALIBRATION} {FAST} --target openvino -o out/a.onnx"),
@@ -79,9 +74,6 @@ _KINDS: Mapping[str, Case] = {
     "decoder-with-cache-report": Case(
         f"report decoder.onnx --model {DECODER} {TASK} -o out/r", (TEXT,)
     ),
-    "decoder-with-cache-compare": Case(
-        "compare decoder.onnx decoder.onnx --data llama/texts.txt --processor llama", (TEXT,)
-    ),
     "decoder-with-cache-generate": Case(
         "generate decoder.onnx 'the cat' --tokens 4 --tokenizer llama"
     ),
@@ -91,8 +83,7 @@ _KINDS: Mapping[str, Case] = {
     ),
     "table-tune": Case(
         f"tune {TABLE} --data table.csv --labels price --eval-data table.csv {FAST}"
-        " --evaluations 2 -o out/a.onnx",
-        (TEXT,),
+        " --evaluations 2 -o out/a.onnx"
     ),
     "onnx-quantize": Case("@quantize onnx static"),
     "onnx-blockwise": Case("@blockwise onnx weight-only"),
