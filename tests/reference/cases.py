@@ -71,9 +71,6 @@ _KINDS: Mapping[str, Case] = {
     ),
     "decoder-with-cache-quantize": Case(f"quantize {DECODER} {CACHE} -o out/a.onnx", (JSON,)),
     "decoder-with-cache-evaluate": Case(f"evaluate decoder.onnx --model {DECODER} {TASK}", (TEXT,)),
-    "decoder-with-cache-report": Case(
-        f"report decoder.onnx --model {DECODER} {TASK} -o out/r", (TEXT,)
-    ),
     "decoder-with-cache-generate": Case(
         "generate decoder.onnx 'the cat' --tokens 4 --tokenizer llama"
     ),

@@ -30,7 +30,8 @@ def machine_masks() -> tuple[tuple[re.Pattern[str], str], ...]:
     from qtool.evaluation.machine import this_machine
 
     machine, profile = this_machine(), machine_profile()
-    versions = {**machine.versions, "ai_edge_litert": version_of("ai_edge_litert")}
+    others = ("ai_edge_litert", "transformers")
+    versions = {**machine.versions, **{name: version_of(name) for name in others}}
     words = {
         machine.cpu: "<cpu>",
         machine.system: "<system>",
