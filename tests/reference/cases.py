@@ -41,7 +41,6 @@ TASK = "--task text-generation-with-past"
 CACHE = f"{TASK} --mode weight-only-int4 {FAST}"
 
 _CNN: Mapping[str, Case] = {
-    "cnn-quantize": Case(f"quantize {CNN} {CALIBRATION} -o out/a.onnx", (TEXT, f"{JSON} {FAST}")),
     "cnn-quantize-verbose": Case(f"quantize {CNN} {CALIBRATION} {FAST} -vv -o out/a.onnx", (TEXT,)),
     "cnn-calibrate": Case(f"calibrate {CNN} {CALIBRATION} -o out/a.calib"),
     "cnn-inspect-calibration": Case("inspect digits.calib"),
@@ -49,16 +48,8 @@ _CNN: Mapping[str, Case] = {
     "cnn-convert": Case(f"convert {CNN} --calibration digits.calib {FAST} -o out/a.onnx"),
     "cnn-evaluate": Case(f"evaluate base/int8.onnx --model {CNN} {EVAL}"),
     "cnn-report": Case(f"report base/int8.onnx --model {CNN} {EVAL} -o out/r", (TEXT,)),
-    "cnn-compare": Case(f"compare base/float.onnx base/int8.onnx {EVAL} -o out/c", (TEXT,)),
-    "cnn-explain": Case(f"explain cnn/weight-only-int2.onnx --model {CNN} {EVAL} --max-samples 2"),
-    "cnn-tune": Case(
-        f"tune {CNN} {CALIBRATION} --eval-data {EVAL.removeprefix('--data ')} {FAST}"
-        " --evaluations 1 -o out/a.onnx",
-        (JSON,),
-    ),
     "cnn-dynamic": Case("@quantize cnn dynamic"),
     "cnn-weight-only": Case("@quantize cnn weight-only"),
-    "cnn-openvino": Case(f"quantize {CNN} {CALIBRATION} {FAST} --target openvino -o out/a.onnx"),
 }
 _KINDS: Mapping[str, Case] = {
     "detector-quantize": Case("@quantize detector static"),
@@ -76,12 +67,6 @@ _KINDS: Mapping[str, Case] = {
     ),
     "decoder-with-cache-quantize": Case(f"quantize {DECODER} {CACHE} -o out/a.onnx", (JSON,)),
     "decoder-with-cache-evaluate": Case(f"evaluate decoder.onnx --model {DECODER} {TASK}", (TEXT,)),
-    "decoder-with-cache-report": Case(
-        f"report decoder.onnx --model {DECODER} {TASK} -o out/r", (TEXT,)
-    ),
-    "decoder-with-cache-compare": Case(
-        "compare decoder.onnx decoder.onnx --data llama/texts.txt --processor llama", (TEXT,)
-    ),
     "decoder-with-cache-generate": Case(
         "generate decoder.onnx 'the cat' --tokens 4 --tokenizer llama"
     ),
@@ -91,8 +76,7 @@ _KINDS: Mapping[str, Case] = {
     ),
     "table-tune": Case(
         f"tune {TABLE} --data table.csv --labels price --eval-data table.csv {FAST}"
-        " --evaluations 2 -o out/a.onnx",
-        (TEXT,),
+        " --evaluations 2 -o out/a.onnx"
     ),
     "onnx-quantize": Case("@quantize onnx static"),
     "onnx-blockwise": Case("@blockwise onnx weight-only"),

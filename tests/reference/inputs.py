@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,7 +137,6 @@ INPUTS: Mapping[str, Callable[[], object]] = {
     "digits.calib": _calibration,
     "foreign.onnx": _foreign,
     "table.csv": _table,
-    "cnn/weight-only-int2.onnx": partial(_cell, "verify", "cnn", "weight-only-int2"),
     "llama": _llama,
     "decoder.onnx": _decoder,
 }

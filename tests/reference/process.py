@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference.text import machine_masks, normal_document, normal_page, normal_text
+from tests.reference.text import normal_document, normal_log, normal_page, normal_text
 
 TICK = 0.1  # seconds between two looks of qtool at a clock
 CLOCKS = ("perf_counter", "monotonic", "thread_time")
@@ -76,7 +76,7 @@ def outputs(name: str) -> str:
             raise result.exception
         stdout = normal_document(result.stdout) if form else normal_text(result.stdout)
         parts += [f"$ qtool {' '.join(line)}\nexit code {result.exit_code}", stdout]
-        parts += ["--- standard error", normal_text(result.stderr)] if result.stderr else []
+        parts += ["--- standard error", normal_log(result.stderr)] if result.stderr else []
         parts += [text for file in sorted(OUT.rglob("*")) for text in _contents(file)]
     return "\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -121,9 +121,9 @@ def main(words: list[str]) -> None:
         words = words[1:]
     from qtool.cli import progress
 
-    progress.FIRST_LINE = 3600.0  # a stage that takes long on a busy machine prints nothing more
+    # a stage that takes long on a busy machine prints nothing more
+    progress.FIRST_LINE = progress.EVENT_SECONDS = 3600.0
     fix_node_times()
-    machine_masks()
     json.dump({name: outputs(name) for name in words}, standard)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 DATE = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\+00:00)?")
 CORES = re.compile(r"<cpu>, \d+ cores?(, \d+ GiB)?(; [\w, -]+)?")
+STAGE = re.compile(r'(?<=: )\d+\.\d s\b|(?<="seconds": )[\d.]+(?=, "left")|(?<="left": )[\d.]+')
 MACHINE = ("cpu", "cores", "memory_gib", "system", "features", "versions")
 """Keys of a document about the machine; "qtool" is the version in the head of each."""
 WIDTH = 110
@@ -30,7 +31,8 @@ def machine_masks() -> tuple[tuple[re.Pattern[str], str], ...]:
     from qtool.evaluation.machine import this_machine
 
     machine, profile = this_machine(), machine_profile()
-    versions = {**machine.versions, "ai_edge_litert": version_of("ai_edge_litert")}
+    others = ("ai_edge_litert", "transformers")
+    versions = {**machine.versions, **{name: version_of(name) for name in others}}
     words = {
         machine.cpu: "<cpu>",
         machine.system: "<system>",
@@ -46,6 +48,11 @@ def normal_text(text: str) -> str:
     for pattern, mask in machine_masks():
         text = pattern.sub(mask, text)
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def normal_log(text: str) -> str:
+    """Return standard error without the times of stages: another thread may read the clock, too."""
+    return normal_text(STAGE.sub("<time>", text))
 
 
 def normal_document(text: str) -> str:
