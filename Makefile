@@ -10,6 +10,7 @@ PIP := $(BIN)/python -m pip install -c constraints.txt
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.dev-ready
 DOCS_READY := $(VENV)/.docs-ready
+SKIPPED := build/skipped-tests.txt
 DIGITS := examples.digits.network:digits_net
 WEIGHTS := examples/digits/weights.safetensors
 
@@ -54,14 +55,15 @@ quickstart: $(READY) ## Calibrate, convert and evaluate the sample network
 	@$(BIN)/qtool report reports/digits.int8.onnx --model $(DIGITS) --weights $(WEIGHTS) \
 		--data examples/digits/eval.npz --labels labels -o reports/digits
 
-test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt
-	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt \
+test: $(DEV_READY) ## Run all tests and checks; the slowest go to build/slowest-tests.txt, what skips to build/skipped-tests.txt
+	@$(TEST_ENV) SLOWEST_TESTS=build/slowest-tests.txt SKIPPED_TESTS=$(SKIPPED) \
 		$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory lint
 
-matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: families of decoders, tutorials, random networks, defects of libraries, an operator in C++
+matrix: $(DEV_READY) ## Walk each command with each kind of model in each mode; what make test leaves out: pages and examples, families of decoders, random networks, defects of libraries, and what it skipped last
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "matrix or not matrix" tests/matrix
 	@$(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m matrix --ignore tests/matrix
+	@[ ! -s $(SKIPPED) ] || $(TEST_ENV) $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal @$(SKIPPED) || [ $$? = 5 ]  # 5: all skip
 
 floors: ## Run examples and tests with the oldest versions that qtool works with, on Python 3.10
 	@.ci/lane floors

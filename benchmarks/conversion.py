@@ -58,13 +58,13 @@ def _qtool(network: Any, file: Path, samples: int, accuracy: str = "fast") -> Ca
 
 def measured(side: str, folder: Path, name: str, samples: int) -> dict[str, float]:
     """In this process: CPU seconds of one side, and the most memory of the whole process in MB."""
-    import networks
     import onnxruntime  # noqa: F401  # not part of what is timed
+    import realdata
     import torch
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    network = networks.load(folder, name)
+    network = realdata.load(folder, name)
     with tempfile.TemporaryDirectory() as made:
         file = Path(made) / "model.onnx"
         run = _reference(network, file) if side == "reference" else _qtool(network, file, samples)

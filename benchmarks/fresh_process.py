@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 
-def run_fresh(script: str, *arguments: str) -> dict[str, float]:
+def run_fresh(script: str, *arguments: str) -> dict[str, Any]:
     """Run a script; return the JSON of the last line that it prints."""
     done = subprocess.run(
         [sys.executable, script, *arguments],
@@ -18,5 +19,5 @@ def run_fresh(script: str, *arguments: str) -> dict[str, float]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figures

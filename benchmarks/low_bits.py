@@ -5,7 +5,7 @@
 
 Convolutional networks have 8-bit activations, and one scale for each output channel; the first and
 the last layer and depthwise convolutions keep 8 bits. Drops are of top-1 on the evaluation data of
-networks.py, in points, with their standard error; CPU seconds are those of calibration and
+realdata.py, in points, with their standard error; CPU seconds are those of calibration and
 conversion. Of a sentence encoder the weights of linear layers alone have 4 bits, with zero points;
 its files are run in ONNX Runtime, whose kernel rounds inputs to int8.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import networks
 import numpy as np
 import onnxruntime
+import realdata
 import torch
 from torch import nn
 
@@ -62,7 +62,7 @@ def recipe(model: nn.Module) -> list[dict[str, Any]]:
     return rules + [{"select": name, "weights": "int8"} for name in dict.fromkeys(kept)]
 
 
-def measure(network: networks.Network, exact: torch.Tensor, chosen: dict[str, Any]) -> list[float]:
+def measure(network: realdata.Network, exact: torch.Tensor, chosen: dict[str, Any]) -> list[float]:
     """Drop, its standard error, SQNR in dB, agreement in percent, CPU seconds."""
     start = time.process_time()
     captured = qtool.capture_model(network.model, network.calibration[0])
@@ -94,7 +94,7 @@ def in_runtime(path: Path) -> Callable[..., torch.Tensor]:
 
 
 def measure_alone(
-    network: networks.Network, captured: Any, exact: torch.Tensor, scales: str, steps: str
+    network: realdata.Network, captured: Any, exact: torch.Tensor, scales: str, steps: str
 ) -> list[float]:
     """Metric, SQNR in dB, CPU seconds, MiB of the file."""
     chosen = dict(ALONE[steps])
@@ -113,7 +113,7 @@ def measure_alone(
     return [metric, decibels(float(power), float(noise)) or float("inf"), seconds, size / 2**20]
 
 
-def weights_alone(network: networks.Network, scales: str) -> list[list[Any]]:
+def weights_alone(network: realdata.Network, scales: str) -> list[list[Any]]:
     captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
     with torch.inference_mode():
         exact = torch.cat([network.model(**batch) for batch in network.data])
@@ -143,7 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows: list[list[Any]] = []
-    chosen = [networks.load(options.folder, name) for name in options.networks.split(",")]
+    chosen = [realdata.load(options.folder, name) for name in options.networks.split(",")]
     for network in chosen:
         if network.metric is not None:
             rows += weights_alone(network, options.scales)

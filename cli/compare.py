@@ -33,6 +33,7 @@ from qtool.cli.labels import load_labels
     options.min_speedup,
     options.min_coverage,
     options.fail_on,
+    options.other_model,
     options.json_,
 )
 def command(
@@ -41,6 +42,7 @@ def command(
     output_: Path | None,
     reference: Path | None,
     fail_on: str | None,
+    other_model: bool,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -60,6 +62,7 @@ def command(
         output_,
         options.report_options(values, load_labels(values["labels"], data, batches)),
         reference=reference,
+        other_model=other_model,
         bars=output.stage,
     )
     output.show_report(report, as_json, output_)

@@ -44,6 +44,7 @@ from qtool.cli.command import Command
     ),
     source_options.batch_size,
     source_options.dynamic,
+    options.other_model,
     options.json_,
 )
 def command(
@@ -57,6 +58,7 @@ def command(
     repaired_file: Path | None,
     batch_size: int,
     dynamic: tuple[str, ...],
+    other_model: bool,
     as_json: bool,
 ) -> None:
     """Find the layers of INT8_FILE that cause changed predictions.
@@ -85,5 +87,6 @@ def command(
         most=most,
         repaired_file=repaired_file,
         dynamic=sources.dynamic_of(dynamic, batches),
+        other_model=other_model,
     )
     output.show(explanation, as_json, int8_file)

@@ -148,7 +148,7 @@ calibration_output = click.option(
 other_model = click.option(
     "--other-model",
     is_flag=True,
-    help="Accept a float model with other weights than the file was made from.",
+    help="Accept a float model with other weights than a file was made from.",
 )
 json_ = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 cpu = click.option(

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from examples.digits.network import digits_net
-from tests.slowest import write_slowest
+from tests.slowest import check_cpu_time, write_skipped, write_slowest
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,10 +26,12 @@ torch.set_num_threads(1)  # tests run side by side in processes, and sums keep o
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the slowest tests to the file that SLOWEST_TESTS names; `make test` sets it."""
+    """Write the slowest and the skipped tests to files that `make test` names."""
     if path := os.environ.get("SLOWEST_TESTS"):
         reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
         write_slowest(reports, ROOT / path)
+    if path := os.environ.get("SKIPPED_TESTS"):
+        write_skipped(terminalreporter.getreports("skipped"), ROOT / path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +50,14 @@ def seed() -> int:
     np.random.seed(value)  # noqa: NPY002 - libraries under test may use the global state
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture(autouse=True)
+def cpu_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that takes more CPU time than MAX_TEST_SECONDS, which `.ci/run` sets."""
+    limit = os.environ.get("MAX_TEST_SECONDS")
+    with nullcontext() if limit is None else check_cpu_time(request.node, float(limit)):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

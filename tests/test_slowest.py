@@ -1,12 +1,14 @@
-"""The list of the slowest tests adds up what a test takes, and keeps the slowest alone."""
+"""The lists of slow and skipped tests, and the limit of CPU time."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.slowest import slowest, write_slowest
+from tests.slowest import check_cpu_time, slowest, write_skipped, write_slowest
 
 
 def report(name: str, when: str, seconds: float) -> pytest.TestReport:
@@ -41,3 +43,33 @@ def test_the_file_has_one_line_for_each(tmp_path: Path) -> None:
     file = tmp_path / "build" / "slowest.txt"
     write_slowest(REPORTS, file)
     assert file.read_text().splitlines()[0] == "    5.00 s  b"
+
+
+def test_a_skipped_test_is_listed_once(tmp_path: Path) -> None:
+    write_skipped(REPORTS, tmp_path / "build" / "skipped.txt")
+    assert (tmp_path / "build" / "skipped.txt").read_text() == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize(("mark", "limit"), [(None, 100.0), ("matrix", 0.0)])
+def test_no_limit_for_a_quick_or_a_marked_test(mark: str | None, limit: float) -> None:
+    with check_cpu_time(item(mark), limit):
+        burn()
+
+
+def test_a_test_above_the_limit_fails() -> None:
+    with (
+        pytest.raises(pytest.fail.Exception, match="make it quicker, or mark it `matrix`"),
+        check_cpu_time(item(None), 0.0),
+    ):
+        burn()
+
+
+def item(mark: str | None) -> SimpleNamespace:
+    return SimpleNamespace(get_closest_marker=lambda name: mark if name == mark else None)
+
+
+def burn() -> None:
+    """Take CPU time that the clock of the system counts."""
+    before = os.times()
+    while os.times().user == before.user:
+        pass

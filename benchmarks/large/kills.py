@@ -1,5 +1,5 @@
 """Kills `quantize_by_blocks` at random moments (SIGKILL), and starts it again, until it is done:
-the result has to have the bytes of a run that nobody disturbed.
+the result has to have the bytes of an undisturbed run.
 
     python benchmarks/large/kills.py SCRATCH --kills 20 [--ranks 2]
 

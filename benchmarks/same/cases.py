@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
-import tflite_networks
 import torch
 from safetensors.torch import load_file
 
 import qtool
+from benchmarks import realdata as trained
+from benchmarks.same.examples import EXAMPLES, torchvision_networks
 
 __all__ = ["Case", "digits_model", "examples", "language_model", "realdata", "tflite", "zoo"]
 
@@ -72,8 +72,7 @@ def _arrays(loaded: Any) -> list[Any]:
 def _example(name: str) -> dict[str, Any]:
     if name == "tagger":
         return _tagger()
-    made = getattr(tflite_networks, name)()
-    return {"model": made.model, "data": made.calibration}
+    return EXAMPLES[name]()
 
 
 def _tagger() -> dict[str, Any]:
@@ -106,7 +105,7 @@ def language_model() -> dict[str, Case]:
 
 
 def _decoder(task: str | None) -> dict[str, Any]:
-    networks.let_torchvision_import()
+    trained.let_torchvision_import()
     home = ROOT / "examples/language_model"
     model = qtool.load_model(home / "model", task=task)
     text = home / "calibration.txt"
@@ -117,20 +116,18 @@ def _decoder(task: str | None) -> dict[str, Any]:
 
 def tflite() -> dict[str, Case]:
     """The examples, random networks, and those of torchvision where it is installed."""
-    makers = tflite_networks.all_networks(None)
-    chosen = [n for n in makers if not n.startswith("timm")]
-    made: dict[str, Case] = {f"tflite-{n}": lambda n=n: _as_tflite(makers[n]()) for n in chosen}
+    makers = {**EXAMPLES, **torchvision_networks()}
+    made: dict[str, Case] = {f"tflite-{n}": lambda n=n: _as_tflite(makers[n]()) for n in makers}
     made |= {f"tflite-drawn-{i}": lambda i=i: _drawn(i) for i in range(1, 1 + DRAWN)}
     return made | {"tflite-micro-digits": _micro}
 
 
-def _as_tflite(made: Any) -> dict[str, Any]:
-    asked = {"target": "tflite", "format": "tflite"}
-    return {"model": made.model, "data": made.calibration, **asked}
+def _as_tflite(made: Mapping[str, Any]) -> dict[str, Any]:
+    return {**made, "target": "tflite", "format": "tflite"}
 
 
 def _micro() -> dict[str, Any]:
-    return {**_as_tflite(tflite_networks.digits()), "target": "tflite-micro"}
+    return {**_as_tflite(EXAMPLES["digits"]()), "target": "tflite-micro"}
 
 
 def _drawn(number: int) -> dict[str, Any]:
@@ -142,9 +139,11 @@ def _drawn(number: int) -> dict[str, Any]:
 
 
 def zoo() -> dict[str, Case]:
-    from benchmarks.zoo.networks import NETWORKS
+    from benchmarks.networks.random_images import TORCHVISION
+    from benchmarks.networks.random_text import KNOWN
 
-    return {f"zoo-{n}": lambda n=n: _zoo_network(NETWORKS[n]) for n in NETWORKS}
+    rows = {**TORCHVISION, **KNOWN}
+    return {f"zoo-{n}": lambda n=n: _zoo_network(rows[n]) for n in rows}
 
 
 def _zoo_network(network: Any) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _zoo_network(network: Any) -> dict[str, Any]:
 
 def realdata(folder: Path) -> dict[str, Case]:
     def case(name: str) -> dict[str, Any]:
-        loaded = networks.load(folder, name)
+        loaded = trained.load(folder, name)
         return {"model": loaded.model, "data": loaded.calibration, "dynamic": loaded.dynamic}
 
-    return {f"realdata-{n}": lambda n=n: case(n) for n in networks.NETWORKS}
+    return {f"realdata-{n}": lambda n=n: case(n) for n in trained.NETWORKS}

@@ -14,14 +14,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import networks
 import numpy as np
 import onnx
 import torch
 from torch import nn
 
-from benchmarks.packages.networks import NETWORKS
-from benchmarks.packages.one_network import convert
+from benchmarks.networks.make import make_file
+from benchmarks.networks.measure import workplace
+from benchmarks.networks.sets import SETS
+from benchmarks.networks.subject import Places
+from benchmarks.realdata import let_torchvision_import
 
 __all__ = ["Command", "CommandError", "language_folders", "packaged"]
 
@@ -32,6 +34,16 @@ BLOCK = "1"
 """MiB of float32 weights in a block: the models here have 3 to 5."""
 CACHED = ("--task", "text-generation-with-past")
 INT4 = ("--mode", "weight-only-int4")
+TEXTS = ROOT / "examples/language_model/calibration.txt"
+WORDS = 2000
+WIDE = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": WORDS}
+FULL = {**WIDE, "intermediate_size": 256}
+DECODER = {**FULL, "num_key_value_heads": 2, "max_position_embeddings": 512}
+FOLDERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert": ("BertForSequenceClassification", FULL),
+    "llama": ("LlamaForCausalLM", DECODER),
+    "qwen": ("Qwen3ForCausalLM", {**DECODER, "head_dim": 32}),
+}
 
 Command = Callable[[Path], None]
 
@@ -92,16 +104,26 @@ def _convert(kind: str, words: Sequence[str], out: Path) -> None:
 
 def _folder(scratch: Path, kind: str) -> tuple[Path, Sequence[str]]:
     """A folder of transformers, and the words after --data."""
-    import folders
+    let_torchvision_import()
     import transformers
 
-    networks.let_torchvision_import()
-    made = {"llama": folders.LLAMA, "qwen": folders.QWEN, "bert": folders.BERT}[kind]
+    name, options = FOLDERS[kind]
     torch.manual_seed(0)
-    for part in made(transformers):
-        part.save_pretrained(scratch / kind)
-    texts = str(ROOT / "examples/language_model/calibration.txt")
-    return scratch / kind, (texts, "--samples", "16", "--max-length", "48")
+    model = getattr(transformers, name)
+    model(model.config_class(**options)).save_pretrained(scratch / kind)
+    _tokenizer(transformers).save_pretrained(scratch / kind)
+    return scratch / kind, (str(TEXTS), "--samples", "16", "--max-length", "48")
+
+
+def _tokenizer(library: Any) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    pad, unknown, end = special = ["[PAD]", "[UNK]", "[SEP]"]
+    made = Tokenizer(models.BPE(unk_token=unknown))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel()
+    made.train([str(TEXTS)], trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special))
+    names = {"pad_token": pad, "unk_token": unknown, "eos_token": end}
+    return library.PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
 def _cnn(scratch: Path) -> tuple[Path, Sequence[str]]:
@@ -123,16 +145,18 @@ def _cnn(scratch: Path) -> tuple[Path, Sequence[str]]:
     return file, (str(scratch / "images.npz"),)
 
 
-def packaged(packages: Path) -> dict[str, Command]:
+def packaged(folder: Path) -> dict[str, Command]:
     """Trained networks out of public packages by the plain command; those that are unpacked."""
-    here = [n for n, network in NETWORKS.items() if (packages / network.file).exists()]
-    return {f"packaged-{n}": partial(_packaged, n, packages.resolve()) for n in here}
+    places = Places(folder.resolve(), folder.resolve())
+    here = [name for name, subject in SETS["packaged"]().items() if subject.is_here(places)]
+    return {f"packaged-{n}": partial(_packaged, n, places) for n in here}
 
 
-def _packaged(name: str, packages: Path, out: Path) -> None:
-    row: dict[str, Any] = {}
+def _packaged(name: str, places: Places, out: Path) -> None:
     with TemporaryDirectory() as folder:
-        convert(NETWORKS[name], SAMPLES, sys.executable, packages, Path(folder), row)
-        if row["outcome"] != "ok":
-            raise CommandError(row["refusals"][-1])
-        shutil.copytree(Path(folder) / "out", out, dirs_exist_ok=True)
+        subject = SETS["packaged"]()[name]
+        work, _ = workplace("packaged", subject, SAMPLES, places, sys.executable, Path(folder))
+        row = make_file(work, "qtool", places.packages / subject.needs)
+        if "error" in row:
+            raise CommandError(row["error"])
+        shutil.copytree(Path(folder) / "by-qtool", out, dirs_exist_ok=True)

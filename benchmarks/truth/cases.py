@@ -6,9 +6,9 @@ A row may be added; none is changed or removed because of what was measured.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-__all__ = ["CASES", "PAIRS", "Case"]
+__all__ = ["CASES", "Case"]
 
 FILES = ("tflite", "tflite-micro")
 SHORT = {"onnxruntime": "", "onnxruntime-web": "web"}
@@ -201,15 +201,3 @@ def _packages() -> Iterator[Case]:
 CASES = tuple(
     case for group in (_tabular, _signals, _images, _texts, _packages) for case in group()
 )
-
-# Two commands for the same network, calibration and new samples: the second alone differs in
-# --accuracy, or in that the batch of its file is dynamic.
-PAIRS: dict[str, tuple[tuple[Case, Case], ...]] = {
-    "the default and --accuracy fast": tuple(
-        (replace(case, accuracy=""), replace(case, accuracy="fast"))
-        for case in {case.network: case for case in reversed(CASES)}.values()
-    ),
-    "a file of batch 1 and one of a dynamic batch": tuple(
-        (case, replace(case, form="onnx")) for case in CASES if case.form == "onnx-1"
-    ),
-}

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fresh_process import run_fresh
-from benchmarks.truth.cases import Case
-from benchmarks.truth.measured import (
+from benchmarks.measured import (
     Runner,
     agreement,
     agreement_of,
@@ -25,6 +24,7 @@ from benchmarks.truth.measured import (
     open_file,
     sqnr,
 )
+from benchmarks.truth.cases import Case
 from benchmarks.truth.pools import Folders, Pool, pools
 from benchmarks.truth.printed import printed
 from benchmarks.truth.sequences import PACKAGES
@@ -205,7 +205,7 @@ def _time(
     arrays = subject.timed if pool.whole else {k: a[:size] for k, a in subject.timed.items()}
     np.savez(folder / "timed.npz", **arrays)
     file = folder / "out" / f"model.{case.suffix}"
-    rest = [str(file), str(folder / "timed.npz"), str(TIMED)]
-    timings = [run_fresh(str(HERE / "timed.py"), str(plain), *rest) for plain in plains]
+    first = [str(HERE.parent / "timed.py"), str(folder / "timed.npz"), str(TIMED)]
+    timings: list[Any] = [run_fresh(*first, str(p), str(file))["files"][0] for p in plains]
     row["measured"]["speed"] = min(timings, key=lambda timing: timing["ratio"])
     row["measured"]["speeds"] = [timing["ratio"] for timing in timings]

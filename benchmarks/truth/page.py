@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.rows import Row, measured_on
-from benchmarks.truth.cases import CASES, PAIRS
 
 __all__ = ["CHECKS", "measured_output", "page"]
 
@@ -15,7 +14,7 @@ SPEED = 0.10
 SHARE = 0.005
 WIDEST = 3.0  # dB, the median width of the intervals
 FOUR_DIGITS = 5e-5
-KINDS = {None: "", "estimate": "new", "held out": "held-out", "calibration": "calibration"}
+KINDS = {"estimate": "new", "calibration": "calibration"}
 CLOSE = 0.02  # of F1, cosine and rank correlation
 FROM_FILES = ("onnx", "onnx-1", "file")
 SHARES = ("class", "token", "class of pixels")
@@ -31,7 +30,7 @@ has not seen (1,000 where the table does not say another number), in batches of 
 size; in mode dynamic, where ranges are those of a batch, one by one, too. SQNR is that of the
 output that the command shows; where it names none, of the worst. In names of cases, the number
 behind `n` is that of calibration samples, behind `b` their batch where it is not 32, behind `s` the
-seed of the pool, of its split and of the weights.
+seed of the pool, of its split and of the weights. The table has the cases with a miss.
 
 - **interval**: the printed 95 % interval of the median contains the measured median. That one is
   of a sample, too: exact intervals of 96 samples would contain it in 94 % of cases.
@@ -47,8 +46,7 @@ seed of the pool, of its split and of the weights.
   (of a torch model the faster one of those that torch.onnx's two exporters write, for .tflite the
   float file that qtool writes). That of WebAssembly is not measured here. The default exporter's
   file may be slower than the old one's (`dynamo=False`), so that its user sees a higher factor:
-  recurrent layers, padding in front of convolutions. Rows of c6b5e851 and older are against one of
-  the two: d12839ec the old one's, c6b5e851 the default's.
+  recurrent layers, padding in front of convolutions.
 - **size**: bytes of the file, external data among them. **float size**: of the user's ONNX file,
   where one is given.
 - **integer**: share of MACs in integer kernels, counted by hand from the shapes in a profile of
@@ -175,13 +173,9 @@ CHECKS: dict[str, Callable[[Row], str]] = {
 
 def page(measured: Mapping[str, Sequence[Row]]) -> str:
     """The whole page, of the rows of each version."""
-    paired = {c.name for pairs in PAIRS.values() for pair in pairs for c in pair}
-    others = paired - {c.name for c in CASES}
-    cases = {k: [r for r in rows if r["network"] not in others] for k, rows in measured.items()}
-    parts = [HEAD, _summary(cases)]
-    for label, rows in cases.items():
+    parts = [HEAD, _summary(measured)]
+    for label, rows in measured.items():
         parts += [f"## {label}", measured_on(rows), _table(rows), _others(rows)]
-        parts += [_paired(title, measured[label]) for title in PAIRS]
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -226,8 +220,9 @@ COLUMNS = (
 
 
 def _table(rows: Sequence[Row]) -> str:
+    """Cases with a miss: the rows of the others say nothing more than the counts."""
     lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(_cells(r)) for r in _good(rows)]
+    lines += [" | ".join(_cells(r)) for r in _good(rows) if _missed(r)]
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -262,8 +257,7 @@ def _cells(row: Row) -> list[str]:
 
 def _said_db(said: Mapping[str, Any]) -> str:
     pooled = _number(said["pooled_db"], 1)
-    samples = " ".join([str(said["samples"]), KINDS[said.get("kind")], "samples"])
-    samples = f"({samples.replace('  ', ' ')})"
+    samples = f"({said['samples']} {KINDS[said['kind']]} samples)"
     if said.get("batch"):
         samples += f", batch {said['batch']}"
     if said["median_db"] is None:
@@ -295,21 +289,3 @@ def _others(rows: Sequence[Row]) -> str:
         if r.get("last_batch")
     ]
     return "Other than by the plain command:\n\n" + "\n".join(lines) if lines else ""
-
-
-def _paired(title: str, rows: Sequence[Row]) -> str:
-    """Measured SQNR of all outputs together on the new samples, where both of a pair are there."""
-    known = {r["network"]: r for r in _good(rows)}
-    pairs = [
-        (known[a.name], known[b.name]) for a, b in PAIRS[title] if {a.name, b.name} <= {*known}
-    ]
-    if not pairs:
-        return ""
-    lines = ["case | median dB | pooled dB | CPU seconds", "--- | --- | --- | ---"]
-    for pair in pairs:
-        both = [row["measured"]["outputs"]["together"] for row in pair]
-        cells = [", ".join(f"{f[k]:.2f}" for f in both) for k in ("median_db", "pooled_db")]
-        seconds = ", ".join(f"{row['cpu_seconds']:.1f}" for row in pair)
-        lines.append(" | ".join([pair[0]["network"], *cells, seconds]))
-    table = "\n".join(f"| {line} |" for line in lines)
-    return f"### Pairs: {title}\n\n{table}"

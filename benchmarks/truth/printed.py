@@ -1,4 +1,4 @@
-"""What `qtool quantize --json` printed, of any version: fields that are not there are None."""
+"""What `qtool quantize --json` printed: fields that are not there are None."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Document = Mapping[str, Any]
 def printed(document: Document, output: str = "") -> dict[str, Any]:
     """The numbers of one conversion.
 
-    `fidelity.estimate` is read where the version has it, of the output with the lowest median,
-    which is the one that is shown. Otherwise SQNR is that of held-out samples, or of calibration
-    samples where none were held out, of the worst output: `output` and `place` say which.
+    `fidelity.estimate` is read where there is one, of the output with the lowest median, which is
+    the one that is shown. Otherwise SQNR is that of calibration samples, of the worst output:
+    `output` and `place` say which.
 
     Args:
         output: of a model whose other outputs are no results (a KV cache): the one that counts.
@@ -57,8 +57,7 @@ def _sqnr(
             "output": row.get("output") or "",
             "place": place,
         }
-    held_out = fidelity.get("holdout") or ()
-    rows = held_out or fidelity.get("outputs") or ()
+    rows = fidelity.get("outputs") or ()
     decibels = {r["output"]: r["sqnr_db"] for r in rows} or document.get("sqnr") or {}
     numbers = [
         (db, place, name)
@@ -66,14 +65,14 @@ def _sqnr(
         if db is not None and output in ("", name)
     ]
     worst, place, name = min(numbers, default=(None, None, ""))
-    samples = fidelity.get("holdout_samples") if held_out else fidelity.get("samples")
+    samples = fidelity.get("samples")
     return {
         "median_db": None,
         "interval_db": None,
         "pooled_db": worst,
         "worst_db": None,
         "samples": document.get("samples") if samples is None else samples,
-        "kind": "held out" if held_out or document.get("holdout") else "calibration",
+        "kind": "calibration",
         "batch": None,
         "output": name,
         "place": place,

@@ -17,7 +17,7 @@ try:
 except ImportError:
     from benchmarks.truth.modules import conv_norm
 
-PACKAGES = "TRUTH_PACKAGES"
+PACKAGES = "BENCHMARK_PACKAGES"
 """Variable of the environment with the folder of the packages."""
 
 

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from benchmarks.measured import Outputs, Runner, open_file
 from benchmarks.truth.cases import Case
-from benchmarks.truth.measured import Outputs, Runner, open_file
 from benchmarks.truth.pools import Pool, fit
 
 __all__ = ["OPSET", "Subject", "prepare"]

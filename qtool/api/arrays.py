@@ -29,6 +29,7 @@ from qtool.evaluation.file_report import (
 )
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
+from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
 from qtool.planning.mode_titles import MODE_NAMES
 
@@ -77,12 +78,11 @@ def evaluate(
     threads: int = 1,
     runtime: str = NATIVE,
     seconds: float = 2.0,
+    other_model: bool = False,
     progress: Progress = lambda x: x,
     **others: Any,
 ) -> Evaluation:
     """Compare a quantized file with its float file: accuracy, size, latency, integer share.
-
-    It is not checked that the float file has the weights that the file was made from.
 
     Args:
         file: the quantized file.
@@ -90,18 +90,19 @@ def evaluate(
         data: batches of arrays, in the order of `labels`: one array, a dict by input name, or a
             tuple in the order of the inputs.
         labels: [samples] class numbers; the first output then holds [samples, classes] scores.
-        threads, runtime, seconds, progress: see `qtool.evaluate` with torch.
-        others: its other arguments; `other_model` has nothing to allow.
+        threads, runtime, seconds, other_model, progress: see `qtool.evaluate` with torch.
+        others: its other arguments.
 
     Raises:
         FileError: no model file.
         DataError: no data, or data or labels that do not fit.
         InstallError: one of the other arguments.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from other weights.
     """
     _refuse(others, "evaluate")
     for path in (file, model):
         open_readable(path)  # says why it is malformed
+    check_same_files([Path(model), Path(file)], other_model)
     return evaluate_arrays(
         Path(model),
         Path(file),
@@ -121,6 +122,7 @@ def compare(
     options: ReportOptions | None = None,
     *,
     reference: str | Path | None = None,
+    other_model: bool = False,
     bars: Bars = no_bars,
 ) -> Report:
     """Compare accuracy, speed and size of several model files of any tool.
@@ -130,15 +132,15 @@ def compare(
     Args:
         files: two or more with the same inputs and outputs.
         data: batches of arrays, see `evaluate`, in the order of the labels in `options`.
-        folder, options, reference, bars: see `qtool.compare` with torch.
+        folder, options, reference, other_model, bars: see `qtool.compare` with torch.
 
     Raises:
         DataError: a single file, files with different inputs, or unusable data or labels.
         FileError: not a model file, or the folder cannot be written.
         InstallError: the metric is a function of the user's.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from other weights.
     """
-    subjects = subjects_of(ordered_files(files, reference))
+    subjects = subjects_of(ordered_files(files, reference, other_model))
     options = titled(options, None if folder is None else Path(folder), "compared")
     return _report(subjects, data, folder, options, COMPARED, bars)
 
@@ -151,12 +153,11 @@ def report(
     options: ReportOptions | None = None,
     *,
     model: str | Path | None = None,
+    other_model: bool = False,
     bars: Bars = no_bars,
     **others: Any,
 ) -> Report:
     """Write a report on a quantized file to a folder, without an analysis of its layers.
-
-    It is not checked that the float file has the weights that the file was made from.
 
     Args:
         file: the quantized file.
@@ -164,14 +165,14 @@ def report(
         folder: receives report.html, report.md and report.json.
         options: labels, goals, timing.
         model: the float file.
-        bars: see `qtool.report` with torch.
-        others: its other arguments; `other_model` has nothing to allow.
+        other_model, bars: see `qtool.report` with torch.
+        others: its other arguments.
 
     Raises:
         DataError: unusable data or labels.
         FileError: not a model file, or the folder cannot be written.
         InstallError: no float file, one of the other arguments, or a function as the metric.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from other weights.
     """
     _refuse(others, "report")
     if model is None:
@@ -179,6 +180,7 @@ def report(
     path, real = Path(file), Path(model)
     opened = open_readable(path)
     open_readable(real)
+    check_same_files([real, path], other_model)
     conversion = opened.conversion()
     mode = MODE_NAMES["static" if conversion is None else conversion.info.recipe.mode]
     subjects = [
@@ -214,6 +216,6 @@ def _report(
 
 def _refuse(others: Mapping[str, Any], call: str) -> None:
     """Refuse arguments in use that need torch."""
-    used = (name for name, value in others.items() if value and name != "other_model")
+    used = (name for name, value in others.items() if value)
     if (other := next(used, None)) is not None:
         raise torch_error(f"{other} of {call}")

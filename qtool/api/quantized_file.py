@@ -343,8 +343,12 @@ def missed_goals(result: Verification, options: FileOptions) -> dict[str, str]:
     if options.min_coverage is not None:
         named = argument("--min-coverage", _shortest(options.min_coverage))
         coverage = result.coverage.missed(options.min_coverage, named)
-    if least is not None and not worst >= least:
-        sqnr = f"SQNR is {worst:.1f} dB, below {argument('--min-sqnr', _shortest(least))}"
+    if least is not None:
+        goal = argument("--min-sqnr", _shortest(least))
+        if not result.fidelity.has_sqnr:
+            sqnr = f"no output has an SQNR that could be measured, so that {goal} is not proved"
+        elif not worst >= least:
+            sqnr = f"SQNR is {worst:.1f} dB, below {goal}"
     return {"min_coverage": coverage, "min_sqnr": sqnr}
 
 

@@ -34,6 +34,7 @@ from qtool.evaluation.model_inputs import check_cache
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.same_model import check_same_model
+from qtool.evaluation.same_weights import check_same_files
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     Captured,
@@ -54,6 +55,7 @@ def compare(
     options: ReportOptions | None = None,
     *,
     reference: str | Path | None = None,
+    other_model: bool = False,
     bars: Bars = no_bars,
 ) -> Report:
     """Compare accuracy, speed and size of several model files of any tool.
@@ -65,15 +67,16 @@ def compare(
         options: labels, metrics, goals, timing.
         reference: the file that the others are compared with, which need not be in `files`; by
             default the first.
+        other_model: accept quantized files that were made from other weights than the reference's.
         bars: makes a progress bar from a title and a length.
 
     Raises:
         DataError: a single file, files with different inputs, or unusable data, labels or
             evaluation function.
         FileError: not a model file, or the folder cannot be written.
-        VerificationError: a file does not run.
+        VerificationError: a file does not run, or was made from other weights.
     """
-    ordered = ordered_files(files, reference)
+    ordered = ordered_files(files, reference, other_model)
     if folder is None:
         return compare_files(ordered, data, titled(options, None, "compared"), bars=bars)
     from qtool.evaluation.report.page.write import ReportFolder  # loads the plotting library
@@ -227,6 +230,7 @@ def _report_file(
         model = _float_file(Path(model), file)
     if isinstance(model, Path):
         reference = model
+        check_same_files([model, file], other_model)
     elif model is not None:
         check_fixed_inputs(file, model)
         check_cached(file, model)

@@ -37,6 +37,7 @@ from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
 from qtool.evaluation.metrics import check_drop
+from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
 from qtool.evaluation.user_metrics import over_data
@@ -187,6 +188,7 @@ def explain(
     most: int = 100,
     repaired_file: str | Path | None = None,
     dynamic: DynamicSizes | None = None,
+    other_model: bool = False,
 ) -> Explanation:
     """Find the layers of an int8 file that cause changed predictions.
 
@@ -200,6 +202,7 @@ def explain(
         repaired_file: where to write a copy that keeps those layers in float, which restores the
             predictions of all explained samples.
         dynamic: see `capture_model`.
+        other_model: accept a float model with other weights than the file was made from.
 
     Raises:
         DataError: no data, no scores, no such sample, or its prediction did not change.
@@ -212,6 +215,8 @@ def explain(
     if first is None:
         raise DataError("the data is empty", DataEdit("give at least one batch"))
     captured = capture_model(model, first, dynamic)
+    if not other_model:
+        check_same_model(file, captured, model)
     explainer = Explainer(Path(file), captured, first)
     stream = enumerate(batches(data, captured.graph.module))
     bound = (captured.graph.bind(b, i) for i, b in stream)

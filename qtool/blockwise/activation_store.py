@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import shutil
@@ -12,12 +13,13 @@ import safetensors.torch
 import torch
 
 from qtool.core.atomic import atomic_path
-from qtool.core.errors import FileError
+from qtool.core.errors import MALFORMED, FileError
 from qtool.core.remedies import OtherFile
 
 Named = Mapping[str, torch.Tensor]
 _EXACT, _CODED = "float/", "quantized/"
 _LENGTH = 8  # bytes of the header length
+_METADATA, _CHECK = "__metadata__", "check"
 _KINDS = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -34,10 +36,16 @@ _KINDS = {
 
 
 class ActivationStore:
-    """A folder with a file for each batch; tensors equal in both networks are stored once."""
+    """A folder with a file for each batch; tensors equal in both networks are stored once.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Each file has a checksum of its tensors, its place and the conversion.
+
+    Args:
+        conversion: identity of the conversion that the values belong to.
+    """
+
+    def __init__(self, folder: Path, conversion: str = "") -> None:
+        self.folder, self._conversion = folder, conversion
 
     def save(self, index: int, exact: Named, coded: Named) -> None:
         """Store a batch.
@@ -61,7 +69,8 @@ class ActivationStore:
             addresses.add(tensors[name].data_ptr())
         with atomic_path(self._file(index)) as temporary:
             try:
-                safetensors.torch.save_file(tensors, temporary)
+                metadata = {_CHECK: self._checksum(index, tensors)}
+                safetensors.torch.save_file(tensors, temporary, metadata)
             except safetensors.SafetensorError as error:
                 raise OSError(str(error)) from error
 
@@ -73,8 +82,8 @@ class ActivationStore:
         """
         file = self._file(index)
         try:
-            tensors = _map(file)
-        except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+            tensors = self._read(index)
+        except (OSError, RuntimeError, *MALFORMED) as error:
             raise FileError(
                 f"{file} cannot be read ({error})", OtherFile(f"delete {file.parents[1]}")
             ) from error
@@ -93,9 +102,24 @@ class ActivationStore:
     def _file(self, index: int) -> Path:
         return self.folder / f"{index:06}.safetensors"
 
+    def _read(self, index: int) -> dict[str, torch.Tensor]:
+        tensors, check = _map(self._file(index))
+        if check != self._checksum(index, tensors):
+            raise ValueError("its checksum differs")
+        return tensors
 
-def _map(file: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of a safetensors file through a map of it.
+    def _checksum(self, index: int, tensors: Named) -> str:
+        place = f"{self._conversion} {self.folder.name} {index}"
+        digest = hashlib.sha256(place.encode())
+        for name, value in sorted(tensors.items()):
+            digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+            if value.numel():
+                digest.update(value.detach().view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+def _map(file: Path) -> tuple[dict[str, torch.Tensor], str]:
+    """Read the tensors of a safetensors file through a map of it, and its checksum.
 
     The library's reader leaks 56 bytes per file (0.8.0; docs/upstream.md), and there is a file for
     each batch and level.
@@ -103,9 +127,9 @@ def _map(file: Path) -> dict[str, torch.Tensor]:
     with file.open("rb") as opened:
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
     start = _LENGTH + int.from_bytes(mapped[:_LENGTH], "little")
-    tensors = {}
-    for name, stored in json.loads(mapped[_LENGTH:start]).items():
-        if name != "__metadata__":
+    tensors, header = {}, json.loads(mapped[_LENGTH:start])
+    for name, stored in header.items():
+        if name != _METADATA:
             kind, (first, last) = _KINDS[stored["dtype"]], stored["data_offsets"]
             # torch.frombuffer refuses empty buffers
             flat = torch.empty(0, dtype=kind)
@@ -114,7 +138,7 @@ def _map(file: Path) -> dict[str, torch.Tensor]:
                 flat = torch.frombuffer(mapped, dtype=kind, count=count, offset=start + first)
                 flat = flat.clone()  # aligned: kernels sum in another order where memory is not
             tensors[name] = flat.reshape(stored["shape"])
-    return tensors
+    return tensors, header[_METADATA][_CHECK]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -37,6 +37,7 @@ _CHECK = "check"
 """Key of the checksum of a record."""
 
 
+_PART = 1 << 20  # bytes that are read at once
 _POOLED = OutputEstimate._fields.index("pooled_db") - 1  # without the name
 
 
@@ -75,21 +76,17 @@ class BlockRecord:
         return {name: figures[_POOLED] for name, figures in self.estimates.items()}
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> BlockRecord:
-        """Return a record from its JSON.
+    def of(cls, record: Mapping[str, Any], index: int) -> BlockRecord:
+        """Return the record of block `index` from its JSON.
 
         Raises:
             ValueError: it is not as it was written.
         """
-        fields = {k: v for k, v in record.items() if k != _CHECK}
-        if record.get(_CHECK) != _hash(json.dumps(fields)):
-            raise ValueError("its checksum differs")
-        return from_json(cls, fields)
+        return from_json(cls, _checked(record, index))
 
-    def to_json(self) -> str:
-        """Return the JSON, with a checksum of itself."""
-        fields = json.loads(json.dumps(asdict(self)))
-        return json.dumps({**fields, _CHECK: _hash(json.dumps(fields))})
+    def to_json(self, index: int) -> str:
+        """Return the JSON, with a checksum of itself and the number of the block."""
+        return _with_check(asdict(self), index)
 
 
 class Checkpoint:
@@ -157,7 +154,7 @@ class Checkpoint:
         index = 0
         while (file := self._file(index, "json")).is_file():
             try:
-                yield BlockRecord.of(_json(file))
+                yield BlockRecord.of(_json(file), index)
             except ValueError as error:
                 raise FileError(
                     f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
@@ -181,11 +178,11 @@ class Checkpoint:
 
     def activations(self, index: int) -> ActivationStore:
         """Return the store of a block's inputs."""
-        return ActivationStore(self.folder / f"{_VALUES}{index:04}")
+        return self._store(f"{_VALUES}{index:04}")
 
     def floats(self, index: int) -> ActivationStore:
         """Return the store of a block's inputs in the float network alone."""
-        return ActivationStore(self.folder / f"{_FLOATS}{index:04}")
+        return self._store(f"{_FLOATS}{index:04}")
 
     @property
     def own_data(self) -> ActivationStore:
@@ -195,7 +192,7 @@ class Checkpoint:
     @property
     def measured(self) -> ActivationStore:
         """Return the inputs of the model in the measured batches."""
-        return ActivationStore(self.folder / "measured")
+        return self._store("measured")
 
     @property
     def scratch(self) -> ActivationStore:
@@ -225,9 +222,14 @@ class Checkpoint:
         self, index: int, calibration: Calibration, scales: Mapping[str, torch.Tensor]
     ) -> None:
         """Store what the float network showed in a block. scales: of int8 caches, by attribute."""
-        rest = {"notes": calibration.notes, "scales": {k: v.tolist() for k, v in scales.items()}}
-        write_atomic(self._ranges(index).with_suffix(".json"), json.dumps(rest).encode())
-        calibration.save(self._ranges(index))
+        rest = {
+            "notes": calibration.notes,
+            "scales": {k: v.tolist() for k, v in scales.items()},
+            "digest": hashlib.sha256(calibration.to_bytes()).hexdigest(),
+        }
+        file = self._ranges(index)
+        write_atomic(file.with_suffix(".json"), _with_check(rest, index).encode())
+        calibration.save(file)
 
     def load_ranges(self, index: int) -> tuple[Calibration, Mapping[str, torch.Tensor]]:
         """Return what `save_ranges` stored.
@@ -238,9 +240,11 @@ class Checkpoint:
         file = self._ranges(index)
         rest = _json(file.with_suffix(".json"))
         try:
+            if _checked(rest, index)["digest"] != file_digest(file):
+                raise ValueError("its checksum differs")
             scales = {name: torch.tensor(values) for name, values in rest["scales"].items()}
             return replace(Calibration.load(file), notes=tuple(rest["notes"])), scales
-        except (CalibrationError, *MALFORMED) as error:
+        except (CalibrationError, OSError, *MALFORMED) as error:
             raise FileError(
                 f"{file} is damaged", OtherFile(f"delete {self.folder} to start again")
             ) from error
@@ -250,11 +254,11 @@ class Checkpoint:
         index, ranks = len(self.finished), self.ranks
         if not ranks.rank:
             assert record is not None
-            write_atomic(self._file(index, "json"), record.to_json().encode())
+            write_atomic(self._file(index, "json"), record.to_json(index).encode())
             self.activations(index).remove()
             self.scratch.remove()
-        data = ranks.broadcast(None if record is None else record.to_json().encode())
-        self.finished.append(record or BlockRecord.of(json.loads(data)))
+        data = ranks.broadcast(None if record is None else record.to_json(index).encode())
+        self.finished.append(record or BlockRecord.of(json.loads(data), index))
 
     def remove(self) -> None:
         """Remove the folder; what an interruption leaves of it is no checkpoint."""
@@ -268,6 +272,10 @@ class Checkpoint:
             elif each.name != name:
                 each.unlink()
 
+    def _store(self, name: str) -> ActivationStore:
+        """Return a store from which a run resumes: its values are those of this conversion."""
+        return ActivationStore(self.folder / name, json.dumps(self._identity))
+
     def _file(self, index: int, kind: str) -> Path:
         return self.folder / f"block-{index:04}.{kind}"
 
@@ -276,18 +284,40 @@ class Checkpoint:
         return self.folder / f"{_RANGES}{index:04}.safetensors"
 
 
-def file_digest(path: Path) -> str:
-    """Hash a file.
+def file_digest(*paths: Path) -> str:
+    """Hash the content of files, one behind the other.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: one cannot be read.
     """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while part := file.read(_PART):
+                digest.update(part)
+    return digest.hexdigest()
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+def _with_check(fields: Mapping[str, Any], index: int) -> str:
+    """Return the JSON of a file of block `index`, with a checksum of both."""
+    fields = json.loads(json.dumps(fields))
+    return json.dumps({**fields, _CHECK: _hash(fields, index)})
+
+
+def _checked(record: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return the fields of the JSON of `_with_check`.
+
+    Raises:
+        ValueError: it is not as it was written.
+    """
+    fields = {k: v for k, v in record.items() if k != _CHECK}
+    if record.get(_CHECK) != _hash(fields, index):
+        raise ValueError("its checksum differs")
+    return fields
+
+
+def _hash(fields: Mapping[str, Any], index: int) -> str:
+    return hashlib.sha256(f"{index} {json.dumps(fields)}".encode()).hexdigest()[:32]
 
 
 def stored_identity(path: Path) -> Mapping[str, str] | None:

@@ -18,6 +18,7 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     LayerSolver,
     best_solution,
 )
+from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.blockwise.layer_means import LayerMeans
 from qtool.blockwise.layer_moments import InputMoments, LayerMoments, output_slices
 from qtool.core.quant_params import QuantParams
@@ -219,7 +220,8 @@ def _solve_shard(
     part, best = weight[rows], None
     moments.centre()
     flags = {_TOKENS: moments.drop_rare_experts()}
-    problem = LayerProblem(moments.node, moments.weight, own, part.shape, plan, moments)
+    zeros = pruned_zeros(moments.weight, weight, moments.node)
+    problem = LayerProblem(moments.node, moments.weight, own, part.shape, plan, moments, zeros)
     try:
         best = best_solution(problem, solvers)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not declare it

@@ -3,7 +3,6 @@ data. The graph is built without weights; each weight is read on demand."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from qtool.backends.onnx.storage import model_files
+from qtool.blockwise.checkpoint import file_digest
 from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface.meta_init import (
     expand_meta_parameters,
@@ -22,15 +22,13 @@ from qtool.frontends.huggingface.meta_init import (
 from qtool.frontends.huggingface.safetensors_files import WeightFiles
 from qtool.frontends.onnx import OnnxModule, map_onnx
 
-_SAMPLED_ELEMENTS = 1024  # elements per tensor in a fingerprint
-
 
 @dataclass(frozen=True)
 class ModelSource:
     """A model whose weights are not loaded.
 
     Attributes:
-        fingerprint: fingerprint of its weights.
+        fingerprint: hash of all bytes of its files.
         float_bytes: size of its weights; of an ONNX file, of the file with them.
         shards: its weight files; None where the weights are mapped in the model.
         names: attribute of the model -> tensor in the shards.
@@ -83,7 +81,7 @@ def open_source(
             raise CaptureError(f"{path} is a whole model; omit model and task")
         mapped = map_onnx(path)
         size = sum(file.stat().st_size for file in model_files(path))
-        return ModelSource(mapped, _fingerprint(mapped, path), size)
+        return ModelSource(mapped, file_digest(*model_files(path))[:32], size)
     shards = WeightFiles(path)
     if model is None:
         empty = load_without_weights(path, task, attention, cache)
@@ -91,13 +89,4 @@ def open_source(
         empty = expand_meta_parameters(model)
     names = stored_names(empty, shards, every=model is None)
     size = sum(4 * prod(shards.shape(name)) for name in set(names.values()))
-    return ModelSource(empty, shards.content_hash, size, shards, names)
-
-
-def _fingerprint(model: OnnxModule, path: Path) -> str:
-    """Hash the file and the first values of each external tensor."""
-    digest = hashlib.sha256(path.read_bytes())
-    for name, array in sorted(model.external.arrays.items()):
-        digest.update(f"{name} {array.shape}\n".encode())
-        digest.update(array.reshape(-1)[:_SAMPLED_ELEMENTS].tobytes())
-    return digest.hexdigest()[:32]
+    return ModelSource(empty, file_digest(*shards.files)[:32], size, shards, names)

@@ -21,7 +21,7 @@ from torch import nn
 
 from qtool import observers
 from qtool.algorithms.registry import select_block_steps
-from qtool.backends.onnx.storage import is_moved, move_into_place
+from qtool.backends.onnx.storage import move_into_place
 from qtool.blockwise.block_conversion import BlockwiseRun, convert_block, required_inputs
 from qtool.blockwise.block_plan import plan_of_block
 from qtool.blockwise.calibrate import FloatRun, solve_by_blocks
@@ -37,6 +37,7 @@ from qtool.core import graph as G
 from qtool.core.atomic import check_writable
 from qtool.core.data import Batch, batches
 from qtool.core.graph.exclusive import exclusive
+from qtool.core.graph.fingerprint import fingerprint
 from qtool.core.graph.split_layers import split
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.process_lock import trim_memory
@@ -107,11 +108,12 @@ def convert_blocks(
     source = open_source(folder, model, task, attention, cache)
     choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
-    identity = {"model": source.fingerprint, "choice": json.dumps(choices)}
-    identity |= {"block": str(block), "memory": str(memory)}
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block, memory]))
     captured, stream, example = _capture(source.model, data, dynamic)
+    code = "" if source.shards is None else fingerprint(captured.module, source.names)
+    identity = {"model": source.fingerprint + code, "choice": json.dumps(choices)}
+    identity |= {"block": str(block), "memory": str(memory)}
     G.defer_tensors(captured.module, source.read)
     whole = _for_target(captured, target, check=stored_identity(path) is None)
     names = [G.name_of(n) for n in G.calls(whole.graph)]
@@ -159,8 +161,7 @@ def _write(
     """Write the file, measure it and remove the checkpoint; return the errors of the outputs."""
     checkpoint, ranks, estimate = run.checkpoint, run.checkpoint.ranks, None
     if not ranks.rank:
-        if not is_moved(checkpoint.whole, path):
-            write_whole(run, path, fingerprint, example, memory)
+        write_whole(run, path, fingerprint, example, memory)
         move_into_place(checkpoint.whole, path)
         estimate = measure_file(run, stored, path, memory)
     estimate = share_estimate(ranks, estimate)

@@ -3,6 +3,7 @@ another size."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,19 +14,62 @@ NORMALISED = "then the mean and standard deviation of the training, if it had an
 AS_LABELS = DataEdit("it has one number per sample, as labels have: give the inputs")
 
 
-def type_remedies(expected: str, actual: str, sizes: Sequence[int]) -> list[DataEdit]:
-    """Return what to write for a tensor of another dtype.
+_BITS = re.compile("(u?)int(8|16|32|64)")
+_LARGEST_NORMALISED = 16.0
+"""Normalised images reach 5, and bytes nearly always exceed this."""
+
+
+def type_remedies(expected: str, actual: str, values: Any) -> list[DataEdit]:
+    """Return what to write for a tensor of another dtype, so that its values survive.
 
     Args:
         expected: dtype of the input, such as "float32".
         actual: dtype of the tensor.
-        sizes: sizes of the tensor.
+        values: the tensor or array.
     """
-    if len(sizes) == 1:
+    if len(values.shape) == 1:
         return [AS_LABELS]
-    if actual == "uint8":
-        return [DataEdit(f"convert it first ({{}}), {NORMALISED}", "x.float() / 255")]
-    return [DataEdit("convert it first ({})", f"x.to(torch.{expected})")]
+    convert = DataEdit("convert it first ({})", f"x.to(torch.{expected})")
+    bits = _BITS.fullmatch(expected)
+    if actual == "uint8" and bits is None:
+        code = "x.float() / 255" if expected == "float32" else f"x.to(torch.{expected}) / 255"
+        return [DataEdit(f"convert it first ({{}}), {NORMALISED}", code)]
+    if 0 in values.shape or bits is None or re.fullmatch(r"b?float\d+|u?int\d+", actual) is None:
+        return [convert]
+    low, high, levels = float(values.min()), float(values.max()), 2 ** int(bits[2])
+    lowest = 0 if bits[1] else -levels // 2
+    if lowest <= low and high < lowest + levels and bool((values == values.round()).all()):
+        return [convert]
+    return [_integer_edit(expected, actual, (low, high), (lowest, levels))]
+
+
+def _integer_edit(
+    expected: str, actual: str, ends: tuple[float, float], grid: tuple[int, int]
+) -> DataEdit:
+    """Return how values that an integer type cannot hold become integers.
+
+    Args:
+        expected, actual: as above.
+        ends: the least and the largest value.
+        grid: the lowest integer of the type, and how many it has.
+    """
+    (low, high), (lowest, levels), shown = ends, grid, f"{ends[0]:g} to {ends[1]:g}"
+    if {expected, actual} == {"int8", "uint8"}:
+        code = f"x.to(torch.int16) {'+' if lowest == 0 else '-'} 128"
+        return DataEdit("shift it first, {}", f"({code}).to(torch.{expected})")
+    if levels == 256 and actual[0] in "fb" and high <= 1 and low >= -1:
+        top, shift = levels - 1, f" - {-lowest}" if lowest else ""
+        code = f"x * {top}" if low >= 0 else f"(x + 1) * {top / 2}"
+        code = f"({code}{shift}).round().to(torch.{expected})"
+        return DataEdit(
+            f"its values are {shown}, those of images that were scaled: give {{}}", code
+        )
+    if lowest <= low and high < lowest + levels and max(-low, high) > _LARGEST_NORMALISED:
+        return DataEdit("round it first, {}", f"x.round().to(torch.{expected})")
+    return DataEdit(
+        f"its values are {shown} and {expected} cannot hold them: give the integers that the model "
+        "was trained on, of an image those before it was normalised"
+    )
 
 
 def shape_remedies(expected: Sequence[Any], shape: Sequence[int]) -> list[DataEdit]:

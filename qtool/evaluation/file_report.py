@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Sized
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from qtool.evaluation.report.plan_facts import FloatOperator
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
+from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
 from qtool.verification import Coverage
 
@@ -186,8 +188,9 @@ def _facts(
     assert coverage is not None
     purpose = _purpose(file, measured.size(i) / measured.size(0)) if i else Purpose()
     share, weight_share, unknown = measured.shares(i)
+    judged = share if coverage.macs or unknown else nan
     verdict = (
-        make_verdict(measured.accuracy, i, measured.timings, share, exact, goals, purpose, unknown)
+        make_verdict(measured.accuracy, i, measured.timings, judged, exact, goals, purpose, unknown)
         if i
         else None
     )
@@ -238,12 +241,15 @@ def _float_operators(model: str, coverage: Coverage) -> Sequence[FloatOperator]:
     ]
 
 
-def ordered_files(files: Sequence[str | Path], reference: str | Path | None) -> list[Path]:
+def ordered_files(
+    files: Sequence[str | Path], reference: str | Path | None, other_model: bool
+) -> list[Path]:
     """Return the files of a comparison, the reference first.
 
     Raises:
         DataError: a single file, or one that is named twice.
         FileError: not a model file.
+        VerificationError: see `check_same_files`.
     """
     paths = [Path(f) for f in files]
     if (same := same_file(paths)) is not None:
@@ -257,6 +263,7 @@ def ordered_files(files: Sequence[str | Path], reference: str | Path | None) -> 
         raise DataError(f"there {count}", CallEdit("give two or more to compare"))
     for path in ordered:
         open_readable(path)
+    check_same_files(ordered, other_model)
     return ordered
 
 

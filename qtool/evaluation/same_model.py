@@ -1,4 +1,4 @@
-"""Whether a float model is the one that a file was made from."""
+"""Whether a captured float model is the one that a file was made from."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from pathlib import Path
 
 from qtool.backends.onnx.origin import present_versions
 from qtool.backends.table import open_file
+from qtool.core import graph as G
 from qtool.core.errors import VerificationError
 from qtool.core.graph.fingerprint import weights_digest
 from qtool.core.log import log_warning
-from qtool.core.remedies import Argument, OtherFile
+from qtool.evaluation.same_weights import OTHER_WEIGHTS, check_same_weights
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.onnx import OnnxModule
 
 
 def check_same_model(file: str | Path, captured: Captured, model: object) -> None:
-    """Check that the weights of a float model are those in the record of a file.
+    """Check that a file was made from the weights of a float model.
 
-    Files of other tools, and those converted block by block, have no such record. There is only a
-    warning where the same model may have other constants: captured by another torch, or read from
-    an ONNX file, whose exporter folds and transposes weights.
+    Next to the weights, the digest in the record of a file is compared. It is proof where the
+    same torch captured a model of torch; of others it is a warning where no weight is comparable.
 
     Args:
         file: the quantized file.
@@ -27,24 +27,25 @@ def check_same_model(file: str | Path, captured: Captured, model: object) -> Non
         model: what it was captured from.
 
     Raises:
-        VerificationError: they are not.
+        VerificationError: it was not.
     """
-    conversion = open_file(file).conversion()
+    module, opened = captured.graph.module, open_file(file)
+    conversion = opened.conversion()
     origin = None if conversion is None else conversion.info.origin
+    if origin is not None and origin.weights == (own := weights_digest(module)):
+        return
+    tensors = (G.tensor(module, n).detach() for n in module.graph.find_nodes(op="get_attr"))
+    floats = (t.float().cpu().numpy() for t in tensors if t.is_floating_point())
+    name = "the float model" if captured.file is None else captured.file.name
+    compared = check_same_weights(opened, floats, name)
     if origin is None or not origin.weights:
         return
-    own = weights_digest(captured.graph.module)
-    if own == origin.weights:
-        return
     text = (
-        f"{Path(file).name} was made from a model with other weights (digest {origin.weights}, "
+        f"{opened.path.name} was made from a model with other weights (digest {origin.weights}, "
         f"this model's is {own})"
     )
     same_torch = origin.versions.get("torch") == present_versions()["torch"]
     if same_torch and not isinstance(model, OnnxModule):
-        raise VerificationError(
-            text,
-            OtherFile("give that model and its weights"),
-            Argument("--other-model", text="compare with this one anyway with {}"),
-        )
-    log_warning(text)
+        raise VerificationError(text, *OTHER_WEIGHTS)
+    if not compared.layers:
+        log_warning(text)

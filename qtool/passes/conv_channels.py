@@ -54,7 +54,9 @@ def _merge(module: fx.GraphModule, node: fx.Node, factor: int) -> None:
     (merged,) = G.computed(lambda w: [block_diagonal(w, groups, factor)], G.tensor(module, weight))
     (stored,) = add_parameters(module, G.name_of(node), weight=merged)
     args = (node.args[0], stored, *node.args[2:6], groups // factor)
-    G.replace(node, clone_as(node, node.target, args))
+    new = clone_as(node, node.target, args)
+    new.meta[G.MERGED_GROUPS] = factor
+    G.replace(node, new)
 
 
 merge_groups = pattern_pass(

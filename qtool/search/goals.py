@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
+from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
 from qtool.search.archive import Trial
 from qtool.search.choices import FLOAT
@@ -72,7 +73,7 @@ class TuneGoals:
 
     def meets_accuracy(self, trial: Trial) -> bool:
         """Return True if a file meets max_drop and min_sqnr."""
-        return not any(self._accuracy_misses(trial).values())
+        return not {"max_drop", "min_sqnr"} & set(self.misses(trial))
 
     def is_met(self, trial: Trial) -> bool:
         """Return True if a file meets every goal."""
@@ -86,17 +87,17 @@ class TuneGoals:
             else 1 - trial.speedup / self.min_speedup,
             "max_size": 0.0 if self.max_size is None else trial.size / self.max_size - 1,
         }
-        return {k: v for k, v in (self._accuracy_misses(trial) | costs).items() if v > 0}
+        return {k: v for k, v in (self._accuracy_misses(trial) | costs).items() if not v <= 0}
 
     def _accuracy_misses(self, trial: Trial) -> dict[str, float]:
         worst, sqnr = trial.score.worst_case_drop, trial.score.sqnr_db
         limit, drop = self.drop_limit(trial.score), 0.0
         if limit is not None:
-            over = NO_METRIC if worst is None else worst - limit
+            over = NO_METRIC if worst is None or math.isnan(worst) else worst - limit
             drop = max(0.0, over / max(abs(limit), 1e-6))
         short = 0.0
         if self.min_sqnr is not None and sqnr is not None:
-            short = max(0.0, (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0))
+            short = (self.min_sqnr - sqnr) / max(abs(self.min_sqnr), 1.0)
         return {"max_drop": drop, "min_sqnr": short}
 
     def cost(self, trial: Trial) -> float:
@@ -149,7 +150,10 @@ class TuneGoals:
         missed = self.misses(trial)
         sentences = [self._drop_sentence(trial.score)] if "max_drop" in missed else []
         if "min_sqnr" in missed:
-            sentences.append(f"SQNR is {trial.score.sqnr_db:.1f} dB, goal is {self.min_sqnr:g} dB")
+            sqnr, noise = trial.score.sqnr_db, trial.score.noise
+            silent = sqnr == NO_SIGNAL_DB and not noise
+            text = "could not be measured" if silent else f"is {sqnr:.1f} dB"
+            sentences.append(f"SQNR {text}, goal is {self.min_sqnr:g} dB")
         if "min_speedup" in missed:
             sentences.append(f"speed-up is {trial.speedup:.2f}x, goal is {self.min_speedup:g}x")
         if "max_size" in missed:
@@ -161,7 +165,7 @@ class TuneGoals:
 
     def _drop_sentence(self, score: Score) -> str:
         drop, worst, limit = score.drop, score.worst_case_drop, self.drop_limit(score)
-        if drop is None or worst is None or limit is None:
+        if drop is None or worst is None or limit is None or math.isnan(worst):
             return "no metric was measured; pass labels or an evaluation function"
         unit, mark = _unit(score)
         word = ("loses", "gains") if score.higher_is_better else ("rises by", "falls by")

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from qtool.core.errors import DataError
 from qtool.core.progress import track
-from qtool.core.sqnr import decibels
+from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
 from qtool.evaluation.feeder import measure_outputs
 from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
@@ -40,7 +40,8 @@ class Score:
 
     Attributes:
         samples: number of evaluated samples.
-        sqnr_db: SQNR of all outputs; None if there is no error.
+        sqnr_db: SQNR of all outputs; None if there is no error, `NO_SIGNAL_DB` where no output has
+            a signal.
         noise: noise-to-signal ratio of all outputs.
         metric: its name, or "" if no metric was measured.
         percent: True if the metric is a share.
@@ -118,7 +119,8 @@ class Judge:
         check_finite(measured)
         signal, noise = float(measured.signal.sum()), float(measured.noise[1].sum())
         share = min(noise / signal, MAX_NOISE) if signal else 0.0
-        base = Score(measured.samples, decibels(signal, noise), share)
+        measure = decibels(signal, noise) if signal else NO_SIGNAL_DB
+        base = Score(measured.samples, measure, share)
         metric = self._metric(file, measured)
         if metric is None:
             return base

@@ -98,6 +98,8 @@ class Coverage(Printed, JsonRecord):
             least: 0 to 1.
             goal: what the user calls it.
         """
+        if least > 0 and not self.macs and not self.unknown_operators:
+            return f"no operator has MACs, so that {goal} is not proved"
         if self.share < least:
             return f"integer share is {self.share:.4f}, below {goal}"
         names = [r.name for r in self.float_rows if not r.macs_known]

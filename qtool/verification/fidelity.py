@@ -102,6 +102,11 @@ class Fidelity(JsonRecord):
         """SQNR in dB that is shown, of the worst output; infinite if none has noise."""
         return min((db for _, db in self._figures() if db is not None), default=float("inf"))
 
+    @property
+    def has_sqnr(self) -> bool:
+        """Whether the SQNR of an output was measured: classes, or rows by values, have none."""
+        return bool(self._figures())
+
     def _figures(self) -> Outputs:
         """Return the SQNR of each output: its median over the samples of the estimate."""
         if self.estimate is None:

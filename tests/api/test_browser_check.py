@@ -12,7 +12,7 @@ import qtool
 from qtool.api import browser_check
 from qtool.backends.onnxruntime.webgpu_summary import describe_on_webgpu
 from tests.backends.onnxruntime.emulation.webgpu import needs_webgpu
-from tests.backends.onnxruntime_web.test_session import in_node
+from tests.needs import needs_web
 
 UNTIMED = qtool.FileOptions(timing=0)
 
@@ -27,7 +27,7 @@ def written(path: Path, target: str, mode: str = "static") -> qtool.QuantizedFil
     )
 
 
-@in_node
+@needs_web
 def test_a_file_for_webassembly_runs_there(tmp_path: Path) -> None:
     file = written(tmp_path / "a.onnx", "onnxruntime-web")
     rows = dict(file.browser)

@@ -23,6 +23,19 @@ def test_judges_by_goals(tmp_path: Path) -> None:
     assert "below min_sqnr=200" in file.warnings[0]
 
 
+class ClassNumber(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).argmax(1)
+
+
+def test_what_was_not_measured_meets_no_goal(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, goals = ClassNumber(8, 4).eval(), qtool.FileOptions(timing=0, min_sqnr=-300)
+    (file,) = qtool.quantize_to_file(model, [torch.randn(32, 8)], tmp_path / "m.onnx", file=goals)
+    assert not file.passed
+    assert "no output has an SQNR that could be measured" in file.missed["min_sqnr"]
+
+
 def test_layouts_of_folders_are_for_folders(tmp_path: Path) -> None:
     with pytest.raises(qtool.OptionError, match="is for a folder of transformers"):
         qtool.quantize_to_file(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,50 @@ def test_a_file_that_is_none_is_one_sentence(spoil: bytes, tmp_path: Path) -> No
     file.unlink()
     with pytest.raises(FileError, match="cannot be read"):
         values.load(0)
+
+
+def _flip(data: bytes) -> bytes:
+    return data[:-2] + bytes([data[-2] ^ 1, data[-1]])
+
+
+EDITS: dict[str, Callable[[Path], object]] = {
+    "one bit": lambda folder: _edit(folder / "000001.safetensors", _flip),
+    "sizes": lambda folder: _edit(
+        folder / "000001.safetensors", lambda data: data.replace(b"[2,3]", b"[3,2]")
+    ),
+    "a size": lambda folder: _edit(
+        folder / "000001.safetensors", lambda data: data.replace(b"[2,3]", b"[2,9]")
+    ),
+    "another batch": lambda folder: shutil.copy(
+        folder / "000000.safetensors", folder / "000001.safetensors"
+    ),
+    "another block": lambda folder: shutil.copy(
+        folder.with_name("other") / "000001.safetensors", folder / "000001.safetensors"
+    ),
+    "another conversion": lambda folder: ActivationStore(folder, "other data").save(1, EXACT, {}),
+}
+EXACT = {"x": torch.ones(2, 3)}
+
+
+def _edit(file: Path, edit: Callable[[bytes], bytes]) -> None:
+    before = file.read_bytes()
+    file.write_bytes(edit(before))
+    assert file.read_bytes() != before
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_values_of_another_place_or_conversion_are_refused(
+    edit: Callable[[Path], object], tmp_path: Path
+) -> None:
+    values = ActivationStore(tmp_path / "values", "a conversion")
+    for store in (values, ActivationStore(tmp_path / "other", "a conversion")):
+        for index in range(2):
+            store.save(index, EXACT, {})
+    values.load(1)
+    edit(values.folder)
+    with pytest.raises(FileError, match=r"000001.safetensors cannot be read .*(checksum|invalid)"):
+        values.load(1)
+    assert torch.equal(values.load(0)[0]["x"], EXACT["x"])
 
 
 def test_reading_leaves_nothing(tmp_path: Path) -> None:

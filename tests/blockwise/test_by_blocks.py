@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 import sys
@@ -538,6 +539,44 @@ def test_a_damaged_block_is_no_part_of_the_result(
     with pytest.raises(FileError, match=message):
         made(folder, interrupted)
     assert not interrupted.exists()
+
+
+@pytest.mark.parametrize("name", ["model-1-of-2.safetensors", "model-2-of-2.safetensors"])
+def test_a_model_that_changed_is_another_one(
+    name: str, folder: Path, whole: tuple[Any, Path], interrupted: Path
+) -> None:
+    """One bit of its last value; the same bytes with another time are the same model."""
+    changed = shutil.copytree(folder, interrupted.with_name("model"))
+    data = (changed / name).read_bytes()
+    (changed / name).write_bytes(_flip(len(data) - 2)(data))
+    with pytest.raises(FileError, match="of a conversion with another model"):
+        made(changed, interrupted)
+    (changed / name).write_bytes(data)
+    os.utime(changed / name, (1, 1))
+    made(changed, interrupted)
+    shutil.rmtree(changed)
+    assert content(interrupted) == content(whole[1])
+
+
+def test_code_that_changed_is_another_model(
+    folder: Path, interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "relu", nn.functional.relu6)
+    with pytest.raises(FileError, match="of a conversion with another model"):
+        made(folder, interrupted)
+
+
+def test_finished_blocks_that_are_swapped(folder: Path, interrupted: Path) -> None:
+    first, second = (
+        [interrupted.with_name("net.onnx.blocks") / f"block-000{i}.{kind}" for i in (0, 1)]
+        for kind in ("json", "safetensors")
+    )
+    for one, other in (first, second):
+        held = one.read_bytes()
+        one.write_bytes(other.read_bytes())
+        other.write_bytes(held)
+    with pytest.raises(FileError, match=r"block-0000.json is damaged"):
+        made(folder, interrupted)
 
 
 def test_work_of_others_is_left_alone(

@@ -111,16 +111,50 @@ def test_a_run_that_ends_in_each_block_gets_through(
     assert convert(path) == expected
 
 
-@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def _swap(file: Path, other: Path) -> None:
+    held = file.read_bytes()
+    file.write_bytes(other.read_bytes())
+    other.write_bytes(held)
+
+
+SPOILED: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "notes cut off": ("json", lambda file: file.write_bytes(file.read_bytes()[:9])),
+    "another note": (
+        "json",
+        lambda file: file.write_text(
+            file.read_text().replace('"notes": [', '"notes": ["of another", ')
+        ),
+    ),
+    "cut off": ("safetensors", lambda file: file.write_bytes(file.read_bytes()[:-99])),
+    "of another block": ("safetensors", lambda file: _swap(file, _first(file))),
+    "all of another block": (
+        "json",
+        lambda file: [
+            _swap(each, _first(each)) for each in (file, file.with_suffix(".safetensors"))
+        ],
+    ),
+}
+"""What is done to the statistics of a block -> the kind of file, and how."""
+
+
+def _first(file: Path) -> Path:
+    return file.with_stem("ranges-0000")
+
+
+@pytest.mark.parametrize(("suffix", "spoil"), SPOILED.values(), ids=SPOILED)
 def test_damaged_statistics_are_no_part_of_the_result(
-    suffix: str, convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str,
+    spoil: Callable[[Path], object],
+    convert: Convert,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "result" / "net.onnx"
     with ends_at(monkeypatch, Checkpoint, "add", after=False, at=1):
         convert(path)
     file = path.with_name("net.onnx.blocks") / f"ranges-0001.{suffix}"
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(FileError, match=f"ranges-0001.{suffix} is damaged; delete .* again"):
+    spoil(file)
+    with pytest.raises(FileError, match=r"ranges-000[01].\w+ is damaged; delete .* again"):
         convert(path)
     assert not path.exists()
 

@@ -72,26 +72,50 @@ def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize(
-    ("file", "code", "outcome"),
-    [("digits.int8.onnx", 0, "accepted"), ("flipped.onnx", 1, "regression")],
-)
-def test_the_steps_of_the_action(files: Cli, file: str, code: int, outcome: str) -> None:
+def run_action(files: Cli, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the step of the action that has the gate, with the variables of a runner."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     install, gate = action["runs"]["steps"]
     assert '"$GITHUB_ACTION_PATH"' in install["run"]
-    variables = {
+    defaults = {
         name: action["inputs"][value.split("inputs.")[1].rstrip(" }")].get("default", "")
         for name, value in gate["env"].items()
     }
-    variables |= {"FILE": file, "AGAINST": "float.onnx", "DATA": "examples/digits/eval.npz"}
-    variables |= {"METRIC": "top-1", "ARGS": "--labels labels"}
-    variables |= {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
-    result = shell(gate["run"], files.folder, **variables)
+    own = {"FILE": "digits.int8.onnx", "AGAINST": "float.onnx", "DATA": "examples/digits/eval.npz"}
+    own |= {"METRIC": "top-1", "ARGS": "--labels labels", "GITHUB_OUTPUT": "output"}
+    return shell(
+        gate["run"],
+        files.folder,
+        **{**defaults, **own, "GITHUB_STEP_SUMMARY": "summary"} | variables,
+    )
+
+
+SLOW = "--seconds 0.1\n--min-speedup 500"  # no file is
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "outcome"),
+    [
+        ({}, 0, "accepted"),
+        ({"FILE": "flipped.onnx"}, 1, "regression"),
+        ({"FILE": "--help"}, 1, "regression"),
+        ({"ARGS": f"\n--labels labels\n\n{SLOW}\n"}, 1, "regression"),
+        ({"ARGS": "--help"}, 2, "error"),
+    ],
+)
+def test_the_steps_of_the_action(
+    files: Cli, variables: dict[str, str], code: int, outcome: str
+) -> None:
+    Path("gate.log").write_text("of the user")
+    shutil.copy("flipped.onnx", "--help")
+    result = run_action(files, **variables)
     assert result.returncode == code, result.stdout + result.stderr
     assert Path("output").read_text() == f"outcome={outcome}\n"
-    assert f"{file}  {outcome}" in Path("summary").read_text()
-    assert Path("qtool-gate.xml").is_file()
+    assert Path("gate.log").read_text() == "of the user"
+    if outcome != "error":
+        file = variables.get("FILE", "digits.int8.onnx")
+        assert f"{file}  {outcome}" in Path("summary").read_text()
+        assert Path("qtool-gate.xml").is_file()
 
 
 def test_the_hook(files: Cli) -> None:

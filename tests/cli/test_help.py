@@ -46,6 +46,7 @@ SAYS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("command", SAYS)
 def test_the_example_works(command: str, sample: Cli) -> None:
     words = sample.example_of(command)

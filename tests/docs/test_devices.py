@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,13 +9,13 @@ import pytest
 
 from qtool.backends.onnxruntime.emulation.cache_folder import web_folder
 from tests.docs.snippets import ROOT, blocks, run_command
+from tests.needs import needs_web
 
 WEB = web_folder() / "node_modules" / "onnxruntime-web" / "dist" / "ort.node.min.mjs"
 
 
-@pytest.mark.skipif(
-    not (WEB.exists() and shutil.which("node")), reason="onnxruntime-web is not installed"
-)
+@needs_web
+@pytest.mark.matrix
 def test_the_program_of_a_browser_runs_in_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

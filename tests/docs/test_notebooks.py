@@ -12,6 +12,7 @@ from tests.docs.snippets import ROOT, blocks
 PAGES = sorted(p.name for p in (ROOT / "docs").glob("tutorial*.md"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PAGES)
 def test_all_code_of_a_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nbformat")

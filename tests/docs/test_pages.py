@@ -53,6 +53,23 @@ def test_links_lead_somewhere(page: str) -> None:
             assert not anchor or anchor in _anchors(to), f"{page}: {link}"
 
 
+SITE = ["CHANGELOG.md", "CONTRIBUTING.md", *(p for p in PAGES if p.startswith("docs/"))]
+"""The pages of the site; those of the root are included in pages of docs/."""
+
+
+@pytest.mark.parametrize("page", SITE)
+def test_links_between_pages_stay_in_the_site(page: str) -> None:
+    folder = (ROOT / "docs" / page.removeprefix("docs/")).parent
+    for found in LINK.finditer(CODE.sub("", (ROOT / page).read_text("utf-8"))):
+        file = (found[1] or found[2]).partition("#")[0]
+        if file and not re.match(r"https?:|mailto:", file):  # other files than pages are copied
+            to = (folder / file).resolve()
+            assert to.is_file(), f"{page}: {file}"
+            assert to.suffix != ".md" or to.is_relative_to(ROOT / "docs"), (
+                f"{page}: the site does not have {file}; name its path as code"
+            )
+
+
 def test_every_page_is_in_the_index() -> None:
     (tree,) = re.findall(r"(```\{toctree\}.*)", (ROOT / "docs/index.md").read_text(), re.DOTALL)
     pages = {p.stem for p in (ROOT / "docs").glob("*.md")} - {"index"}

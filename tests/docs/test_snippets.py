@@ -36,14 +36,7 @@ NEEDS = {
 }
 """What pages need that is no part of every installation."""
 
-LONG = ("docs/tutorial-", "docs/report.md", "docs/tune.md")
-"""Beginnings of pages that convert or search whole networks: `make matrix` runs them."""
-
-RUN = [
-    pytest.param(p, marks=pytest.mark.matrix) if p in NEEDS or p.startswith(LONG) else p
-    for p in PAGES
-    if any(b.language in ("python", "sh", "toml") for b in blocks(p))
-]
+RUN = [p for p in PAGES if any(b.language in ("python", "sh", "toml") for b in blocks(p))]
 """Pages with something to run."""
 
 
@@ -77,6 +70,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         STEPS[:] = steps
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("page", RUN)
 def test_the_snippets_of_a_page_work(page: str, given: dict[str, Any]) -> None:
     if page in NEEDS:

@@ -22,6 +22,7 @@ from qtool.backends.onnxruntime.disable_input_rounding import disable_input_roun
 from tests.evaluation.report.page.browser import browser
 
 library = pytest.importorskip("transformers")
+pytestmark = pytest.mark.matrix
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXTS = (EXAMPLES / "sentence_encoder" / "evaluation.txt").read_text("utf-8").splitlines()[:8]
 PROMPT, TOKENS = "The scale of a tensor", 60
@@ -126,7 +127,7 @@ def test_the_embeddings_are_those_of_the_file(
         np.testing.assert_allclose(made, embedding(folder, text), rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("device", ["wasm", pytest.param("webgpu", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_tokens_are_those_of_the_file(
     device: str, page: Any, models: Path, tmp_path: Path
 ) -> None:
@@ -140,7 +141,7 @@ def test_the_tokens_are_those_of_the_file(
     assert result["perSecond"] > 0
 
 
-@pytest.mark.parametrize("device", ["wasm", pytest.param("webgpu", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_what_a_reader_does(device: str, page: Any) -> None:
     need_gpu(page, device)
     page.check(f"[value={device}]")

@@ -21,6 +21,7 @@ from examples.custom_operator.mgu import FUNCTION, cpp_form, python_form, regist
 from examples.custom_operator.network import Tagger
 from tests.backends.onnx.operators.outside import restored
 
+pytestmark = pytest.mark.matrix
 COMPILER = os.environ.get("CXX", "c++" if os.name != "nt" else "cl")
 
 
@@ -38,7 +39,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cpp_form(str(tmp_path_factory.mktemp("cells")))
 
 
-@pytest.fixture(params=["python", pytest.param("c++", marks=pytest.mark.matrix)])
+@pytest.fixture(params=["python", "c++"])
 def operator(request: pytest.FixtureRequest) -> Any:
     return python_form if request.param == "python" else request.getfixturevalue("compiled")
 
@@ -49,7 +50,6 @@ def arguments(batch: int = 3, time: int = 5) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(s, generator=generator) for s in shapes)
 
 
-@pytest.mark.matrix  # compiling takes a quarter of a minute, as for all with `compiled`
 def test_both_forms_are_the_same_operator(compiled: Any) -> None:
     torch.testing.assert_close(compiled(*arguments()), python_form(*arguments()))
 
@@ -111,7 +111,6 @@ def test_the_script_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "cells_python::mgu" in capsys.readouterr().out
 
 
-@pytest.mark.matrix
 def test_what_is_compiled_already_is_loaded(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = next(p.parent for p in map(Path, torch.ops.loaded_libraries) if p.name == "cells.so")
     monkeypatch.setattr(build, "_compile", lambda folder: pytest.fail("it was compiled again"))

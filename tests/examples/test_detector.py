@@ -13,6 +13,7 @@ from examples.detector import metric, scenes
 from examples.detector.network import Detector, detector
 from examples.detector.train import targets
 
+pytestmark = pytest.mark.matrix
 WEIGHTS = Path(scenes.ROOT) / "examples" / "detector" / "weights.safetensors"
 
 

@@ -10,6 +10,8 @@ from torch import nn
 
 from examples.digits.network import digits_net
 
+pytestmark = pytest.mark.matrix
+
 
 def test_weights_fit_the_network(digits):
     weights = load_file(digits.weights)

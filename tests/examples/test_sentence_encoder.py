@@ -9,6 +9,8 @@ pytest.importorskip("transformers")
 
 from examples.sentence_encoder import retrieval
 
+pytestmark = pytest.mark.matrix
+
 
 def test_the_folder_is_small() -> None:
     files = list((retrieval.HERE / "model").iterdir())

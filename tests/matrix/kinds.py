@@ -111,7 +111,7 @@ def _classifier(folder: Path) -> Kind:
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     model = folder / "bert"
     torch.manual_seed(0)
-    vocabulary = _save_tokenizer(model)
+    vocabulary = save_tokenizer(model)
     config = transformers.BertConfig(vocab_size=vocabulary, num_attention_heads=2, **size)
     transformers.BertForSequenceClassification(config).save_pretrained(model)
     rows = [{"text": text, "label": i % 2} for i, text in enumerate(TEXTS)]
@@ -126,7 +126,7 @@ def _encoder_decoder(folder: Path) -> Kind:
     model = folder / "t5"
     torch.manual_seed(0)
     size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    config = transformers.T5Config(vocab_size=_save_tokenizer(model), **size)
+    config = transformers.T5Config(vocab_size=save_tokenizer(model), **size)
     config.decoder_start_token_id = 0
     transformers.T5ForConditionalGeneration(config).save_pretrained(model)
     rows = [{"text": text, "target": text} for text in TEXTS]
@@ -136,7 +136,7 @@ def _encoder_decoder(folder: Path) -> Kind:
     return Kind(str(model), str(data), task, processor=("--processor", str(model)))
 
 
-def _save_tokenizer(folder: Path) -> int:
+def save_tokenizer(folder: Path) -> int:
     """Write a tokenizer of WORDS; return the size of its vocabulary."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers

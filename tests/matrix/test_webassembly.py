@@ -11,11 +11,11 @@ import torch
 import qtool
 from qtool.backends.open_files import open_model
 from qtool.planning.plan import Execution
+from tests.needs import needs_web
 from tests.operators.arms import _Arms
 from tests.operators.table import CASES
 
-WHY = qtool.emulators().cpus["wasm"]
-pytestmark = pytest.mark.skipif(bool(WHY), reason=f"{WHY}: see `qtool emulators`")
+pytestmark = needs_web
 PER_FILE = 10
 KINDS = sorted({(case.shapes, case.indices) for case in CASES.values()})
 FILES = [

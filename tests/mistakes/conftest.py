@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from qtool.search import measured_speedups
+from tests.mistakes.files import write
 from tests.quick_commands import MOMENT, quick_commands
 
 ROOT = Path(__file__).parents[2]
@@ -28,3 +29,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the files that the tables name."""
+    place = tmp_path_factory.mktemp("files")
+    write(place)
+    return place
+
+
+@pytest.fixture
+def here(files: Path, folder: Path) -> None:
+    """The files, in the current directory."""
+    for path in files.iterdir():
+        (folder / path.name).symlink_to(path)

@@ -10,21 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
-import onnx
 import pytest
-import torch
 from click.testing import CliRunner
 from qtool.cli import main
-from torch import nn
 
-import qtool
 from qtool import cli as qtool_cli
 from qtool.core import remedies
 from qtool.core.argument_names import options_in_messages
 from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, DataEdit, Omission, Remedy
-from tests.mistakes.nets import IMAGES, image_net, quantize, rows
 
 M = "tests.mistakes.nets"
 QUICKLY = {"quantize": "--accuracy fast --timing 0", "evaluate": "--seconds 0.01"}
@@ -44,60 +38,6 @@ PLACEHOLDERS = {"FILE.onnx": "other.onnx", "n=VALUE": "n=3", "s=VALUE": "s=3.0"}
 FLAGS = ("--external-data",)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the commands name."""
-    place = tmp_path_factory.mktemp("files")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        np.save("images.npy", IMAGES.numpy())
-        np.save("labels.npy", np.arange(40) % 5)
-        vectors = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-        np.save("vectors.npy", vectors)
-        np.savez("branches.npz", x=vectors[:1], n=[3])
-        torch.save(nn.Linear(4, 3).state_dict(), "state.pt")
-        Path("layer.toml").write_text('[[rules]]\nselect = "0"\nas = "float"\n')
-        Path("float.toml").write_text('[[rules]]\nselect = "*"\nas = "float"\n')
-        Path("bert").mkdir()
-        Path("bert/config.json").write_text("{}")
-        linear = "y = MatMul (x, w)"
-        _save("float.onnx", "float[n, 4] x", linear)
-        batches = [torch.from_numpy(vectors)]
-        qtool.calibrate(qtool.load_onnx("float.onnx"), batches).save("float.calib")
-        rounded = "q = QuantizeLinear (w, step, zero) d = DequantizeLinear (q, step, zero)"
-        _save("weights.onnx", "float[n, 4] x", f"{rounded} y = MatMul (x, d)")
-        _save("one.onnx", "float[n, 4] x", "r = Reshape (x, sizes) y = MatMul (r, w)")
-        _save("four.onnx", "float[4, 4] x", linear, "float[4, 3] y")
-        _save("open.onnx", "float[n, m, 4] x", linear, "float[n, m, 3] y")
-        _save("texts.onnx", "string[n] t, float[n, 4] x", f"{linear} u = Identity (t)")
-        then, other = (f"(float[n, 3] {r}) {{ {r} = MatMul (x, w) }}" for r in "te")
-        _save(
-            "branches.onnx",
-            "float[n, 4] x, int64[1] n",
-            "c = Greater (n, one) "
-            f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
-        )
-        np.savez("threshold.npz", x=vectors[:1], s=np.float32([3]))
-        _save(
-            "threshold.onnx",
-            "float[n, 4] x, float[1] s",
-            "o = CastLike (one, s) c = Greater (s, o) "
-            f"y = If (c) <then_branch = a () => {then}, else_branch = b () => {other}>",
-        )
-        quantize([IMAGES], image_net()).export("image.onnx")
-        quantize([IMAGES], rows()).export("rows.onnx")
-    return place
-
-
-def _save(name: str, inputs: str, nodes: str, output: str = "float[n, 3] y") -> None:
-    weights = ", ".join(str(k / 10) for k in range(12))
-    constants = f"float[4, 3] w = {{{weights}}}, int64[1] one = {{1}}, int64[2] sizes = {{1, 4}}"
-    constants += ", float step = {0.01}, int8 zero = {0}"
-    text = f"g ({inputs}) => ({output}) <{constants}> {{ {nodes} }}"
-    head = '<ir_version: 8, opset_import: ["" : 17]>'
-    onnx.save(onnx.parser.parse_model(f"{head} {text}"), name)
-
-
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[QtoolError]:
     """The errors with remedies that were made so far."""
@@ -110,13 +50,6 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[QtoolError]:
 
     monkeypatch.setattr(QtoolError, "__init__", record)
     return errors
-
-
-@pytest.fixture
-def here(files: Path, folder: Path) -> None:
-    """The files, in the current directory."""
-    for path in files.iterdir():
-        (folder / path.name).symlink_to(path)
 
 
 def key_of(remedy: Remedy) -> str:
@@ -164,18 +97,30 @@ def check_edit(kind: type[Remedy], text: str, edit: Edit) -> None:
     edited()
 
 
+def rows(table: str) -> list[list[str]]:
+    """Return the rows of a table of this folder."""
+    lines = Path(__file__).with_name(table).read_text(encoding="utf-8").splitlines()
+    return [
+        [cell.strip() for cell in line.split(" | ")]
+        for line in lines
+        if line and not line.startswith("#")
+    ]
+
+
 def texts_of(kind: str) -> set[str]:
     """Return the texts of the remedies of a kind in the whole code, with {} for varying parts."""
-    return {_text(call.args[0]) for name, call in _calls() if name == kind and call.args}
+    return {
+        _text(call.args[0]) for name, _, call in calls_of_remedies() if name == kind and call.args
+    }
 
 
 @cache
-def _calls() -> list[tuple[str, ast.Call]]:
-    """Return (function, call) for the calls of remedies in the whole code."""
+def calls_of_remedies() -> list[tuple[str, Path, ast.Call]]:
+    """Return (kind, file, call) for the remedies that are made in the whole code."""
     kinds = {kind.__name__ for kind in get_args(Remedy)}
     folders = Path(remedies.__file__).parents[1], Path(qtool_cli.__file__).parent
     return [
-        (node.func.id, node)
+        (node.func.id, path, node)
         for folder in folders
         for path in folder.rglob("*.py")
         if "qtool.core.remedies" in (source := path.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ from qtool.planning.recipe.safe_regex import check_regex
 from qtool.planning.targets import TARGETS, KernelRule
 from tests.backends.onnx.operators.outside import Gate, gate, restored, write_gate
 from tests.mistakes.nets import IMAGES, captured, image_net, quantize
-from tests.mistakes.remedies import Edit, check_edit, texts_of
+from tests.mistakes.remedies import Edit, check_edit
 
 aten = torch.ops.aten
 MINE = replace(TARGETS["openvino"], name="mine", description="a runtime of mine")
@@ -252,69 +252,6 @@ EDITS: dict[str, Edit] = {
     "add one of {}": (rule(select="0"), rule(select="0", observer="mse")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-ELSEWHERE = {
-    "give what qtool.calibrate returned, or qtool.quantize(model, data)": (
-        "tests/mistakes/test_python_api.py"
-    ),
-    "give more memory": "tests/blockwise/test_parts.py",
-    "leave out parts": "the same",
-    "quantize it per output channel or per tensor": "operands of kernels: tests/backends/kernels",
-    "quantize it with scale input * weight, and widen the weight scale where it overflows": (
-        "the same"
-    ),
-    "use a code of the type": "the same",
-    "use one of {}": "the same: tests/backends/onnxruntime/kernels/test_nbits.py",
-    "leave it in float": "operands of kernels: tests/backends/tflite/kernels",
-    "use a larger output scale": "the same",
-    "keep the activation as a separate operator": "the same",
-    "use one type": "the same",
-    "quantize symmetrically": "the same",
-    "change a scale, or use pot_scale_int16=False": "the same",
-    "fix the output's parameters and requantize after it if needed": "the same",
-    "fix the output's parameters": "the same",
-    "use a larger one": "the same: tests/backends/tflite/test_microcontroller.py",
-    "shorten the row or leave the softmax in float": "the same",
-    "use a larger input scale": "the same",
-    "leave this operator in float": "a kernel from outside: tests/backends/test_profiles.py",
-    "name it alone": "needs the emulation of WebGPU",
-    "resume it with the same {}": "tests/blockwise/test_by_blocks.py",
-    "give the recipe it was made with": "calibrations of plans: tests/calibration",
-    "calibrate again with this one": "the same",
-    "convert it as a whole": "a size that a block computes: tests/blockwise",
-    "download a Hugging Face model: `hf download {} --local-dir FOLDER`": "a download",
-    "write module:function": "tests/mistakes/test_options.py",
-    "write {}:{}": "tests/mistakes/test_file_forms.py",
-    "write the module of the code, and give this file with {}": "the same",
-    "give a file: `qtool quantize` writes one of code that builds a model": "the same",
-    "give the code that builds it, package.module:factory, and the file that {} writes with {}": (
-        "the same"
-    ),
-    "let it return the model": "as any factory",
-    "give the int8 file as the first argument": "a whole report",
-    "let it return the model, an nn.Module": "the same",
-    "name each file once": "as any two files",
-    "give two or more to compare": "the same",
-    "give one or more to time": "the same",
-    "pass labels on all ranks or on none": "several ranks",
-    "return a number": "a function of a gate: tests/evaluation/gate",
-    "give .npy or .npz files with a row per step, or package.module:function": (
-        "tests/frontends/data"
-    ),
-    "write them like ResNet18_Weights.DEFAULT, or give package.module:function": "downloads "
-    "weights",
-    "write a file for other sizes with {}": (
-        "an open file: tests/backends/onnxruntime/test_session.py"
-    ),
-    "compare a file with it by `qtool evaluate FILE --model {}`": "tests/mistakes/test_folders.py",
-    "choose another target or version of {}": "a crash: tests/backends/test_subprocess_runner.py",
-    "{}, or `qtool evaluate`": "the cross-attention of a decoder: tests/matrix/cells.py",
-    "use `qtool quantize` for it": "an encoder-decoder",
-    "give package.module:factory that returns the model": "as any factory",
-    "use `qtool quantize` (in Python qtool.quantize), which needs one batch only": (
-        "tests/api/test_modes.py"
-    ),
-}
-"""Edits that are not made here, with the reason."""
 
 
 def _over(batches: list[torch.Tensor], labels: Any) -> None:
@@ -346,8 +283,3 @@ def files(folder: Path) -> Iterator[None]:
 @pytest.mark.parametrize("text", EDITS)
 def test_the_next_call_works(text: str) -> None:
     check_edit(CallEdit, text, EDITS[text])
-
-
-def test_all_edits_are_made() -> None:
-    assert texts_of("CallEdit") == EDITS.keys() | ELSEWHERE.keys()
-    assert not EDITS.keys() & ELSEWHERE.keys()

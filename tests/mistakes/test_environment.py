@@ -1,4 +1,4 @@
-"""Mistakes outside of the model and the data: packages, torch's defaults, environment."""
+"""Mistakes outside of the model and the data: packages, folders of models, forms of files."""
 
 from __future__ import annotations
 
@@ -7,137 +7,36 @@ import sys
 import types
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from torch import nn
 
 import qtool
+from qtool.core.atomic import check_writable
 from qtool.core.errors import CaptureError
 from qtool.frontends.optional_packages import require
-from tests.mistakes.mistake import Cases, check_refused
-from tests.mistakes.nets import IMAGES, image_net, quantize
+from tests.mistakes.mistake import Case, cases, check_refused
+from tests.mistakes.nets import quantize
 
-D = [IMAGES]
+NET = "tests.mistakes.nets:flat_net"
 ADAPTER = '{"peft_type": "LORA", "base_model_name_or_path": "meta-llama/Llama-3.2-1B"}'
-REFUSED: Cases = {
-    "a package that is missing": (
-        lambda: _without("timm"),
-        "the model needs timm, which is not installed; install the package timm",
-    ),
-    "a package that is broken": (
-        lambda: _broken(ImportError("libfoo.so: cannot open")),
-        "torchvision cannot be imported: ImportError: libfoo.so: cannot open",
-    ),
-    "torchvision of another torch": (
-        lambda: _broken(RuntimeError("operator torchvision::nms does not exist")),
-        "torchvision cannot be imported: the installed ... both from one index, in one command",
-    ),
-    "torchvision of another torch, behind transformers' own error": (
-        lambda: _folder_that_fails("operator torchvision::nms does not exist"),
-        "hub cannot be loaded: the installed torchvision ... both from one index, in one command",
-    ),
-    "float16 as torch's default": (
-        lambda: _with_default(torch.float16),
-        "torch's default dtype is torch.float16, in ... before it",
-    ),
-    "meta as torch's default device": (
-        lambda: _quantized_on_meta(image_net()),
-        "torch's default device is 'meta', which has no values; leave its context first",
-    ),
-    "a factory that downloads without a network": (
-        lambda: qtool.load_model("tests.mistakes.test_environment:downloads"),
-        "calling ... URLError: Name or service not known (...environment.py, line",
-    ),
-    "a factory that exits": (
-        lambda: qtool.load_model("tests.mistakes.test_environment:leaves"),
-        "calling ... the process (sys.exit(usage: train.py))",
-    ),
-    "a module that fails when it is imported": (
-        lambda: _imported("raise ValueError('no GPU')"),
-        "cannot import mistaken_module:net: ValueError: no GPU (mistaken_module.py, line 1)",
-    ),
-    "a module with a syntax error": (
-        lambda: _imported("def f(:"),
-        "cannot import mistaken_module:net: SyntaxError: ... syntax (mistaken_module.py, line 1)",
-    ),
-    "a module that imports a missing package": (
-        lambda: _imported("import lightningg"),
-        "cannot import mistaken_module:net: ModuleNotFoundError: No module named 'lightningg'",
-    ),
-    "a folder that needs its own code": (
-        lambda: _folder('{"auto_map": {}, "architectures": ["Own"]}'),
-        "hub needs code that is not part of transformers ... that returns the model",
-    ),
-    "a folder that needs its own code, with a task": (
-        lambda: _folder(
-            '{"auto_map": {"AutoModel": "x.X"}, "model_type": "own"}', task="fill-mask"
-        ),
-        "hub needs code that is not part of transformers ... that returns the model",
-    ),
-    "a folder with a damaged config.json": (
-        lambda: _folder("{"),
-        "hub/config.json cannot be read: Expecting ... double quotes: line 1 column 2 (char 1)",
-    ),
-    "a folder with a list for a config.json": (
-        lambda: _folder("[]"),
-        "hub/config.json holds a list, not a configuration",
-    ),
-    "a folder with weights of pickle only": (
-        lambda: _folder("{}", "pytorch_model.bin"),
-        "hub has no weights ... AutoModel.from_pretrained('hub').save_pretrained('hub')",
-    ),
-    "an adapter": (
-        lambda: _hub({"adapter_config.json": ADAPTER, "adapter_model.safetensors": ""}),
-        (
-            "hub is an adapter (LORA) for meta-llama/Llama-3.2-1B, no whole model; merge it with "
-            "... AutoPeftModelForCausalLM.from_pretrained('hub').merge_and_unload()"
-        ),
-    ),
-    "a GGUF file": (
-        lambda: _file("model.gguf"),
-        "model.gguf is a GGUF ... ForCausalLM.from_pretrained('.', gguf_file='model.gguf')",
-    ),
-    "a GGUF file with a task": (
-        lambda: _file("model.gguf", task="text-generation"),
-        "model.gguf is a GGUF file of llama.cpp",
-    ),
-    "a folder with a GGUF file": (
-        lambda: _folder("{}", "model.gguf"),
-        "hub/model.gguf is a GGUF file of llama.cpp",
-    ),
-    **{
-        f"weights of {name}": (
-            lambda config=config: _folder(config, "model.safetensors"),
-            f"hub holds weights that are quantized already, by {name}, ... they were made from",
-        )
-        for name, config in {
-            "GPTQ": '{"quantization_config": {"quant_method": "gptq", "bits": 4}}',
-            "AWQ": '{"quantization_config": {"quant_method": "awq", "bits": 4}}',
-            "bitsandbytes": '{"quantization_config": {"load_in_4bit": true}}',
-            "compressed-tensors (llm-compressor)": (
-                '{"quantization_config": {"quant_method": "compressed-tensors"}}'
-            ),
-            "hqq": '{"quantization_config": {"quant_method": "hqq"}}',
-        }.items()
-    },
-    "weights of AutoGPTQ": (
-        lambda: _hub({"quantize_config.json": '{"bits": 4}', "config.json": "{}"}),
-        "hub holds weights that are quantized already, by GPTQ",
-    ),
+OWN_CODE = '{"auto_map": {"AutoModel": "x.X"}, "model_type": "own"}'
+OTHER, FILE = "CaptureError OtherFile", "CaptureError OtherFile OtherFile"
+BITS = '{"bits": 4}'
+NMS = "operator torchvision::nms does not exist"
+QUANTIZED = {
+    "GPTQ": '"quant_method": "gptq", "bits": 4',
+    "AWQ": '"quant_method": "awq", "bits": 4',
+    "bitsandbytes": '"load_in_4bit": true',
+    "compressed-tensors (llm-compressor)": '"quant_method": "compressed-tensors"',
+    "hqq": '"quant_method": "hqq"',
 }
-
-
-def downloads() -> None:
-    raise OSError("URLError: Name or service not known")
+"""Tool that quantized weights -> its configuration."""
 
 
 def leaves() -> None:
     sys.exit("usage: train.py")
-
-
-def _without(package: str) -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, package, None)
-        return require(package, "the model", CaptureError)
 
 
 def _broken(error: Exception) -> object:
@@ -147,20 +46,6 @@ def _broken(error: Exception) -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qtool.frontends.optional_packages.import_module", fails)
         return require("torchvision", "the model", CaptureError)
-
-
-def _with_default(dtype: torch.dtype) -> object:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return quantize(D, image_net().float())
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _quantized_on_meta(net: torch.nn.Module) -> object:
-    with torch.device("meta"):
-        return quantize(D, net)
 
 
 def _imported(code: str) -> object:
@@ -200,6 +85,89 @@ def _folder_that_fails(cause: str) -> object:
         return _folder("{}")
 
 
-@pytest.mark.parametrize(("call", "expected"), REFUSED.values(), ids=REFUSED)
-def test_refused(call, expected):
-    check_refused(call, expected, writes=True)
+def _renamed(name: str, new: str) -> str:
+    Path(new).symlink_to(Path(name).resolve())
+    return new
+
+
+REFUSED: list[Case] = [
+    (lambda: _broken(ImportError("libfoo.so: cannot open")), "CaptureError", "libfoo.so: cannot"),
+    (lambda: _broken(RuntimeError(NMS)), "CaptureError", "both from one index, in one command"),
+    (lambda: _folder_that_fails(NMS), "CaptureError", "both from one index, in one command"),
+    (lambda: _imported("raise ValueError('no GPU')"), "CaptureError", "ValueError: no GPU (mis"),
+    (lambda: _imported("def f(:"), "CaptureError", "cannot import mistaken_module:net: Syntax"),
+    (lambda: _imported("import lightningg"), "CaptureError", "No module named 'lightningg'"),
+    (lambda: _folder(OWN_CODE, task="fill-mask"), "CaptureError CallEdit", "hub needs code that"),
+    (lambda: _folder("{"), "CaptureError", "hub/config.json cannot be read: Expecting"),
+    (lambda: _folder("[]"), "CaptureError", "hub/config.json holds a list, not a configuration"),
+    (lambda: _folder("{}", "pytorch_model.bin"), OTHER, "hub has no weights"),
+    (lambda: _folder("{}", "model.gguf"), FILE, "hub/model.gguf is a GGUF file of llama.cpp"),
+    (lambda: _file("model.gguf"), FILE, "model.gguf is a GGUF file of llama.cpp"),
+    (lambda: _hub({"adapter_config.json": ADAPTER}), OTHER, "hub is an adapter (LORA) for meta"),
+    (lambda: _hub({"quantize_config.json": BITS, "config.json": "{}"}), OTHER, "by GPTQ"),
+    (lambda: qtool.load_model("tests.mistakes.test_environment:leaves"), "CaptureError", "usage:"),
+    (lambda: qtool.load_onnx("lite.onnx"), OTHER, "it is a file of TFLite"),
+    (lambda: qtool.load_onnx("keras.onnx"), OTHER, "it is a file of HDF5, as Keras writes it"),
+    (lambda: qtool.verify("torch.pt"), "FileError OtherFile", "it is a file of torch.save"),
+    (lambda: qtool.Calibration.load("two.npz"), "CalibrationError OtherFile", "arrays of NumPy"),
+    (lambda: qtool.load_model(NET, _renamed("torch.pt", "n.safetensors")), OTHER, "of torch.save"),
+]
+
+
+@pytest.mark.usefixtures("here")
+@cases(REFUSED)
+def test_refused(mistake, kind, names):
+    check_refused(mistake, kind, names, writes=True)
+
+
+@pytest.mark.parametrize("tool", QUANTIZED)
+def test_weights_that_a_tool_quantized(tool: str) -> None:
+    config = f'{{"quantization_config": {{{QUANTIZED[tool]}}}}}'
+    said = f"hub holds weights that are quantized already, by {tool}, "
+    check_refused(lambda: _folder(config, "model.safetensors"), OTHER, said, writes=True)
+
+
+def test_a_path_is_no_name_of_a_hub() -> None:
+    with pytest.raises(qtool.CaptureError) as caught:
+        qtool.load_model("./llama-1b")
+    assert "hf download" not in str(caught.value)
+
+
+def test_a_device_is_no_misspelled_name() -> None:
+    with pytest.raises(qtool.DataError) as caught:
+        qtool.load_data("/dev/null")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_file_with_the_name_of_a_module_is_a_file() -> None:
+    Path("net.py").touch()
+    with pytest.raises(qtool.CaptureError, match=r"net\.calib is no model: the suffix '\.calib'"):
+        qtool.load_model("net.calib")
+
+
+@pytest.mark.usefixtures("here")
+def test_the_only_state_dict_of_a_checkpoint_is_taken() -> None:
+    model = qtool.load_model(NET, weights="nested.pt")
+    state = torch.load("torch.pt")
+    assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_the_remedies_work() -> None:
+    torch.save(torch.jit.load("script.pt").state_dict(), "saved.pt")
+    assert isinstance(qtool.load_model(NET, weights="saved.pt"), nn.Module)
+    assert isinstance(qtool.load_model("tests.mistakes.nets:flat_net"), nn.Module)
+    check_writable(os.path.expanduser("~/qtool/x.onnx"))  # noqa: PTH111
+    Path("~").mkdir()
+    check_writable("~/x.onnx")  # a folder of this name
+
+
+def test_a_converted_saved_model_is_read() -> None:
+    onnx.save(onnx.parser.parse_model(_GRAPH), "converted.onnx")
+    assert quantize([torch.ones(40, 4)], qtool.load_model("converted.onnx"))
+
+
+_GRAPH = """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 3] y)
+<float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}> { y = MatMul (x, w) }"""

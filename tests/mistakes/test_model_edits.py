@@ -17,7 +17,7 @@ import qtool
 from qtool.core.remedies import ModelEdit
 from qtool.frontends.state_dicts import load_weights
 from tests.mistakes.nets import IMAGES, custom, flat_net, image_net, quantize
-from tests.mistakes.remedies import check_edit, texts_of
+from tests.mistakes.remedies import check_edit
 
 Function = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -311,39 +311,6 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "leave its context first": (lambda: on_device("meta"), lambda: on_device("cpu")),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-ELSEWHERE = {
-    "give it a number of runs": "a loop without an end: tests/backends/onnx/test_loops.py",
-    "call it with use_cache=False": "needs a model of transformers",
-    "wrap it in an nn.Module that takes and returns the cache as tensors": "the same",
-    "register the class with transformers.integrations.executorch."
-    "register_dynamic_cache_export_support()": "the same",
-    "quantize its backbone and heads, and keep the selection (NMS) outside of the model": (
-        "needs a detector of torchvision"
-    ),
-    'load the model with experts_implementation="batched_mm"': "needs a mixture of experts",
-    "capture the model for one sample": "as dynamic={} above; see tests/backends/tflite",
-    "replace it in the model": "an operator that tflite-micro lacks",
-    "give the model before folding": "as any model with BatchNorm",
-    "keep it in float": "asks for nothing",
-    "repair the model or its weights": "as any model without NaN",
-    "make it depend on its inputs alone": "as any other model",
-    "capture it again": "tests/frontends/test_captured_model.py",
-    "make it without that, and give model.float()": "torch.inference_mode",
-    "write that size as a number in the model": "tests/frontends/torch/test_export_module.py",
-    "use .detach(), and store no tensors between calls": "tests/frontends/torch",
-    "if the model writes to its own inputs, let it write to a copy": "tests/frontends/torch",
-    "use torch.where": "torch.cond, as torch.where above",
-    "unroll the loop": "torch.while_loop",
-    "compute it as a matrix product": "weights per sample: tests/frontends/torch",
-    "fix the batch size with dynamic={}": "as dynamic={} above",
-    "store such a reference in a list or a dict, where torch does not look for modules": (
-        "tests/frontends/test_load_model.py"
-    ),
-    "that code is of {}: wrap the part of the model in front of it": "code of a package",
-    "use float32, int32, int64 or bool": "not applied: float64 inside a network",
-    "give it a batch": "as x[None]: tests/mistakes/test_remedies_of_calls.py",
-}
-"""Edits that are not made here, with the reason."""
 
 
 class TwoImages(nn.Module):
@@ -358,10 +325,3 @@ class TwoImages(nn.Module):
 @pytest.mark.parametrize("edit", EDITS)
 def test_the_edited_model_is_captured(edit: str, folder: Path) -> None:
     check_edit(ModelEdit, edit, EDITS[edit])
-
-
-def test_all_edits_are_made() -> None:
-    texts = texts_of("ModelEdit") - {"{}"}  # of tables, whose rows are above
-    assert texts <= EDITS.keys() | ELSEWHERE.keys()
-    assert ELSEWHERE.keys() <= texts
-    assert not EDITS.keys() & ELSEWHERE.keys()

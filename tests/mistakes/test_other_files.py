@@ -28,7 +28,7 @@ from qtool.frontends.huggingface.model_folder import read_config
 from qtool.frontends.state_dicts import load_weights
 from qtool.search.archive import Archive
 from tests.mistakes.nets import IMAGES
-from tests.mistakes.remedies import Edit, check_edit, texts_of
+from tests.mistakes.remedies import Edit, check_edit
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
 WEIGHTS = "float[4, 3] w = {0,1,2,3,4,5,6,7,8,9,10,11}, float s = {0.1}, int8 z = {0}"
@@ -199,82 +199,6 @@ EDITS: dict[str, Edit] = {
     ),
 }
 """Edit -> (a call that is refused with it, the call after the edit)."""
-ELSEWHERE = {
-    "write the file again": "a crash: tests/backends/test_subprocess_runner.py",
-    "calibrate this model first": "tests/mistakes/test_python_api.py",
-    "calibrate again with this recipe": "tests/calibration",
-    "calibrate again with {}": "tests/mistakes/test_python_api.py",
-    "calibrate again": "a damaged calibration: tests/calibration",
-    "give the file that `qtool calibrate` wrote": "as any calibration",
-    "name a folder": "tests/mistakes/test_folders.py",
-    "name another folder": "the same",
-    "name a folder as output": "the same",
-    "give the float .onnx file that the tool quantized as the model": "tests/api/test_scales.py",
-    "give those of this one": "the same",
-    "give scales of this model, made without a change of weights": "the same",
-    "give the folder of the float model that it was made from": "tests/frontends/huggingface",
-    "make one of it with transformers and the package gguf: {}.save_pretrained(folder)": "the same",
-    "merge it with the package peft and give the folder of the result: "
-    "AutoPeftModelForCausalLM.from_pretrained({}).merge_and_unload().save_pretrained(folder)": (
-        "the same"
-    ),
-    "export the encodings again": "the same",
-    "convert the file with onnx.version_converter first": "a part of an old opset: "
-    "tests/backends/onnx",
-    "convert again": "a damaged file: tests/backends/onnx, tests/backends/tflite",
-    "take a fresh copy of the file": "the same",
-    "create it again": "a damaged report: tests/evaluation/report",
-    "write it with {}": "a decoder without a cache: tests/evaluation/test_generation.py",
-    "set QTOOL_CACHE to another folder": "emulators",
-    "use the model in QDQ format": "tests/backends/onnxruntime/integer_engine",
-    "cut the file before what reads it": "not applied: texts between nodes",
-    "write the pads out": "tests/backends/onnxruntime/integer_engine",
-    "delete {}": "tests/blockwise",
-    "delete it to start again": "the same",
-    "delete {} to start again": "the same",
-    "write the result to a folder that all ranks can access": "several ranks",
-    "give {}": "a configuration: tests/mistakes/test_paths.py",
-    "give true or false": "the same",
-    "give the intended file": "tests/core/test_archive_limits.py",
-    "copy the file again": "the same",
-    "download it again": "tests/mistakes/test_downloads.py",
-    "download the file itself, with a login if the address asks for one": "the same",
-    "run `git lfs pull` in its folder, or download the file itself": "the same",
-    "take another one": "as any sample without NaN",
-    "write the {} as JSON": "Python 3.10",
-    "compare models of one task": "a decoder with a cache",
-    "evaluate a file with its cache in float": "the same",
-    "export it with the order {}": "the same",
-    "give that model and its weights": "tests/mistakes/test_remedies.py",
-    "save it there with save_pretrained": "tests/mistakes/test_folders.py",
-    "save it there with tokenizer.save_pretrained": "the same",
-    "give the model's own tokenizer": "the same",
-    "write them with transformers: {}": "tests/mistakes/test_environment.py",
-    "convert it to ONNX with tf2onnx, and give the .onnx file": "tests/mistakes/test_file_forms.py",
-    "save its state dict, {}": "the same",
-    "write {}: only a shell replaces ~": "the same",
-    "name it {}": "the same",
-    "did you mean {}?": "the same",
-    "{}": "tests/mistakes/test_file_remedies.py",
-    "give a longer text": "not applied: needs a tokenizer",
-    "give the folder of the model that they were made from": "tests/frontends/huggingface",
-    "give the folder of one model": "the same",
-    "give names of files in the same folder": "the same",
-    "cut the file behind the nodes that read it": "tests/frontends/onnx/test_check.py",
-    "export the model in eval mode": "the same",
-    "check that the file is what you expect": "the same",
-    "export the file with a dynamic batch": "as four.onnx in tests/mistakes/test_remedies.py",
-    "give the PyTorch model that the file was exported from": "as any model",
-    "save a state dict with safetensors.torch.save_file or torch.save(model.state_dict(), path)": (
-        "tests/frontends/test_load_model.py"
-    ),
-    "give the model as an .onnx file that the library exports": "another library",
-    "export it again with torch.export": "tests/frontends/torch",
-    "write it with torch.export.save(program, path)": "the same",
-    "write it again with torch.export.save(program, path)": "the same",
-    "take the file from people you trust, or export the model again": "the same",
-}
-"""Edits that are not made here, with the reason."""
 
 
 @pytest.fixture(autouse=True)
@@ -307,8 +231,3 @@ def files(folder: Path) -> None:
 @pytest.mark.parametrize("text", EDITS)
 def test_the_next_call_works(text: str) -> None:
     check_edit(OtherFile, text, EDITS[text])
-
-
-def test_all_edits_are_made() -> None:
-    assert texts_of("OtherFile") == EDITS.keys() | ELSEWHERE.keys()
-    assert not EDITS.keys() & ELSEWHERE.keys()

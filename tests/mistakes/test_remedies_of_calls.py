@@ -13,16 +13,17 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.session import PortInfo
 from qtool.backends.table import format_of
 from qtool.core.data.calibration_samples import CalibrationSamples
 from qtool.core.errors import QtoolError
 from qtool.core.option_names import file_format
 from qtool.core.remedies import Argument, DataEdit, Package
+from qtool.evaluation.measure.input_arrays import fit_array
 from qtool.planning import targets
 from tests.mistakes.nets import IMAGES, flat_net, image_net, quantize, token_net
-from tests.mistakes.remedies import check_offer, files, here
-
-__all__ = ["files", "here"]  # fixtures
+from tests.mistakes.remedies import check_offer
+from tests.needs import needs_litert, needs_web
 
 
 def same(value: Any) -> Any:
@@ -68,6 +69,19 @@ def gray_net() -> nn.Module:
 
 
 BYTES = (IMAGES * 50).clamp(0, 255).to(torch.uint8)
+UNIT = BYTES / 255
+
+
+def _integer_inputs(kind: str, batch: torch.Tensor, true: torch.Tensor) -> Callable[..., object]:
+    """Return a call with a batch for an input of integers, whose edit makes the true ones."""
+
+    def call(edit: Callable[[Any], Any] = same) -> None:
+        fit_array(PortInfo("x", f"tensor({kind})", ("n", 3, 8, 8)), edit(batch).numpy(), 0)
+        assert int((edit(batch).int() - true.int()).abs().max()) <= 1
+
+    return call
+
+
 CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "a search for another CPU": (
         lambda target="onnxruntime-arm", path="out.onnx": _check_measurable(target, path),
@@ -99,6 +113,42 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     "bytes for floats": (
         lambda edit=same: _float_inputs(edit, IMAGES, BYTES),
         {"core/graph/float_graph x.float() / 255"},
+    ),
+    "floats of 0 to 1 for bytes": (
+        _integer_inputs("uint8", UNIT, BYTES),
+        {"core/shape_remedies (x * 255).round().to(torch.uint8)"},
+    ),
+    "float64 of -1 to 1 for bytes": (
+        _integer_inputs("uint8", UNIT.double() * 2 - 1, BYTES),
+        {"core/shape_remedies ((x + 1) * 127.5).round().to(torch.uint8)"},
+    ),
+    "floats of 0 to 1 for int8": (
+        _integer_inputs("int8", UNIT, BYTES.int() - 128),
+        {"core/shape_remedies (x * 255 - 128).round().to(torch.int8)"},
+    ),
+    "floats of -1 to 1 for int8": (
+        _integer_inputs("int8", UNIT * 2 - 1, BYTES.int() - 128),
+        {"core/shape_remedies ((x + 1) * 127.5 - 128).round().to(torch.int8)"},
+    ),
+    "floats of 0 to 255 for bytes": (
+        _integer_inputs("uint8", BYTES.float(), BYTES),
+        {"core/shape_remedies x.to(torch.uint8)"},
+    ),
+    "floats with fractions for bytes": (
+        _integer_inputs("uint8", BYTES * 0.999, BYTES),
+        {"core/shape_remedies x.round().to(torch.uint8)"},
+    ),
+    "bytes for int8": (
+        _integer_inputs("int8", BYTES, BYTES.int() - 128),
+        {"core/shape_remedies (x.to(torch.int16) - 128).to(torch.int8)"},
+    ),
+    "int8 for bytes": (
+        _integer_inputs("uint8", (BYTES.int() - 128).to(torch.int8), BYTES),
+        {"core/shape_remedies (x.to(torch.int16) + 128).to(torch.uint8)"},
+    ),
+    "bytes for int64": (
+        _integer_inputs("int64", BYTES, BYTES),
+        {"core/shape_remedies x.to(torch.int64)"},
     ),
     "a single sample": (
         lambda edit=same: _float_inputs(edit, IMAGES[0]),
@@ -154,6 +204,11 @@ CALLS: dict[str, tuple[Callable[..., object], set[str]]] = {
     ),
 }
 """Mistake -> (call, what its error must offer); an edit of the data is the argument `edit`."""
+MARKS = {
+    "a search for a microcontroller": needs_litert,
+    "a search in ONNX files for LiteRT": needs_litert,
+    "threads in node": needs_web,
+}
 
 
 def _transposed() -> nn.Module:
@@ -161,7 +216,10 @@ def _transposed() -> nn.Module:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("call", "sites"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize(
+    ("call", "sites"),
+    [pytest.param(*case, id=name, marks=MARKS.get(name, ())) for name, case in CALLS.items()],
+)
 def test_a_call_with_the_remedy(call: Callable[..., object], sites: set[str]) -> None:
     with pytest.raises(QtoolError) as caught:
         call()

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite import litert
 from qtool.planning import targets
 from qtool.planning.default_mode import default_mode
+from tests.needs import needs_litert
 
 
 class Encoder(nn.Module):
@@ -77,7 +77,7 @@ def test_calibrations_of_the_default_convert(tmp_path: Path) -> None:
         assert qtool.convert(captured(), file, **options).plan.recipe.mode == "dynamic"
 
 
-@pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+@needs_litert
 def test_a_recipe_that_is_measured_has_the_default() -> None:
     found = qtool.fastest_recipe(captured(), [tokens()], target="tflite", seconds=0.01)
     assert found.recipe.mode == "dynamic"

@@ -23,9 +23,10 @@ def trial(
     speedup: float = 2.0,
     speedup_high: float | None = None,
     size: int = 1000,
+    noise: float | None = None,
     share: float = 1.0,
 ) -> Trial:
-    noise = 10 ** (-sqnr_db / 10)
+    noise = 10 ** (-sqnr_db / 10) if noise is None else noise
     low = None if high is None else -high
     score = Score(100, sqnr_db, noise, "top-1", True, 0.9, 0.9, drop, low, high)
     return Trial(
@@ -85,6 +86,24 @@ def test_goals_that_a_file_misses(goals: dict[str, Any], missed: list[str]) -> N
     assert tuned.is_met(file) == (not missed)
     assert tuned.meets_accuracy(file) == (not {"max_drop", "min_sqnr"} & set(missed))
     assert len(tuned.describe_misses(file)) == len(missed)
+
+
+@pytest.mark.parametrize(
+    ("goals", "file", "text"),
+    [
+        ({"max_drop": 0.5}, {"drop": nan}, "no metric was measured"),
+        ({"max_drop": 0.5}, {"drop": 0.0, "high": nan}, "no metric was measured"),
+        ({"min_sqnr": -300.0}, {"sqnr_db": nan}, "SQNR is nan dB"),
+        ({"min_sqnr": 30.0}, {"sqnr_db": -200.0, "noise": 0.0}, "SQNR could not be measured"),
+        ({"min_sqnr": 1.0, "min_speedup": 0.5}, {"speedup": nan}, "speed-up is nanx"),
+    ],
+)
+def test_what_was_not_measured_meets_no_goal(
+    goals: dict[str, Any], file: dict[str, Any], text: str
+) -> None:
+    tuned, own = qtool.TuneGoals(**goals), trial(**file)
+    assert not tuned.is_met(own)
+    assert tuned.describe_misses(own)[0].startswith(text)
 
 
 def test_a_missed_goal_is_described_by_value_and_goal() -> None:

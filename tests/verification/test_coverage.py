@@ -42,6 +42,8 @@ TWO = (
         ((LAYER, SMALL, LOOP), 0.5, ONE),
         ((LAYER, LOOP, CELL), 0.5, TWO),
         ((LAYER, LOOP), 0.0, ""),
+        ((), 0.0, ""),
+        ((), 0.1, "no operator has MACs, so that the goal is not proved"),
     ],
 )
 def test_goals_are_not_reached_with_unknown_work(

@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 
 from qtool.algorithms.conversion_state import ConversionState
+from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.calibration.activation_rescaling import rescale_activations
 from qtool.calibration.portable_scales import make_portable
 from qtool.calibration.scale_alignment import clamp_limits
@@ -79,8 +80,12 @@ class _Activation(nn.Module):
 class _Weight(nn.Module):
     """Replaces a constant by trained weights, stored as codes less their zero points."""
 
-    def __init__(self, params: QuantParams, codes: nn.Parameter) -> None:
+    def __init__(
+        self, params: QuantParams, codes: nn.Parameter, zeros: torch.Tensor | None
+    ) -> None:
         super().__init__()
+        if zeros is not None:  # pruned weights: no gradient moves them
+            codes.register_hook(lambda gradient: gradient.masked_fill(zeros, 0))
         scale = params.along(params.scale, codes.shape)
         zero = params.along(params.zero_point, codes.shape).to(codes.dtype)
         self.scale, self.codes = scale, codes
@@ -172,8 +177,10 @@ def make_trainable(state: ConversionState) -> TrainableGraph:
     """
     assert state.parameters is not None
     module = insert_points(state.graph.module, state.plan)
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)
+    for part in module.modules():  # the parameters themselves are those of the user's model
+        for name, own in part._parameters.items():
+            if own is not None:
+                part._parameters[name] = nn.Parameter(own.detach(), requires_grad=False)
     params = state.parameters.params
     scales, layers = _free_scales(state), _exclusive_weights(state)
     trainable = TrainableGraph(module, {}, _max_logs(state, scales), {}, {}, {})
@@ -188,7 +195,8 @@ def make_trainable(state: ConversionState) -> TrainableGraph:
         elif name in layers and params[name].qtype.bits < FROZEN_WEIGHT_BITS:
             scale = params[name].along(params[name].scale, _constant(state, point).shape)
             trainable.weights[name] = nn.Parameter(_constant(state, point) / scale)
-            _replace_module(module, place, _Weight(params[name], trainable.weights[name]))
+            zeros = _pruned(state, point)
+            _replace_module(module, place, _Weight(params[name], trainable.weights[name], zeros))
         elif isinstance(point.spec, Derived) and point.spec.weight in layers:
             trainable.units[name] = params[name].scale * BIAS_CODES
             trainable.biases[name] = nn.Parameter(torch.zeros_like(_constant(state, point)))
@@ -205,6 +213,19 @@ def _replace_module(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
 def _constant(state: ConversionState, point: Point) -> torch.Tensor:
     nodes = {G.name_of(n): n for n in state.graph.graph.nodes}
     return G.tensor(state.graph.module, nodes[point.tensor]).detach()
+
+
+def _pruned(state: ConversionState, point: Point) -> torch.Tensor | None:
+    """Return the zeros of a weight that was pruned before it was rounded to zeros; None if not."""
+    float_graph, weight = state.captured.graph, _constant(state, point)
+    nodes = {G.name_of(n): n for n in float_graph.graph.find_nodes(op="get_attr")}
+    if point.tensor not in nodes:
+        return None
+    node = nodes[point.tensor]
+    exact, zeros = G.tensor(float_graph.module, node).detach(), weight == 0
+    if not is_pruned(exact, next(iter(node.users))):
+        return None
+    return zeros & (exact == 0) if exact.shape == zeros.shape else zeros
 
 
 def _free_scales(state: ConversionState) -> set[str]:

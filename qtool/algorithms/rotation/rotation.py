@@ -25,6 +25,7 @@ from qtool.algorithms.rotation.residual_stream import (
     ResidualStream,
     find_residual_stream,
 )
+from qtool.algorithms.weight_rounding.pruned_weights import is_pruned
 from qtool.core import graph as G
 from qtool.core.types import Change, Observed
 from qtool.planning.plan import Kind, QuantPlan
@@ -32,6 +33,7 @@ from qtool.planning.plan import Kind, QuantPlan
 NAME = "rotation"
 REASON = "the residual stream is rotated, so that weights have no outliers"
 STATIC = "skipped, since activations have fixed ranges, which were observed before"
+PRUNED = f"{NAME}: a rotated weight has no zeros, so that these are no longer pruned: {{}}"
 SAMPLES, HOLDOUT_SAMPLES, SEED = 128, 64, 0
 
 _Rotate = Callable[[torch.Tensor], torch.Tensor]
@@ -47,7 +49,10 @@ def _propose(state: ConversionState) -> ConversionState:
     except NoStreamError as reason:
         return state.with_notes(f"{NAME}: skipped, since {reason}")
     count = len(stream.tables) + len(stream.writers) + len(stream.readers)
-    return _apply(state, Change(NAME, count, REASON))
+    module, layers = state.graph.module, [*stream.writers, *stream.readers]
+    pruned = [G.name_of(n) for n in layers if is_pruned(G.tensor(module, G.source(n, 1)), n)]
+    notes = [PRUNED.format(", ".join(pruned))] if pruned else []
+    return _apply(state, Change(NAME, count, REASON)).with_notes(*notes)
 
 
 def _apply(state: ConversionState, change: Change) -> ConversionState:

@@ -6,7 +6,9 @@ by amounts from the Cholesky factor of the inverse of H with damping. Columns ar
 order of their inputs' size. Unlike in GPTQ, the weights first move towards the target of the layer
 for its inputs in the quantized network (as in GPTAQ, Li et al. 2025), by a ridge regression
 centred on the weights. Where a target limits pairs of weights (targets/saturation.py), a rounded
-column bounds the codes of its partner columns, and their error is compensated like any other.
+column bounds the codes of its partner columns, and their error is compensated like any other. So is
+the error of a pruned weight, which is rounded to zero whatever moved it (SparseGPT, Frantar and
+Alistarh 2023).
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Grid:
         qmin, qmax: lowest and highest code.
         pairs: bounds of the whole matrix, where the target limits pairs.
         first: the number of column 0 in the whole matrix.
+        zeros: pruned weights, bool [groups, out, d]; None without any.
     """
 
     scale: torch.Tensor
@@ -72,6 +75,7 @@ class Grid:
     qmax: int
     pairs: PairBounds | None = None
     first: int = 0
+    zeros: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,13 +148,15 @@ def round_columns(weight: torch.Tensor, inverse: InverseHessian, grid: Grid) -> 
     order, upper = inverse.order, inverse.upper
     free = weight[:, :, order].mT.contiguous()  # [groups, d, out]: a column is one row of memory
     scale, zero = (t[:, :, order].mT.contiguous() for t in (grid.scale, grid.zero_point))
+    pruned = None if grid.zeros is None else grid.zeros[:, :, order].mT.numpy()
     rounded = torch.empty_like(free)
     for start in range(0, len(order), BLOCK_COLUMNS):
         end = min(start + BLOCK_COLUMNS, len(order))
         here = (free[:, start:end], upper[:, start:end, start:end])
         columns = (order[start:end] + grid.first).tolist()
         steps = scale[:, start:end], zero[:, start:end]
-        errors = _round_block(*here, *steps, grid, columns, rounded[:, start:end])
+        own = None if pruned is None else pruned[:, start:end]
+        errors = _round_block(*here, *steps, grid, columns, own, rounded[:, start:end])
         free[:, end:] -= upper[:, start:end, end:].mT @ errors
     result = torch.empty_like(weight)
     result[:, :, order] = rounded.mT
@@ -164,6 +170,7 @@ def _round_block(
     zero: torch.Tensor,
     grid: Grid,
     columns: list[int],
+    pruned: np.ndarray[Any, Any] | None,
     rounded: torch.Tensor,
 ) -> torch.Tensor:
     """Round columns one after the other into `rounded`; return their errors.
@@ -176,6 +183,8 @@ def _round_block(
     for i, column in enumerate(columns):
         codes = np.rint(values[:, i] / scales[:, i])
         codes = np.clip(codes, grid.qmin - zeros[:, i], grid.qmax - zeros[:, i])
+        if pruned is not None:
+            codes = np.where(pruned[:, i], 0, codes)
         if grid.pairs is not None:
             codes = grid.pairs.clip(column, codes)
             grid.pairs.update(column, codes)

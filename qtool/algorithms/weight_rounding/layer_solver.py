@@ -75,6 +75,7 @@ class LayerProblem:
         shape: shape of the weight in the graph.
         plan: its target may limit pairs of weights.
         evidence: what is known of inputs and targets.
+        zeros: pruned weights, which stay zero: bool [groups, out, in]; None without any.
     """
 
     node: fx.Node
@@ -83,6 +84,7 @@ class LayerProblem:
     shape: torch.Size
     plan: QuantPlan
     evidence: LayerEvidence
+    zeros: torch.Tensor | None = None
 
     @property
     def nearest(self) -> torch.Tensor:
@@ -109,6 +111,12 @@ class LayerProblem:
         chosen = torch.where(worse[:, None, None], nearest, proposed)
         return as_weight(self.node, chosen, self.shape)
 
+    def pruned(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return weights of `shape` with the zeros of the pruned ones."""
+        if self.zeros is None:
+            return weight
+        return weight.masked_fill(as_weight(self.node, self.zeros, self.shape), 0)
+
 
 LayerSolver = Callable[[LayerProblem], torch.Tensor | None]
 """Proposes weights on the grid, of the problem's shape; None where it has nothing to propose. It
@@ -130,6 +138,7 @@ def best_solution(
     for name, solve in solvers.items():
         if (proposed := solve(problem)) is None:
             continue
+        proposed = problem.pruned(proposed)
         if not judged:
             best = name, proposed
             continue
@@ -162,7 +171,8 @@ def solve_layer(problem: LayerProblem) -> torch.Tensor:
         correction = correct_weight(old, moment[:, :, :width], inverse) - old
         effect = x[:, :, block] @ correction.mT
         gain = (residual * effect).sum() / effect.square().sum().clamp(min=1e-30)
-        grid = Grid(scale[:, :, block], zero[:, :, block], *levels, pairs, start)
+        own = None if problem.zeros is None else problem.zeros[:, :, block]
+        grid = Grid(scale[:, :, block], zero[:, :, block], *levels, pairs, start, own)
         rounded[:, :, block] = round_columns(old + gain.clamp(0, 1) * correction, inverse, grid)
         if block.stop == inputs:
             break

@@ -41,6 +41,7 @@ from qtool.algorithms.weight_rounding.layer_solver import (
     best_solution,
     solve_layer,
 )
+from qtool.algorithms.weight_rounding.pruned_weights import pruned_zeros
 from qtool.planning.plan import QuantPlan
 
 REASON = "weights are rounded for the results of their layers, on samples of the calibration"
@@ -138,8 +139,9 @@ def _solve(
             training, note = without_rare_experts(layer.name, training)
         weights = layer.matrix.cpu()
         evidence = RowEvidence.of(weights, training, holdout)
+        zeros = pruned_zeros(weights, weights, layer.node)
         problem = LayerProblem(
-            layer.node, weights, layer.weight_params, layer.weight.shape, plan, evidence
+            layer.node, weights, layer.weight_params, layer.weight.shape, plan, evidence, zeros
         )
         try:
             best = best_solution(problem, {step: solve})

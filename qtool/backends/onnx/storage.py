@@ -178,15 +178,6 @@ def atomic_save(model: onnx.ModelProto, path: str | Path, external: bool = False
     _remove_data(before - ({data} if places else set()))
 
 
-def is_moved(model: Path, path: Path) -> bool:
-    """Return whether `move_into_place` was interrupted after it had moved a data file."""
-    if not model.is_file():
-        return False
-    data = [file.name for file in model_files(model)[1:]]
-    at_end = [path.resolve().with_name(name).is_file() for name in data]
-    return bool(data) and all(at_end) and not any((model.parent / name).exists() for name in data)
-
-
 def move_into_place(model: Path, path: str | Path) -> None:
     """Move a model to `path`, with the data file that `write_weights` wrote for a model there.
 

@@ -33,6 +33,7 @@ from qtool.core.graph.float_graph import FloatGraph
 from qtool.core.graph.nodes import (
     FOLDED_PAD,
     KEPT_FORM,
+    MERGED_GROUPS,
     NAME,
     OUTPUT,
     attribute_reads,
@@ -57,6 +58,7 @@ __all__ = [
     "CPU",
     "FOLDED_PAD",
     "KEPT_FORM",
+    "MERGED_GROUPS",
     "NAME",
     "OUTPUT",
     "FloatGraph",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -13,12 +13,17 @@ from torch import fx
 from qtool.core import graph as G
 
 
-def fingerprint(module: fx.GraphModule) -> str:
-    """Return a SHA-256 (32 hex digits) of operators, edges, constants and weights, not of names."""
+def fingerprint(module: fx.GraphModule, stored: Container[str] = ()) -> str:
+    """Return a SHA-256 (32 hex digits) of operators, edges, constants and weights, not of names.
+
+    Args:
+        module: the graph.
+        stored: attributes whose values a file holds, which are left out.
+    """
     digest = hashlib.sha256()
     for node, wiring in _wired(module.graph):
         digest.update(wiring.encode())
-        if node.op == "get_attr":
+        if node.op == "get_attr" and node.target not in stored:
             array = G.tensor(module, node).detach().cpu().contiguous().view(-1)
             digest.update(f"{array.dtype} {G.shape(node)}\n".encode())
             if array.numel():

@@ -283,7 +283,7 @@ def _check_input(expected: Input, actual: object, index: int) -> None:
     if dtype != expected.dtype and not converted:
         raise DataError(
             f"{where} is {dtype}, the model takes {expected.dtype}",
-            *type_remedies(expected.dtype, dtype, actual.shape),
+            *type_remedies(expected.dtype, dtype, actual),
         )
     fits = actual.dim() == len(expected.shape) and all(
         isinstance(e, str) or e == a for e, a in zip(expected.shape, actual.shape, strict=True)

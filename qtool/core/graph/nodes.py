@@ -19,6 +19,9 @@ FOLDED_PAD = "folded_pad"
 """The key of the pads that a convolution took over from an operator of its own: begins, then ends,
 of each spatial dimension."""
 
+MERGED_GROUPS = "merged_groups"
+"""The key of how many groups of a convolution were merged into one, with zeros between them."""
+
 KEPT_FORM = "kept_form"
 """The key of the form for which a part was kept from a file: "clip", "auto_pad = SAME_UPPER"."""
 

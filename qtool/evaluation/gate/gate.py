@@ -24,7 +24,6 @@ from qtool.evaluation.gate.data_checks import FEW, DataChecks
 from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
-from qtool.evaluation.gate.same_weights import compare_weights
 from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
@@ -32,6 +31,7 @@ from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arra
 from qtool.evaluation.measure.sample_statistics import check_finite
 from qtool.evaluation.metrics import Interval, check_drop, default_drop
 from qtool.evaluation.model_inputs import check_same_inputs, resized
+from qtool.evaluation.same_weights import check_same_files
 
 CONFIDENCE = 0.95
 _SHUFFLES = 19  # of the labels
@@ -133,7 +133,7 @@ def _with(result: GateResult, *checks: GateCheck) -> GateResult:
 
 def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[GateCheck]:
     """Yield what both files say before they run on data; the first that is not accepted ends it."""
-    real = open_readable(against)
+    open_readable(against)
     open_model(against, runtime=options.runtime)
     if not file.is_file():
         raise missing(file, FileError)
@@ -152,16 +152,10 @@ def _file_checks(file: Path, against: Path, options: GateOptions) -> Iterator[Ga
     except DataError as error:
         yield GateCheck("inputs", Outcome.NOT_COMPARABLE, str(error))
         return
-    weights = compare_weights(opened, real)
-    if weights.is_other and not options.other_model:
-        yield GateCheck(
-            "weights",
-            Outcome.NOT_COMPARABLE,
-            f"{weights.other} of {weights.layers} weights are {weights.steps:.1f} steps from those "
-            f"of {against.name}, rounding moves them by 0.3 to 0.6: it is not the model that "
-            f"{file.name} was made from; give that one, or accept other weights with "
-            f"{argument('--other-model')}",
-        )
+    try:
+        check_same_files([against, file], options.other_model)
+    except VerificationError as error:
+        yield GateCheck("weights", Outcome.NOT_COMPARABLE, str(error))
 
 
 class _OtherOutputsError(Exception):

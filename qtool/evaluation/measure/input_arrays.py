@@ -89,7 +89,7 @@ def fit_array(port: PortInfo, array: Array, index: int) -> Array:
     if str(array.dtype) != dtype:
         raise DataError(
             f"{where} is {array.dtype}, the model takes {dtype}",
-            *type_remedies(dtype, str(array.dtype), array.shape),
+            *type_remedies(dtype, str(array.dtype), array),
         )
     shape = list(port.shape)
     fits = len(shape) == array.ndim and all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import isnan
 
 from qtool.core.argument_names import argument
 from qtool.core.formats import percent, quantity
@@ -125,7 +126,7 @@ def make_verdict(
 
     Args:
         model: its index in the report.
-        coverage: its share of MACs in integer kernels, 0 to 1.
+        coverage: its share of MACs in integer kernels, 0 to 1; NaN for a file without MACs.
         purpose: what the file promises.
         unknown_operators: its operators whose work is not known.
     """
@@ -179,7 +180,7 @@ def _accuracy(accuracy: Accuracy, model: int, goals: Goals, purpose: Purpose) ->
     if goals.drop is not None:
         least = fair = 1 - goals.drop
     level = Level.GOOD if agreement.low >= least else Level.LOOK
-    if agreement.value < fair:
+    if not agreement.value >= fair:
         level = Level.BAD
     of = (
         quantity(accuracy.tokens, "token")
@@ -211,10 +212,10 @@ def _metric(metric: Metric, model: int, samples: int, allowed: float, is_goal: b
     text = f"{metric.name} goes from {values}: {_change(metric, drop)}{ends}"
     if drop == 0:
         text = f"{metric.name} is unchanged at {_value(metric, reference)}{ends}"
-    if drop > allowed:
+    if not drop <= allowed:
         limit = f" (allowed: {_difference(metric, allowed)})"
         return Check("accuracy", Level.BAD, f"{text}{limit}.", is_goal)
-    if interval is not None and interval.high > allowed:
+    if interval is not None and not interval.high <= allowed:
         limit = _difference(metric, allowed)
         text += f"; {quantity(samples, 'sample')} cannot rule out a loss above {limit}"
         return Check("accuracy", Level.LOOK, f"{text}.")
@@ -224,26 +225,31 @@ def _metric(metric: Metric, model: int, samples: int, allowed: float, is_goal: b
 def _latency(latency: Sequence[Timing], model: int, goals: Goals) -> list[Check]:
     least = 1.0 if goals.speedup is None else goals.speedup
     checks = []
+    if goals.speedup is not None and not latency:
+        checks = [Check("latency", Level.BAD, "The speed was not measured.", missed=True)]
     for timing in latency:
         ratio = timing.ratios[model]
         where = f"for a {timing.what}" if timing.phase else f"at {timing.what}"
         text = f"Speed-up over the reference is {ratio.median:.2f}x {where}{_width(ratio)}."
         level = Level.GOOD
-        if ratio.median < least:
-            level = Level.BAD if ratio.high < least else Level.LOOK
+        if not ratio.median >= least:
+            level = Level.LOOK if ratio.high >= least else Level.BAD
         elif ratio.low < least:
             level = Level.LOOK
-        missed = goals.speedup is not None and ratio.median < least
+        missed = goals.speedup is not None and not ratio.median >= least
         checks.append(Check("latency", level, text, missed))
     return checks
 
 
 def _coverage(share: float, unknown: int, goals: Goals) -> Check:
     least = COVERAGE if goals.coverage is None else goals.coverage
+    missed = bool(goals.coverage)
+    if isnan(share):
+        level = Level.BAD if missed else Level.NOT_JUDGED
+        return Check("integer share", level, "No operator has MACs.", missed)
     text = f"{percent(share)} of the MACs run in integer kernels{unknown_work(unknown)}."
     if share >= least and not (unknown and least):
         return Check("integer share", Level.GOOD, text)
-    missed = goals.coverage is not None
     return Check("integer share", Level.BAD if missed else Level.LOOK, text, missed)
 
 
@@ -287,4 +293,4 @@ def _difference(metric: Metric, value: float) -> str:
 
 def _change(metric: Metric, drop: float) -> str:
     amount = _difference(metric, abs(drop))
-    return f"{amount} {'worse' if drop > 0 else 'better'}"
+    return f"{amount} {'better' if drop < 0 else 'worse'}"

@@ -33,13 +33,16 @@ class TransformCollator:
     """Applies a function to images or sounds.
 
     Attributes:
-        function: takes an RGB image (PIL), or a mono waveform (float32 [samples]) and its rate in
-            Hz; returns a tensor of one shape for all.
+        function: takes an image (PIL) in RGB, or as it is stored where its values have more than 8
+            bits; or a mono waveform (float32 [samples]) and its rate in Hz; returns a tensor of one
+            shape for all.
         name: name of the function, for messages.
+        in_8_bits: whether images with more bits are refused.
     """
 
     function: Callable[..., Any]
     name: str
+    in_8_bits: bool = False
 
     def __call__(self, rows: Sequence[Row]) -> torch.Tensor:
         tensors = [self._apply(row) for row in rows]
@@ -53,7 +56,8 @@ class TransformCollator:
         return torch.stack(tensors)
 
     def _apply(self, row: Row) -> torch.Tensor:
-        args = (read_image(row.image),) if row.image is not None else read_sound(row.sound)
+        is_image = row.image is not None
+        args = (read_image(row.image, self.in_8_bits),) if is_image else read_sound(row.sound)
         try:
             tensor = self.function(*args)
         except QtoolError:
@@ -269,22 +273,53 @@ def _check_file(file: Any) -> None:
     check_download(file, UnreadableFileError)
 
 
-def read_image(image: Any) -> Any:
-    """Return an RGB image (PIL) from a path, or from a decoded image of a dataset.
+_DEEP = ("I", "F")
+"""First letters of modes (PIL) whose values are integers of 16 or 32 bits, or floats."""
+
+
+def read_image(image: Any, in_8_bits: bool = True) -> Any:
+    """Return an image (PIL) in RGB from a path, or from a decoded image of a dataset.
+
+    Args:
+        image: path or image.
+        in_8_bits: whether values of more bits are refused; else the image is returned as it is
+            stored.
 
     Raises:
         UnreadableFileError: the file cannot be decoded.
+        DataError: values do not fit into 8 bits.
     """
     pil = require("PIL.Image", "reading images", DataError)
     if not isinstance(image, str | Path):
-        return image.convert("RGB")
+        return _in_rgb(pil, image, "an image", in_8_bits)
     _check_file(image)
     try:
         with pil.open(image, formats=_FORMATS) as opened:
-            return opened.convert("RGB")
+            return _in_rgb(pil, opened, str(image), in_8_bits)
+    except DataError:
+        raise
     except Exception as error:  # decoders may raise anything for damaged files
         why = describe(error)
         raise UnreadableFileError(f"{image} cannot be read as an image: {why}", DOWNLOAD) from error
+
+
+def _in_rgb(pil: Any, image: Any, name: str, in_8_bits: bool) -> Any:
+    """Return an image in RGB. Of more than 8 bits, Pillow clips the values."""
+    if not image.mode.startswith(_DEEP):
+        return image.convert("RGB")
+    if not in_8_bits:
+        return image.copy()
+    values = np.asarray(image)
+    with np.errstate(invalid="ignore"):
+        codes = values.clip(0, 255).astype(np.uint8)
+    if not np.array_equal(codes, values):
+        raise DataError(
+            f"{name} has values from {values.min():.6g} to {values.max():.6g} (mode {image.mode}), "
+            "and images of 8 bits have whole ones from 0 to 255",
+            Argument("--transform", text="pass {}, a function that takes the image as it is"),
+            DataEdit("convert the images to 8 bits"),
+        )
+    return pil.fromarray(codes).convert("RGB")
 
 
 def read_sound(sound: Any) -> tuple[np.ndarray[Any, Any], int]:

@@ -47,16 +47,17 @@ def make_collator(
         DataError: there is no preprocessing for such rows.
     """
     if transform is not None:
-        return TransformCollator(_transform(transform, model), transform)
+        is_code = ":" in transform or is_call(transform)
+        return TransformCollator(_transform(transform, model), transform, in_8_bits=not is_code)
     if folder is None and (timm := _timm(model)) is not None and row.kinds[:1] == ("image",):
-        return TransformCollator(timm, "timm's transform")
+        return TransformCollator(timm, "timm's transform", in_8_bits=True)
     if folder is None or not is_dir(folder):
         raise DataError(
             f"no preprocessing found for these {_PLURAL[row.kinds[0]]}",
             *_REMEDIES[row.kinds[0]],
         )
     if (folder / "config.json").is_file() and "architecture" in read_config(folder):
-        return TransformCollator(_transform("timm", model), "timm's transform")
+        return TransformCollator(_transform("timm", model), "timm's transform", in_8_bits=True)
     return _processed(row, folder, model, max_length, padded)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from qtool.frontends.huggingface.stacked_experts import stacked_experts
 from qtool.frontends.torch.exported_program import first_line
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
-_HASHED_BYTES = 4096  # first bytes of each tensor that the content hash includes
 
 
 @dataclass(frozen=True)
@@ -70,14 +68,9 @@ class WeightFiles:
         return len(parts), sum(shape[0] for shape in shapes), *shapes[0][1:]
 
     @property
-    def content_hash(self) -> str:
-        """Hash of all names and shapes, and of the first values of each tensor."""
-        digest = hashlib.sha256()
-        for name, stored in sorted(self.tensors.items()):
-            digest.update(f"{name} {stored.shape}\n".encode())
-            with _open(stored.file) as file:
-                digest.update(_first_bytes(file.get_slice(name)))
-        return digest.hexdigest()[:32]
+    def files(self) -> list[Path]:
+        """The files, by name."""
+        return sorted({stored.file for stored in self.tensors.values()})
 
     def read(self, name: str, place: tuple[slice, ...] | None = None) -> torch.Tensor:
         """Return a tensor or a slice of it, or of a stack; floats become float32.
@@ -143,19 +136,3 @@ def _open(file: Path) -> Any:
     except (OSError, safetensors.SafetensorError) as error:
         message = f"{file} is damaged ({first_line(error)})"
         raise unreadable(file, message, CaptureError, DOWNLOAD) from error
-
-
-def _first_bytes(stored: Any) -> bytes:
-    shape = stored.get_shape()
-    if not shape or 0 in shape:
-        return b""
-    row = stored[: max(1, _HASHED_BYTES // max(1, _width(shape)))].contiguous().view(-1)
-    first = row[:_HASHED_BYTES].view(torch.uint8)[:_HASHED_BYTES]
-    return bytes(first.numpy().data)
-
-
-def _width(shape: list[int]) -> int:
-    width = 4
-    for size in shape[1:]:
-        width *= size
-    return width

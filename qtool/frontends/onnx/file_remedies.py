@@ -30,7 +30,7 @@ def batch_remedies(sizes: Sequence[int | str], wanted: str, tensor: torch.Tensor
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype != wanted and len(sizes) == tensor.dim():
-        return [*type_remedies(wanted, dtype, tensor.shape)]
+        return [*type_remedies(wanted, dtype, tensor)]
     only = len(sizes) == tensor.dim() and sizes and isinstance(sizes[0], int)
     if only and all(
         isinstance(s, str) or s == n for s, n in zip(sizes[1:], tensor.shape[1:], strict=True)

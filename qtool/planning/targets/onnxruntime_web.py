@@ -1,9 +1,10 @@
 """ONNX Runtime in WebAssembly, as browsers run it (onnxruntime-web, 128-bit SIMD).
 
 Integer kernels give the codes of every other CPU of `onnxruntime`; what pays is another question.
-Measured in onnxruntime-web 1.30 on one thread (benchmarks/web_operators.py): depthwise convolutions
-and average pools take up to 2 times as long in integers, quantization around a float one counted,
-and other convolutions gain only where a result has many terms, since each result is requantized.
+Measured in onnxruntime-web 1.30 on one thread (benchmarks/results/2026-11-webassembly.md):
+depthwise convolutions and average pools take up to 2 times as long in integers, quantization around
+a float one counted, and other convolutions gain only where a result has many terms, since each
+result is requantized.
 """
 
 from __future__ import annotations

@@ -143,6 +143,31 @@ def test_an_interrupt_ends_the_conversion(error: type[BaseException]) -> None:
         made(None, "learned-scales")
 
 
+class Shared(Net):
+    """One parameter under two names, and one that the network does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alias, self.unused = self.body.weight, nn.Parameter(torch.ones(2))
+        self.stem.bias.requires_grad_(False)  # frozen by its user
+
+
+def _state(net: nn.Module) -> list[tuple[str, int, bool, bool]]:
+    named = net.named_parameters(remove_duplicate=False)
+    return [(name, id(p), p.requires_grad, p.grad is None) for name, p in named]
+
+
+@pytest.mark.parametrize("recipe", [None, FOUR_BITS], ids=["8 bits", "4 bits"])
+@pytest.mark.parametrize("ended", [False, True], ids=["to the end", "interrupted"])
+def test_the_parameters_of_the_user_stay_trainable(recipe: Any, ended: bool) -> None:
+    net = Shared().eval()
+    before = _state(net)
+    display = show_progress(raising(KeyboardInterrupt, 2)) if ended else nullcontext()
+    with pytest.raises(KeyboardInterrupt) if ended else nullcontext(), display:
+        qtool.quantize(net, [images(1)], recipe=recipe, recover=["learned-scales"])
+    assert _state(net) == before
+
+
 def test_a_loss_that_is_no_number_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, calls = training.relative_error, []
 

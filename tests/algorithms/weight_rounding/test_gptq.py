@@ -47,6 +47,18 @@ def test_results_are_nearer_than_those_of_the_nearest_values() -> None:
     assert error(w, found, x, x) < 0.5 * error(w, nearest, x, x)
 
 
+def test_pruned_weights_become_zero_again_and_others_compensate() -> None:
+    x, w = inputs(), weights()
+    pruned = torch.rand(w.shape, generator=torch.Generator().manual_seed(3)) < 0.5
+    moved = torch.where(pruned, 0.3 * weights().flip(2), w)  # towards the target of a layer
+    inverse, grid = invert_hessian(x.mT @ x), grid_of(w)
+    assert bool(round_columns(moved, inverse, grid)[pruned].any())
+    rounded = round_columns(moved, inverse, replace(grid, zeros=pruned))
+    assert not bool(rounded[pruned].any())
+    nearest = torch.where(pruned, 0, torch.round(moved / STEP) * STEP)
+    assert error(moved, rounded, x, x) < 0.5 * error(moved, nearest, x, x)
+
+
 def test_inputs_that_have_nothing_in_common_are_rounded_to_nearest() -> None:
     w = weights()
     alone = torch.eye(24, dtype=torch.float64).expand(2, 24, 24)

@@ -101,6 +101,22 @@ def test_the_best_of_several_proposals_is_taken(layer: tuple[fx.Node, QuantPlan]
     assert problem.error(best[1]) < problem.error(problem.nearest)
 
 
+@pytest.mark.parametrize("columns", [IN, 12])
+def test_no_solver_fills_the_zeros_of_a_pruned_weight(
+    layer: tuple[fx.Node, QuantPlan], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_solver, "COLUMNS", columns)
+    exact, params = weights()
+    exact[:, :, ::2] = 0
+    evidence = RowEvidence.of(exact, rows(exact, 128, 0.0, 1), rows(exact, 64, 0.0, 2))
+    problem = LayerProblem(layer[0], exact, params, SHAPE, layer[1], evidence, exact == 0)
+    assert not bool(solve_layer(problem)[:, ::2].any())
+    near = {"other": lambda p: p.weight[0] + 1e-4}
+    best = best_solution(problem, near)
+    assert best is not None
+    assert not bool(best[1][:, ::2].any())
+
+
 @pytest.mark.parametrize("count", [IN // 2, 200])  # fewer and more rows than columns
 def test_residual_moments_are_those_of_the_residuals(count: int) -> None:
     exact, _ = weights()

@@ -20,9 +20,7 @@ from qtool.backends.open_files import open_model, runtime_title
 from qtool.core.errors import OptionError, VerificationError
 from tests.backends.onnxruntime.emulation.networks import by_qtool
 from tests.evaluation.onnx_files import linear_file
-
-WHY = qtool.emulators().cpus["wasm"]
-in_node = pytest.mark.skipif(bool(WHY), reason=f"{WHY}: see `qtool emulators`")
+from tests.needs import needs_web
 
 DTYPES = ("float32", "float64", "int64", "uint64", "int32", "uint32", "int8", "uint8", "bool")
 
@@ -42,7 +40,7 @@ def identity_file(path: Path, types: Sequence[str]) -> Path:
     return path
 
 
-@in_node
+@needs_web
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4)])
 def test_arrays_come_back_as_they_were_sent(shape: tuple[int, ...], tmp_path: Path) -> None:
     session = WebSession(identity_file(tmp_path / "identity.onnx", DTYPES))
@@ -53,7 +51,7 @@ def test_arrays_come_back_as_they_were_sent(shape: tuple[int, ...], tmp_path: Pa
         np.testing.assert_array_equal(made, sent)
 
 
-@in_node
+@needs_web
 def test_integer_kernels_give_the_same_bits(tmp_path: Path) -> None:
     file = by_qtool(tmp_path / "net.onnx", "onnxruntime")
     native, web = open_model(file), open_model(file, runtime="node")
@@ -65,14 +63,14 @@ def test_integer_kernels_give_the_same_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(made, expected)
 
 
-@in_node
+@needs_web
 def test_it_measures_its_own_time(tmp_path: Path) -> None:
     session = open_model(linear_file(tmp_path / "a.onnx", np.eye(3)), 1, "node")
     arrays = [np.ones((2, 3), np.float32)]
     assert session.seconds(arrays, 0, pytest.fail) < session.seconds(arrays, 1000, pytest.fail)
 
 
-@in_node
+@needs_web
 def test_files_are_evaluated_and_timed_there(tmp_path: Path) -> None:
     x = torch.randn(8, 3)
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)).eval()
@@ -91,7 +89,7 @@ def test_files_are_evaluated_and_timed_there(tmp_path: Path) -> None:
     assert timed.summary().text.startswith(f"in {web.runtime}, on ")
 
 
-@in_node
+@needs_web
 def test_what_onnxruntime_web_refuses_is_said(tmp_path: Path) -> None:
     file = linear_file(tmp_path / "a.onnx", np.eye(3))
     with pytest.raises(VerificationError, match=r"onnxruntime-web [\d.]+.*: .*[Dd]imension"):
@@ -100,7 +98,7 @@ def test_what_onnxruntime_web_refuses_is_said(tmp_path: Path) -> None:
         WebSession(file, threads=2)
 
 
-@in_node
+@needs_web
 def test_a_process_that_ended_is_started_again(tmp_path: Path) -> None:
     file = linear_file(tmp_path / "a.onnx", np.eye(3))
     x = np.ones((1, 3), np.float32)
@@ -111,7 +109,7 @@ def test_a_process_that_ended_is_started_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(WebSession(file).run([x])[0], x)
 
 
-@in_node
+@needs_web
 def test_the_memory_of_a_session_is_freed(tmp_path: Path) -> None:
     file = linear_file(tmp_path / "a.onnx", np.eye(3))
     session = WebSession(file)
@@ -139,7 +137,7 @@ def test_what_is_missing_is_named_with_its_remedy(
         WebSession(linear_file(tmp_path / "a.onnx", np.eye(3)))
 
 
-@in_node
+@needs_web
 def test_a_search_measures_time_there(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(16, 64)

@@ -24,9 +24,8 @@ from qtool.core.errors import VerificationError
 from qtool.core.sqnr import sqnr
 from qtool.evaluation.latency.node_times import profile_nodes
 from qtool.evaluation.restored_model import restore
+from tests.needs import needs_litert
 from tests.planning.targets.converted import captured, converted, samples
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 
 
 class Layouts(nn.Module):

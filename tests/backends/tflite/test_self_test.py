@@ -24,8 +24,9 @@ from qtool.backends.tflite.self_test import (
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import QtoolError
 from qtool.verification import FileCheck
+from tests.needs import needs_litert
 
-pytestmark = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+pytestmark = needs_litert
 
 
 def small(*more: nn.Module) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
@@ -91,6 +93,11 @@ def test_level(case):
         (Goals(coverage=0.9), {"coverage": 0.8}),
         (Goals(drop=0.001), {"found": accuracy(metrics=False, agreement=Interval(0.995, 0.99, 1))}),
         (Goals(drop=0.001), {"found": accuracy(metrics=False)}),
+        (Goals(drop=0.5), {"found": accuracy(nan)}),
+        (Goals(drop=0.5), {"found": accuracy(metrics=False, agreement=Interval(nan, nan, nan))}),
+        (Goals(speedup=1.0), {"latency": []}),
+        (Goals(speedup=1.0), {"latency": speed(nan, nan, nan)}),
+        (Goals(coverage=0.1), {"coverage": nan}),
     ],
 )
 def test_goals_of_the_user(goals, given):

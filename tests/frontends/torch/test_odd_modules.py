@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.core.errors import CaptureError, PlanError, QtoolError
 from qtool.frontends.load_model import load_model
+from tests.needs import needs_litert
 
 IMAGE = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -197,7 +198,11 @@ class Functions(nn.Module):
         return self.head(F.layer_norm(F.avg_pool2d(x, 2).mean((2, 3)), (8,)))
 
 
-FORMS = [("onnxruntime", None), ("tflite", None), ("onnxruntime", "dynamic")]
+FORMS = [
+    ("onnxruntime", None),
+    pytest.param("tflite", None, marks=needs_litert),
+    ("onnxruntime", "dynamic"),
+]
 
 
 @pytest.mark.parametrize(("target", "mode"), FORMS)

@@ -18,11 +18,10 @@ from qtool.core import graph as G
 from qtool.evaluation import speedup
 from qtool.passes import canonicalize  # noqa: F401 - registers qtool's operators
 from qtool.planning.targets import target
+from tests.needs import needs_web
 from tests.passes.differential import Function, rewritten
 
 WEB = target("onnxruntime-web")
-WHY = qtool.emulators().cpus["wasm"]
-in_node = pytest.mark.skipif(bool(WHY), reason=f"{WHY}: see `qtool emulators`")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_the_outputs_are_those_of_the_default_target(
     assert qtool.verify(files[WEB.name], [data]).passed
 
 
-@in_node
+@needs_web
 def test_the_outputs_in_webassembly_are_the_same(
     files: dict[str, Path], data: torch.Tensor
 ) -> None:
@@ -105,7 +104,7 @@ def test_the_outputs_in_webassembly_are_the_same(
     np.testing.assert_array_equal(web[0], native[0])
 
 
-@in_node
+@needs_web
 def test_the_speed_is_that_of_webassembly(data: torch.Tensor, tmp_path: Path) -> None:
     model = qtool.quantize(Net().eval(), [data], target=WEB.name, accuracy="fast")
     model.export(tmp_path / "model.onnx")

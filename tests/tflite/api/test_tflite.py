@@ -25,9 +25,8 @@ from qtool.core.errors import (
     QtoolError,
     VerificationError,
 )
+from tests.needs import needs_litert
 from tests.planning.targets.converted import captured, converted, samples
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,9 @@ from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import ExportError, FileError, OptionError, VerificationError
 from qtool.frontends.onnx import load_onnx
+from tests.needs import needs_litert, needs_tflm
 from tests.passes.differential import Function
 from tests.planning.targets.converted import converted, images, samples
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
-needs_tflm = pytest.mark.skipif(tflm.version() is None, reason="tflite-micro is not installed")
 
 
 def kinds(path: Path) -> Counter[str]:
@@ -108,6 +106,34 @@ def test_the_interface_is_what_was_asked_for(
     params = file.outputs[0].params
     real = result if params is None else params.dequantize(result)
     assert np.abs(real - expected).max() < 0.1 * np.abs(expected).max()
+
+
+class Normalized(nn.Module):
+    """Images of 0 to 255, normalized in the network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.register_buffer("mean", torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.conv((x.float() / 255 - self.mean) / 0.25).mean((2, 3))
+        return scores
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 1, 2, 3)], ids=["nhwc", "nchw"])
+def test_the_interface_of_a_network_that_normalizes_its_images(
+    dtype: torch.dtype, order: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (32, 3, 8, 8)).to(dtype)
+    model = qtool.quantize(Normalized().eval(), [images], target="tflite", accuracy="fast")
+    layout = "nhwc" if order[1] == 2 else "nchw"
+    result = model.export(tmp_path / "model.tflite", layout=layout)
+    assert TfliteFile(tmp_path / "model.tflite").inputs[0].order == order
+    assert result.passed
+    assert result.fidelity.worst > 30
 
 
 def test_other_names_of_layouts_and_targets_are_refused(tmp_path: Path) -> None:

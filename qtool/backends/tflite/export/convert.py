@@ -228,7 +228,8 @@ def _is_image(node: fx.Node) -> bool:
             row = row_of(user)
             if user.target in _RESIZES or (row is not None and row.spatial):
                 return G.rank(node) == 4
-            through = user.target in (torch_ops.quantize, torch_ops.dequantize) or row is not None
+            same = str(G.shape(user)) == str(G.shape(node))
+            through = row is not None or same  # no row: arithmetic of a normalization
             if through and G.rank(user) == 4 and user.target not in _REORDER:
                 queue.append(user)
     return False

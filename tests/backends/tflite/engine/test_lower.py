@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qtool.backends.tflite import litert
 from qtool.backends.tflite.engine import lower
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, save
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.errors import KernelError
+from tests.needs import needs_litert
 
 GENERATOR = np.random.default_rng(0)
 
 
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 
 
 def codes(name: str, shape: tuple[int, ...], scale: float, zero: int) -> Tensor:
@@ -61,7 +60,7 @@ def foreign() -> Model:
     return Model(tensors, operators, (0,), (9,), input_names=("x",), output_names=("y",))
 
 
-@pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+@needs_litert
 def test_files_of_other_tools_are_compared(tmp_path: Path) -> None:
     save(foreign(), tmp_path / "model.tflite")
     batch = [GENERATOR.integers(-128, 128, (16, 7, 9, 3)).astype(np.int8)]

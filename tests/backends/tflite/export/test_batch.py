@@ -11,12 +11,10 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite import litert
 from qtool.backends.tflite.session import LitertSession
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import DataError, ExportError, OptionError
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 def images(count: int) -> torch.Tensor:

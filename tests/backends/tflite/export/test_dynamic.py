@@ -27,9 +27,8 @@ from qtool.core.data import to_batch
 from qtool.core.errors import PlanError
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import capture_model
+from tests.needs import needs_litert
 from tests.passes.differential import Function
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 
 
 def network() -> nn.Module:

@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import load
 from qtool.backends.tflite.tflite_file import TfliteFile
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 class Joined(nn.Module):

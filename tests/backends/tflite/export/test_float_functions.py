@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 import qtool
 from qtool.backends.tflite import litert
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 class Round(nn.Module):

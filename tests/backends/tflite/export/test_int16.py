@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import qtool
-from qtool.backends.tflite import deployment, litert, tflm
+from qtool.backends.tflite import deployment
 from qtool.backends.tflite.file import load
 from qtool.core.errors import ExportError
 from qtool.planning.plan import Execution
+from tests.needs import needs_litert, needs_tflm
 from tests.passes.differential import Function
 
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 WIDE = {"rules": [{"select": "*", "activations": "int16"}]}
 
 
@@ -89,7 +89,7 @@ def test_all_operators_compute_16_bits(name: str, tmp_path: Path) -> None:
     assert biases <= {"int64"}
 
 
-@pytest.mark.skipif(tflm.version() is None, reason="tflite-micro is not installed")
+@needs_tflm
 @needs_litert
 @pytest.mark.parametrize("name", NETWORKS)
 def test_microcontrollers_compute_the_same_codes(name: str, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -14,8 +13,7 @@ from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import load
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.planning.result_parts import PARTS
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 def network() -> nn.Module:

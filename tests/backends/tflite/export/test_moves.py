@@ -9,13 +9,11 @@ import torch
 from torch import nn
 
 import qtool
-from qtool.backends.tflite import litert
 from qtool.backends.tflite.file import load
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_delegate_codes
 from qtool.core.errors import ExportError
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 class ClassToken(nn.Module):

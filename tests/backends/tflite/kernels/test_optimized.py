@@ -15,8 +15,7 @@ from qtool.backends.tflite.engine import lower
 from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_delegate_codes
-
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
+from tests.needs import needs_litert
 
 
 @needs_litert

@@ -17,9 +17,9 @@ from qtool.core.errors import KernelError
 from qtool.core.types import INT8, INT16
 from tests.backends.kernels.ort_session import params
 from tests.backends.tflite.kernels.xnnpack_models import KINDS, model
+from tests.needs import needs_litert
 from tests.planning.targets.converted import converted
 
-needs_litert = pytest.mark.skipif(litert.version() is None, reason="LiteRT is not installed")
 REFERENCE = PROFILES["tflite-2"].binders
 OWN = [key for key, bind in PROFILES["xnnpack"].binders.items() if bind is not REFERENCE[key]]
 ALIKE = ("ADD", "FULLY_CONNECTED", "LOGISTIC", "SUB", "TANH")

@@ -1,0 +1,213 @@
+"""Codes of weights next to float weights: what rounding makes, and what another training does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import qtool
+from qtool.api import arrays
+from qtool.backends.open_files import open_readable
+from qtool.backends.readable_file import ReadableFile
+from qtool.core.errors import VerificationError
+from qtool.core.types import Array
+from qtool.evaluation.same_weights import WeightDeviation, check_same_weights, compare_weights
+from tests.evaluation.onnx_files import linear_file
+
+SHAPES = ((32, 64), (48, 32), (24, 16, 3, 3))
+GENERATOR = np.random.default_rng(0)
+
+
+class Stored:
+    """A file that has nothing but constants."""
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self._arrays = arrays
+
+    def constants(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+
+def weights() -> list[Array]:
+    draw = np.random.default_rng(1)
+    return [draw.normal(size=shape).astype(np.float32) / 10 for shape in SHAPES]
+
+
+def compared(codes: list[Array]) -> WeightDeviation:
+    return compare_weights(cast(ReadableFile, Stored(codes)), weights())
+
+
+def steps_of(weight: Array, most: float = 127) -> Array:
+    """A step per output channel."""
+    peak = np.abs(weight.reshape(len(weight), -1)).max(1)
+    steps: Array = peak.reshape(-1, *[1] * (weight.ndim - 1)) / most
+    return steps
+
+
+def nearest(weight: Array) -> Array:
+    return np.rint(weight / steps_of(weight)).astype(np.int8)
+
+
+def up_or_down(weight: Array) -> Array:
+    exact = weight / steps_of(weight)
+    return (
+        (np.floor(exact) + GENERATOR.integers(0, 2, weight.shape)).clip(-128, 127).astype(np.int8)
+    )
+
+
+def scaled(weight: Array) -> Array:
+    """Equalized, behind a folded BatchNorm."""
+    rows, columns = (
+        np.exp(GENERATOR.normal(size=weight.shape[axis])).reshape(
+            -1, *[1] * (weight.ndim - 1 - axis)
+        )
+        for axis in (0, 1)
+    )
+    return nearest(weight * rows * columns)
+
+
+def clipped(weight: Array) -> Array:
+    """With a range that leaves out the largest percent."""
+    step = np.quantile(np.abs(weight), 0.99) / 127
+    codes: Array = np.rint(weight / step).clip(-127, 127).astype(np.int8)
+    return codes
+
+
+def with_zero_point(weight: Array) -> Array:
+    step = (weight.max() - weight.min()) / 255
+    codes: Array = np.rint((weight - weight.min()) / step).astype(np.uint8)
+    return codes
+
+
+def trained_on(steps: float) -> Callable[[Array], Array]:
+    """Weights that moved by so many steps, root mean square."""
+    return lambda w: nearest(w + steps * steps_of(w) * GENERATOR.normal(size=w.shape))
+
+
+@pytest.mark.parametrize("quantize", [nearest, up_or_down, scaled, clipped, with_zero_point])
+def test_rounding_leaves_less_than_a_step(quantize: Callable[[Array], Array]) -> None:
+    found = compared([quantize(w) for w in weights()])
+    assert (found.layers, found.other, found.is_other) == (3, 0, False), found
+    assert 0.2 < found.steps < 0.65
+
+
+def test_weights_of_few_bits_are_compared_at_their_ends_too() -> None:
+    codes = [np.rint(w / steps_of(w, 1)).astype(np.int8) for w in weights()]
+    assert not compared(codes).is_other
+
+
+@pytest.mark.parametrize("turn", [lambda w: w, lambda w: w.T], ids=["same order", "transposed"])
+def test_another_training_moves_weights_further(turn: Callable[[Array], Array]) -> None:
+    found = compared([turn(trained_on(1.0)(w)) for w in weights()[:2]])
+    assert found.other == found.layers == 2
+    assert found.is_other
+    assert 0.9 < found.steps < 1.2
+
+
+def test_what_has_no_similar_float_weight_is_left_out() -> None:
+    assert compared([nearest(GENERATOR.normal(size=SHAPES[0]))]).layers == 0
+
+
+def quantized_file(path: Path, codes: Array, steps: Array) -> Path:
+    model = onnx.load(linear_file(path, codes))
+    del model.graph.initializer[:]
+    stored = {"codes": codes, "steps": steps.reshape(-1).astype(np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in stored.items())
+    node = helper.make_node("DequantizeLinear", list(stored), ["w"], axis=0)
+    model.graph.node.insert(0, node)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_stale_float_file_with_the_same_answers_is_not_comparable(tmp_path: Path) -> None:
+    weight = weights()[0]
+    file = quantized_file(tmp_path / "int8.onnx", nearest(weight), steps_of(weight))
+    moved = weight + 1.5 * steps_of(weight) * GENERATOR.normal(size=weight.shape)
+    x = np.random.default_rng(2).normal(size=(400, 32)).astype(np.float32)
+    outcomes = [
+        str(qtool.gate(file, linear_file(tmp_path / "float.onnx", real), [x], max_drop=0.2).outcome)
+        for real in (weight, moved)
+    ]
+    assert outcomes == ["accepted", "not comparable"]
+
+
+def test_weights_with_an_axis_of_one_and_of_three_are_compared() -> None:
+    draw = np.random.default_rng(3)
+    weight = draw.normal(size=(24, 16, 5)).astype(np.float32)
+    moved = trained_on(1.5)(weight)
+    for codes, other in ((nearest(weight), 0), (moved, 1)):
+        for turned in (codes, codes.transpose(0, 2, 1)[:, None]):  # a 1-d convolution in .tflite
+            stored = cast(ReadableFile, Stored([turned]))
+            compared = compare_weights(stored, [weight])
+            assert (compared.layers, compared.other) == (1, other)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Array]]:
+    """A quantized file, a float file with other weights that answers alike, and data."""
+    folder, weight = tmp_path_factory.mktemp("pair"), weights()[0]
+    file = quantized_file(folder / "int8.onnx", nearest(weight), steps_of(weight))
+    moved = weight + 1.5 * steps_of(weight) * GENERATOR.normal(size=weight.shape)
+    x = np.random.default_rng(2).normal(size=(64, 32)).astype(np.float32)
+    return file, linear_file(folder / "float.onnx", moved), [x]
+
+
+QUICK = qtool.ReportOptions(seconds=0.01, batch_sizes=(1,))
+Call = Callable[..., object]
+CALLS: dict[str, Call] = {
+    "evaluate": lambda f, g, x, _, **o: qtool.evaluate(f, qtool.load_model(g), x, seconds=0, **o),
+    "report, a path": lambda f, g, x, to, **o: qtool.report(f, x, to, QUICK, model=g, **o),
+    "report, a model": lambda f, g, x, to, **o: qtool.report(
+        f, x, to, QUICK, model=qtool.load_model(g), **o
+    ),
+    "compare": lambda f, g, x, _, **o: qtool.compare([g, f], x, None, QUICK, **o),
+    "compare, a reference": lambda f, g, x, _, **o: qtool.compare(
+        [f, g], x, None, QUICK, reference=g, **o
+    ),
+    "evaluate, no torch": lambda f, g, x, _, **o: arrays.evaluate(f, g, x, seconds=0, **o),
+    "report, no torch": lambda f, g, x, to, **o: arrays.report(f, x, to, QUICK, model=g, **o),
+    "compare, no torch": lambda f, g, x, _, **o: arrays.compare([g, f], x, None, QUICK, **o),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_no_call_compares_with_other_weights_unless_asked_to(
+    call: str, pair: tuple[Path, Path, list[Array]], tmp_path: Path
+) -> None:
+    file, real, data = pair
+    batches = data if "no torch" in call else [torch.from_numpy(x) for x in data]
+    text = r"1 of 1 weights are 1\.\d steps from those of float.onnx, .* 'other_model'"
+    with pytest.raises(VerificationError, match=text):
+        CALLS[call](file, real, batches, tmp_path / "r")
+    CALLS[call](file, real, batches, tmp_path / "r", other_model=True)
+
+
+def test_explain_refuses_other_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, data = torch.nn.Linear(32, 16).eval(), [torch.randn(64, 32)]
+    qtool.quantize(model, data, accuracy="fast").export(tmp_path / "int8.onnx")
+    with torch.no_grad():
+        model.weight += 0.05 * torch.randn(16, 32)
+    with pytest.raises(VerificationError, match=r"weights are .* 'other_model'"):
+        qtool.explain(tmp_path / "int8.onnx", model, data)
+
+
+def test_gptq_on_inputs_of_a_low_rank_is_no_other_model(tmp_path: Path) -> None:
+    """Weights of inputs that do not count move by up to a step."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 64)).eval()
+    noise = 0.01 * torch.randn(256, 128)
+    x = torch.randn(256, 3) @ torch.randn(3, 128) + noise
+    qtool.capture_model(model, x).export_float(tmp_path / "float.onnx")
+    qtool.quantize(model, [x], recover=["gptq"]).export(tmp_path / "int8.onnx")
+    floats = list(open_readable(tmp_path / "float.onnx").constants())
+    file = open_readable(tmp_path / "int8.onnx")
+    assert compare_weights(file, floats).is_other
+    check_same_weights(file, floats, "float.onnx")

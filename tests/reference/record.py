@@ -1,0 +1,93 @@
+"""Runs cases in processes of their own, and reads and writes what is expected of them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from tests.reference.cases import CASES, MODULES
+from tests.reference.text import difference, environment
+
+ROOT = Path(__file__).parents[2]
+EXPECTED = Path(__file__).with_name("expected")
+ENVIRONMENT = EXPECTED / "environment.json"
+MODULES_AFTER = "modules-after-"
+NAMES = (*CASES, *(MODULES_AFTER + command for command in MODULES))
+QUICK = tuple(name for name in NAMES if name not in CASES or CASES[name].quick)
+"""The cases of `make test`."""
+SETTINGS = {
+    "COLUMNS": "100",
+    "PYTHONHASHSEED": "0",
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+}
+"""Environment of each process."""
+
+
+def record(names: Collection[str], folder: Path) -> dict[str, str]:
+    """Run cases in an empty folder.
+
+    Returns:
+        The text of each case; of one that also runs where torch cannot be imported, what differs
+        there is at the end.
+    """
+    for name in ("examples", "calib_data", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    texts = _process(folder, *(name for name in names if name in CASES))
+    base = _process(folder, "--base", *(n for n in names if n in CASES and CASES[n].base))
+    for name, text in base.items():
+        texts[name] += "".join(f"{line}\n" for line in _without_torch(texts[name], text))
+    for name in names:
+        if name not in CASES:
+            line = MODULES[name.removeprefix(MODULES_AFTER)].split()
+            texts[name] = next(iter(_process(folder, "--modules", *line).values()))
+    return texts
+
+
+def _process(folder: Path, *words: str) -> dict[str, str]:
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.reference.process", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **SETTINGS, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert not child.returncode, child.stderr
+    texts: dict[str, str] = json.loads(child.stdout)
+    return texts
+
+
+def _without_torch(whole: str, base: str) -> Iterator[str]:
+    """Yield the lines that differ where torch cannot be imported."""
+    lines = list(difflib.unified_diff(whole.splitlines(), base.splitlines(), lineterm="", n=0))
+    yield "--- without torch" if lines else "--- without torch: equal"
+    yield from (line for line in lines[2:] if not line.startswith("@@"))
+
+
+def differences(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the lines that differ from what is expected, for each case that has some."""
+    exact = ENVIRONMENT.exists() and json.loads(ENVIRONMENT.read_text("utf-8")) == environment()
+    diffs = {n: difference(expectation(n), text, exact) for n, text in texts.items()}
+    return {name: lines for name, lines in diffs.items() if lines}
+
+
+def expectation(name: str) -> str:
+    """Return the committed text of a case; "" if there is none yet."""
+    file = EXPECTED / f"{name}.txt"
+    return file.read_text("utf-8") if file.exists() else ""
+
+
+def write(texts: Mapping[str, str]) -> None:
+    """Write the texts as what is expected, and remove those of cases that are no more."""
+    EXPECTED.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (EXPECTED / f"{name}.txt").write_text(text, "utf-8")
+    for file in EXPECTED.glob("*.txt"):
+        if file.stem not in NAMES:
+            file.unlink()
+    ENVIRONMENT.write_text(f"{json.dumps(environment(), indent=1)}\n", "utf-8")
