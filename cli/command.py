@@ -36,7 +36,7 @@ GROUPS = {
     "Language models": "attention cache logits",
     "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
-    "Output": "output_ format_ layout interface batch external_data archive front page save_recipe "
+    "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
     "repaired_file arm web webgpu title history junit badge provenance config "
     "as_json verbose quiet log_level",
 }

@@ -20,9 +20,9 @@ from qtool.evaluation.generation import Generation
 from qtool.evaluation.latency.bench import Bench
 from qtool.evaluation.measure.model_contents import ModelContents
 from qtool.evaluation.measure.provenance import Provenance
-from qtool.evaluation.metrics import Metric
 from qtool.evaluation.report.report import Report
 from qtool.evaluation.speedup import Speedup
+from qtool.metrics.metric import Metric
 from qtool.search.explanation import Explanation
 from qtool.search.tune_result import TuneResult
 from qtool.verification import FileCheck, Verification

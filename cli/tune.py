@@ -104,11 +104,6 @@ _GOALS = ("max_drop", "min_sqnr", "min_speedup", "max_size", "smallest", "confid
         help="Folder for the state of the search; the same command resumes from it.",
     ),
     click.option(
-        "--front",
-        type=source_options.Path_,
-        help="Folder for all models of the Pareto front; the remaining evaluations explore it.",
-    ),
-    click.option(
         "--page",
         type=source_options.Path_,
         help="Write an .html page with the Pareto front, the choice for each layer and all "
@@ -136,7 +131,6 @@ def command(
     evaluate: str | None,
     minimize: tuple[str, ...],
     output_: Path,
-    front: Path | None,
     page: Path | None,
     save_recipe: Path | None,
     batch_size: int,
@@ -187,7 +181,6 @@ def command(
             groups=values["groups"],
             evaluations=values["evaluations"],
             budget=values["budget"],
-            front=front is not None,
         ),
         function=function,
         where=evaluate or "",
@@ -203,7 +196,7 @@ def command(
         progress=output.stage("calibrating", output.length_of(batches)),
     )
     with output.status("exporting and verifying"):
-        result.save(output_, front=front, page=page, recipe=save_recipe)
+        result.save(output_, page=page, recipe=save_recipe)
     if history is not None:
         append_run(history, _run_of(result, output_))
     if as_json:

@@ -18,9 +18,9 @@ import qtool
 from qtool.backends.onnx.export import write_float
 from qtool.core.data import whole_texts
 from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.measure.accuracy import built_in_metrics
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
+from qtool.metrics.built_in import built_in_metrics
 
 HERE = Path(__file__).parent
 MODEL, TASK = HERE / "model", "text-generation-with-past"

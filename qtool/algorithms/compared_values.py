@@ -13,7 +13,7 @@ from torch import fx
 
 from qtool.algorithms.acceptance import MIN_POWER
 from qtool.core import graph as G
-from qtool.verification.detections import detections, has_detections
+from qtool.metrics.detections import detections, has_detections
 
 Values = Sequence[torch.Tensor]
 

@@ -18,10 +18,10 @@ from qtool.core.data import Batch, batches, whole_texts
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.log import unlogged
 from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import check_classes
 from qtool.frontends.captured_model import Captured
 from qtool.frontends.data.table_remedies import columns_in_errors
 from qtool.frontends.torch.export_errors import eager_problem, run_error
+from qtool.metrics.labels import check_classes
 
 
 def check_evaluation_data(

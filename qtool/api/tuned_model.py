@@ -8,7 +8,6 @@ from pathlib import Path
 
 from qtool.api.quantized_model import QuantizedModel
 from qtool.core.atomic import write_atomic
-from qtool.core.errors import FileError
 from qtool.core.option_names import MODEL_SUFFIXES
 from qtool.core.path_arguments import accepts_paths
 from qtool.planning.recipe import Recipe
@@ -61,20 +60,18 @@ class TunedModel(TuneResult):
         summary = f"{trial.speedup:.2f}x as fast as float, {trial.size} bytes, {trial.score.text}"
         return f"# Written by qtool tune: {summary}\n{recipe.to_toml()}"
 
-    @accepts_paths("path", "front", "page", "recipe")
+    @accepts_paths("path", "page", "recipe")
     def save(
         self,
         path: str | Path,
         *,
-        front: str | Path | None = None,
         page: str | Path | None = None,
         recipe: str | Path | None = None,
     ) -> None:
-        """Write the best model, and optionally the Pareto front, a page and the recipe.
+        """Write the best model, and optionally a page and the recipe.
 
         Args:
             path: file for the best model, see `export`.
-            front: folder for the models of the Pareto front, see `write_front`.
             page: .html file with the front, the choice for each layer and all evaluations.
             recipe: .toml or .json file for the recipe of the best model.
 
@@ -83,33 +80,12 @@ class TunedModel(TuneResult):
             VerificationError: a file does not compute what was planned.
         """
         self.export(path)
-        if front is not None:
-            self.write_front(front)
         if page is not None:
             from qtool.search.report_page import tune_page  # loads matplotlib
 
             write_atomic(page, tune_page(self, Path(path).stem))
         if recipe is not None:
             write_atomic(recipe, self.recipe_text(Path(recipe).suffix).encode())
-
-    @accepts_paths("folder")
-    def write_front(self, folder: str | Path) -> None:
-        """Verify and write all models of the Pareto front, each with its recipe next to it.
-
-        Raises:
-            FileError: a file cannot be written.
-            VerificationError: a file does not compute what was planned.
-        """
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(f"cannot write {folder}: {error.strerror or error}") from error
-        numbers = {e.key: e.number for e in self.evaluated}
-        for key in self.front:
-            name = folder / f"{numbers[key]:02d}"
-            self.export(name.with_suffix(f".int8{self.suffix}"), key)
-            write_atomic(name.with_suffix(".toml"), self.recipe_text(".toml", key).encode())
 
 
 def tuned_model(

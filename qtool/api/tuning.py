@@ -36,7 +36,6 @@ from qtool.evaluation.baseline import Baseline
 from qtool.evaluation.fixed_inputs import check_fixed_inputs
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.machine import this_machine
-from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.same_model import check_same_model
 from qtool.evaluation.sensitivity import split_batch
 from qtool.evaluation.speedup import timing_runtime
@@ -50,6 +49,7 @@ from qtool.frontends.captured_model import (
 )
 from qtool.frontends.data.sample_names import SampleNames
 from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.metrics.metric import check_drop
 from qtool.planning import targets
 from qtool.planning.plan import Probe, QuantPlan
 from qtool.planning.recipe import ACCURACIES, DEFAULT_ACCURACY, INTEGER_LAYERS, MODES, Recipe

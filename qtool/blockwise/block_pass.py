@@ -36,7 +36,7 @@ from qtool.blockwise.stored_data import StoredBatch
 from qtool.core.graph.levels import with_known
 from qtool.core.process_lock import trim_memory
 from qtool.distributed import Ranks
-from qtool.verification.output_errors import OutputErrors
+from qtool.metrics.output_errors import OutputErrors
 
 _SIZE = "size "
 After = tuple[ActivationStore, Callable[[StoredBatch], Iterable[str]]]

@@ -18,8 +18,8 @@ from qtool.core import graph as G
 from qtool.core.graph.executor import Executor
 from qtool.core.graph.levels import Levels
 from qtool.distributed import Ranks, current
+from qtool.metrics.output_errors import OutputErrors
 from qtool.planning.plan import QuantPlan
-from qtool.verification.output_errors import OutputErrors
 
 
 @dataclass

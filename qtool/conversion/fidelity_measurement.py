@@ -17,6 +17,13 @@ from qtool.core.data import Batch
 from qtool.core.graph import FloatGraph
 from qtool.core.quant_params import ROUNDED
 from qtool.core.types import Array, Dynamic
+from qtool.metrics.output_agreement import (
+    OutputAgreement,
+    OutputShare,
+    equal_shares,
+    output_agreements,
+)
+from qtool.metrics.output_errors import OutputErrors, samples_first
 from qtool.observers import Histogram, MinMax
 from qtool.planning.input_rounding import insert_input_rounding
 from qtool.simulation.costly_layers import costliest_layers, narrow_inputs
@@ -34,13 +41,6 @@ from qtool.verification.estimate import (
     estimate_outputs,
 )
 from qtool.verification.fidelity import without_caches
-from qtool.verification.output_agreement import (
-    OutputAgreement,
-    OutputShare,
-    equal_shares,
-    output_agreements,
-)
-from qtool.verification.output_errors import OutputErrors, samples_first
 
 COMPARED = 1 << 25  # values of outputs that agreements are measured on
 FAR = 10.0  # times the median sample: a value is extreme

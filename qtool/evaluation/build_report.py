@@ -28,15 +28,10 @@ from qtool.evaluation.file_report import (
     measure_latencies,
 )
 from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import (
-    Accuracy,
-    WorstSample,
-    summarize,
-)
+from qtool.evaluation.measure.accuracy import Accuracy, WorstSample, summarize
 from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.model_inputs import check_same_inputs
 from qtool.evaluation.options import ReportOptions
 from qtool.evaluation.report.report import Report
@@ -44,6 +39,7 @@ from qtool.evaluation.sensitivity import measure_sensitivity
 from qtool.evaluation.subject import Subject
 from qtool.evaluation.user_metrics import over_data, user_metrics
 from qtool.frontends.data.sample_names import SampleNames
+from qtool.metrics.metric import check_drop
 from qtool.verification import Exactness, planned_coverage
 
 EXACT_SAMPLES = 64

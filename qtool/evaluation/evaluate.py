@@ -29,10 +29,10 @@ from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing
 from qtool.evaluation.measure.accuracy import summarize
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import Metric
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.sharded_accuracy import gather_labels, gather_statistics
 from qtool.evaluation.user_metrics import user_metrics
+from qtool.metrics.metric import Metric
 
 
 def evaluate_files(

@@ -9,7 +9,6 @@ from qtool.core.formats import milliseconds, share, size, table
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Timing, speed_rows
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import Metric
 from qtool.evaluation.summary_rows import (
     agreement_row,
     growth_warning,
@@ -18,6 +17,7 @@ from qtool.evaluation.summary_rows import (
     size_row,
     sqnr_row,
 )
+from qtool.metrics.metric import Metric
 from qtool.verification.fidelity import OutputSqnr
 
 

@@ -25,9 +25,9 @@ from qtool.distributed import current
 from qtool.evaluation.language_model import POSITIONS
 from qtool.evaluation.measure.input_arrays import check_names, fit_array
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
-from qtool.evaluation.measure.sample_statistics import SampleStatistics
 from qtool.evaluation.model_inputs import DTYPES, describe_input
 from qtool.frontends.data.table_remedies import columns_in_errors
+from qtool.metrics.sample_statistics import SampleStatistics
 
 
 class Feeder:

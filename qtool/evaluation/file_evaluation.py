@@ -16,11 +16,12 @@ from qtool.core.option_names import NATIVE
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.evaluation import Evaluation, make_evaluation
 from qtool.evaluation.latency.decoding import phases
-from qtool.evaluation.measure.accuracy import check_no_names, summarize
+from qtool.evaluation.measure.accuracy import summarize
 from qtool.evaluation.measure.input_arrays import input_arrays
 from qtool.evaluation.measure.output_pass import Reference, measure_arrays
 from qtool.evaluation.measurement import Measurement
 from qtool.evaluation.model_inputs import check_same_inputs, resized
+from qtool.metrics.labels import check_no_names
 
 
 def evaluate_arrays(

@@ -31,7 +31,6 @@ from qtool.evaluation.measure.accuracy import summarize
 from qtool.evaluation.measure.input_arrays import input_arrays
 from qtool.evaluation.measure.output_pass import FirstBatches, Reference, measure_arrays
 from qtool.evaluation.measurement import Measurement
-from qtool.evaluation.metrics import check_drop
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.options import Goals, ReportOptions
 from qtool.evaluation.report.plan_facts import FloatOperator
@@ -40,6 +39,7 @@ from qtool.evaluation.report.report import SCHEMA, ModelFacts, Report
 from qtool.evaluation.report.verdict import Purpose, make_verdict
 from qtool.evaluation.same_weights import check_same_files
 from qtool.evaluation.subject import Subject
+from qtool.metrics.metric import check_drop
 from qtool.verification import Coverage
 
 TIMED_SAMPLES = 64

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from qtool.core.data import to_batch, whole_texts
 from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.measure.accuracy import check_labels, check_no_names
+from qtool.metrics.labels import check_labels, check_no_names
 
 
 def check_labels_of(labels: ArrayLike | None, data: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ from qtool.core.errors import DataError
 from qtool.core.remedies import CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.distributed import Ranks, interleave
-from qtool.evaluation.measure.sample_statistics import SampleStatistics
+from qtool.metrics.sample_statistics import SampleStatistics
 
 
 def gather_statistics(ranks: Ranks, own: SampleStatistics | None) -> SampleStatistics | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from qtool.core import formats
 from qtool.evaluation.latency.interleaved_timing import FLOAT, Row
 from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
-from qtool.evaluation.metrics import Metric
+from qtool.metrics.metric import Metric
 from qtool.verification.coverage import unknown_work
 from qtool.verification.fidelity import OutputSqnr, outputs_text
 

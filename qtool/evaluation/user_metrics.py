@@ -23,7 +23,7 @@ from qtool.core.types import Array
 from qtool.core.user_code import user_place
 from qtool.distributed import current
 from qtool.evaluation.feeder import Feeder, feed
-from qtool.evaluation.metrics import Metric, make_metric
+from qtool.metrics.metric import Metric, make_metric
 
 
 def user_metrics(

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from qtool.core.formats import quantity
 from qtool.core.limits import Range, check_fields
 from qtool.core.sqnr import NO_SIGNAL_DB
-from qtool.evaluation.metrics import CONFIDENCE, check_drop, default_drop
+from qtool.metrics.interval import CONFIDENCE
+from qtool.metrics.metric import check_drop, default_drop
 from qtool.search.archive import Trial
 from qtool.search.choices import FLOAT
 from qtool.search.judge import Score
@@ -228,7 +229,6 @@ class SearchOptions:
         groups: globs; layers that match the same glob get the same precision.
         evaluations: maximum number of evaluated files.
         budget: seconds; None: no limit.
-        front: True spends the remaining evaluations on the Pareto front.
         timing: seconds to time each file.
 
     Raises:
@@ -239,7 +239,6 @@ class SearchOptions:
     groups: tuple[str, ...] = ()
     evaluations: int = 20
     budget: float | None = None
-    front: bool = False
     timing: float = 0.5
 
     def __post_init__(self) -> None:

@@ -20,15 +20,12 @@ from qtool.core.progress import track
 from qtool.core.sqnr import NO_SIGNAL_DB, decibels
 from qtool.core.types import Array
 from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.measure.accuracy import agreement_with_reference, built_in_metrics
 from qtool.evaluation.measure.output_pass import Reference
-from qtool.evaluation.measure.sample_statistics import (
-    CLASSES,
-    SampleStatistics,
-    check_finite,
-)
-from qtool.evaluation.metrics import CONFIDENCE, Interval, Metric, make_metric
 from qtool.evaluation.user_metrics import call_metrics
+from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
+from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.metric import Metric, make_metric
+from qtool.metrics.sample_statistics import CLASSES, SampleStatistics, check_finite
 
 MAX_KEPT = 2**29  # bytes of the float model's outputs
 MAX_NOISE = 1e20  # noise-to-signal ratio of a file that gives NaN or Inf
@@ -162,7 +159,7 @@ class Judge:
         """Return the agreement with the float model, None if the outputs are no scores."""
         name = "agreement with float"
         if measured.scores == CLASSES:
-            same = measured.classes[0, :, 0] == measured.classes[1, :, 0]
+            same = measured.same_class(1)
             hits = [np.ones(len(same)), same]
             return make_metric(name, hits, "built in", percent=True, confidence=self.confidence)
         share = agreement_with_reference(measured, 1, self.confidence)

@@ -17,7 +17,8 @@ import numpy as np
 
 from qtool.core.option_names import NATIVE
 from qtool.core.progress import track_task
-from qtool.evaluation.latency.interleaved_timing import Ratio, median_interval, time_files
+from qtool.evaluation.latency.interleaved_timing import Ratio, time_files
+from qtool.metrics.medians import median_interval
 
 MIN_SESSIONS, MAX_SESSIONS = 3, 15  # sessions
 MIN_ROUNDS = 5  # in each session

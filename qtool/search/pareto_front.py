@@ -9,7 +9,7 @@ at a time. All configurations tried at any price are candidates.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +50,7 @@ def pareto_front(model: CostModel, by_size: bool = False) -> Candidates:
     Args:
         by_size: the cost is bytes, not time.
     """
-    known = candidates(model, by_size)
+    known = _candidates(model, by_size)
     order = non_dominated(known.size if by_size else known.time, known.noise)
     return Candidates(
         known.configs[order],
@@ -61,22 +61,15 @@ def pareto_front(model: CostModel, by_size: bool = False) -> Candidates:
     )
 
 
-def candidates(
-    model: CostModel, by_size: bool = False, exclude: Collection[Config] = ()
-) -> Candidates:
-    """Return the configurations that the Pareto front is taken from, in no order.
-
-    Args:
-        exclude: configurations to leave out.
-    """
+def _candidates(model: CostModel, by_size: bool) -> Candidates:
+    """Return the configurations that the Pareto front is taken from, in no order."""
     groups = model.items.space.groups
     counts = [len(g.choices) for g in groups]
     few = float(np.prod([float(c) for c in counts])) <= EXHAUSTIVE_LIMIT
     every = itertools.product(*map(range, counts))
     tried = np.array(list(every)) if few else _sweep_prices(model, by_size)
-    is_float, excluded = model.items.space.is_float, set(exclude)
-    rows = [tuple(config) for config in tried.tolist()]
-    tried = tried[[not is_float(row) and row not in excluded for row in rows]]
+    is_float = model.items.space.is_float
+    tried = tried[[not is_float(tuple(row)) for row in tried.tolist()]]
     return Candidates(tried, *model.predict(tried), few)
 
 
@@ -89,14 +82,6 @@ def non_dominated(cost: Array, noise: Array) -> Array:
     least = np.minimum.accumulate(np.concatenate([[np.inf], noise[order][:-1]]))
     front: Array = order[noise[order] < least]
     return front
-
-
-def hypervolume(cost: Array, noise: Array, worst: tuple[float, float]) -> float:
-    """Return the area that points dominate, up to the reference point `worst`."""
-    order = non_dominated(cost, noise)
-    order = order[(cost[order] < worst[0]) & (noise[order] < worst[1])]
-    ends = np.append(cost[order][1:], worst[0])
-    return float(((ends - cost[order]) * (worst[1] - noise[order])).sum())
 
 
 def _sweep_prices(model: CostModel, by_size: bool) -> Array:

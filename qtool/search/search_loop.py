@@ -3,10 +3,10 @@
 Accuracy levels come first: each is evaluated as `quantize` writes it, and with the default
 precision of every layer where that leaves layers in float; the most accurate one is searched
 further. If a goal bounds the loss, the Pareto front is searched for the cheapest file that meets
-it, by bisection of the noise between files that met it and files that did not. If none does, or the
-whole front is wanted, evaluations go where they promise most. After each one the cost model is
-corrected. The float model is the yardstick and no candidate. At the end, the files that might be
-the fastest are timed together. A search can be interrupted at any time.
+it, by bisection of the noise between files that met it and files that did not. After each
+evaluation the cost model is corrected. The float model is the yardstick and no candidate. At the
+end, the files that might be the fastest are timed together. A search can be interrupted at any
+time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from qtool.search.archive import Archive, Trial, recipe_key
 from qtool.search.candidate_files import CandidateFiles, file_bytes, time_finalists
 from qtool.search.choices import Config, SearchSpace, observers_of, search_space
 from qtool.search.cost_model import CostModel, correlation, fit_scales
-from qtool.search.expected_improvement import most_promising
 from qtool.search.goals import SearchOptions, TuneGoals
 from qtool.search.judge import Judge
 from qtool.search.measured_model import measure_model, named_steps
@@ -141,18 +140,14 @@ class Search:
                 self.refused.add(config)
 
     def _next(self, model: CostModel, observations: Sequence[Observation]) -> Config | None:
-        """Return the next configuration: for the goals, for less in float, for the front."""
+        """Return the next configuration: for the goals, or with less in float; None: no more."""
         front = pareto_front(model, self.goals.smallest)
         number = next_candidate(front, observations, self.goals, self.refused)
         if number is not None:
             return front.config(number)
         if self.requantized < MAX_REQUANTIZED:
             self.requantized += 1
-            config = quantize_more(model, observations, self.goals, self.refused)
-            if config is not None:
-                return config
-        if self.options.front:
-            return most_promising(model, observations, self.goals, self.refused)
+            return quantize_more(model, observations, self.goals, self.refused)
         return None
 
     def _time_left(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -19,8 +18,9 @@ from qtool.core import formats
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB
 from qtool.core.types import Array
-from qtool.verification.output_agreement import OutputAgreement, OutputShare
-from qtool.verification.output_errors import OutputErrors, finite_or_inf
+from qtool.metrics.medians import median_interval
+from qtool.metrics.output_agreement import OutputAgreement, OutputShare
+from qtool.metrics.output_errors import OutputErrors, finite_or_inf
 
 CONFIDENCE = 0.95
 ESTIMATE, CALIBRATION = "estimate", "calibration"
@@ -312,33 +312,6 @@ def _costly(
         )
         for i in largest[:decisive].tolist()
     )
-
-
-def median_interval(values: Array) -> tuple[float, float]:
-    """Return the 95 % interval of the median of which values are a sample.
-
-    Between order statistics it interpolates (Hettmansperger and Sheather 1986). With fewer than 6
-    values it is from the smallest to the largest.
-    """
-    ordered = np.sort(values)
-    n = len(ordered)
-    covers = [1 - 2 * tail for tail in _binomial_tails(n)]
-    k = sum(each >= CONFIDENCE for each in covers)
-    if k == 0:
-        return float(ordered[0]), float(ordered[-1])
-    low, high = ordered[k - 1], ordered[n - k]
-    inner = ordered[min(k, n - 1)], ordered[max(n - k - 1, 0)]
-    if k < len(covers) and np.isfinite([low, high, *inner]).all():
-        part = (covers[k - 1] - CONFIDENCE) / (covers[k - 1] - covers[k])
-        weight = (n - k) * part / (k + (n - 2 * k) * part)
-        low, high = low + weight * (inner[0] - low), high + weight * (inner[1] - high)
-    return float(low), float(high)
-
-
-def _binomial_tails(n: int) -> list[float]:
-    """Return the probabilities of at most 0, 1, ... n // 2 - 1 heads in n tosses of a coin."""
-    counts = accumulate(math.comb(n, i) for i in range(n // 2))
-    return [count / 2**n for count in counts]  # of whole numbers, which do not overflow
 
 
 def _none_if_inf(value: float) -> float | None:

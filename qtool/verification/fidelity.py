@@ -15,14 +15,14 @@ import numpy as np
 from qtool.core import formats
 from qtool.core.records import JsonRecord
 from qtool.core.sqnr import NO_SIGNAL_DB, sqnr
-from qtool.verification.estimate import Estimate
-from qtool.verification.output_agreement import (
+from qtool.metrics.output_agreement import (
     NEAR,
     OutputAgreement,
     OutputShare,
     equal_shares,
     output_agreements,
 )
+from qtool.verification.estimate import Estimate
 
 MIN_SQNR_DB = 20.0
 """SQNR of an output below which a warning is printed: a tenth of the signal is noise."""

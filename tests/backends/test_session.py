@@ -14,10 +14,15 @@ import qtool
 from qtool.backends.open_files import open_model
 from qtool.backends.session import time_calls
 from qtool.core.errors import QtoolError
+from tests.needs import needs_litert
 
 
 @pytest.mark.parametrize(
-    ("suffix", "runtime"), [(".onnx", "onnxruntime [0-9.]+"), (".tflite", "LiteRT")]
+    ("suffix", "runtime"),
+    [
+        (".onnx", "onnxruntime [0-9.]+"),
+        pytest.param(".tflite", "LiteRT", marks=needs_litert),
+    ],
 )
 def test_a_file_has_ports_runs_and_is_timed(suffix: str, runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ from qtool.core.records import from_json
 from qtool.evaluation.evaluate import evaluate_files
 from qtool.evaluation.evaluation import Evaluation, ModelFigures
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
-from qtool.evaluation.metrics import Metric
+from qtool.metrics.metric import Metric
 from tests.backends.onnx.export.networks import exported, float_file, run, samples
 from tests.evaluation.language_models import texts, write_tagger
 

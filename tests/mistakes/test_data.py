@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 import qtool
 from qtool.core.numpy_files import find_labels
 from qtool.evaluation.label_checks import check_labels_of
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.collators import ProcessorCollator
 from qtool.frontends.data.load_data import MANY_UNKNOWN, _warn_unknown
 from qtool.frontends.data.rows import Row
+from qtool.metrics.labels import check_classes, check_labels
 from tests.backends.onnx.export.networks import network, samples
 from tests.mistakes.mistake import Case, cases, check_noted, check_refused
 from tests.mistakes.nets import (

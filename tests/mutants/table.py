@@ -174,26 +174,24 @@ _METRICS = (
     ),
     Mutant(
         "lower end of a share off by one miss",
-        "core/share_interval.py",
+        "metrics/share_intervals.py",
         "_beta_quantile(tail, hits, missed + 1)",
         "_beta_quantile(tail, hits, missed)",
-        ("core/test_share_interval.py::test_all_or_none_have_the_closed_form",),
+        ("metrics/test_share_intervals.py::test_all_or_none_have_the_closed_form",),
     ),
     Mutant(
         "answer of NaN agrees",
-        "verification/output_agreement.py",
+        "metrics/output_agreement.py",
         "equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)",
         "equal = a.argmax(-1) == b.argmax(-1)",
-        ("verification/test_output_agreement.py::test_scores_with_nan_are_another_class",),
+        ("metrics/test_output_agreement.py::test_scores_with_nan_are_another_class",),
     ),
     Mutant(
         "upper end of a median one value too low",
-        "verification/estimate.py",
+        "metrics/medians.py",
         "low, high = ordered[k - 1], ordered[n - k]",
         "low, high = ordered[k - 1], ordered[n - k - 1]",
-        (
-            "verification/test_estimate.py::test_the_interval_covers_the_median_of_the_population[6]",
-        ),
+        ("metrics/test_medians.py::test_the_interval_covers_the_median_of_the_population[6]",),
     ),
     Mutant(
         "estimate is the mean of samples",
@@ -206,7 +204,7 @@ _METRICS = (
     ),
     Mutant(
         "last of equal scores is the best",
-        "evaluation/measure/sample_statistics.py",
+        "evaluation/measure/output_reader.py",
         'order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]',
         'order = np.argsort(scores, axis=1, kind="stable")[:, ::-1][:, :TOP]',
         ("evaluation/measure/test_accuracy.py::test_first_of_equal_scores_wins",),
@@ -216,25 +214,25 @@ _METRICS = (
 _GATE = (
     Mutant(
         "drop as large as the limit does not decide",
-        "evaluation/gate/drop.py",
+        "metrics/drop.py",
         "return low > limit or high <= limit",
         "return low > limit or high < limit",
-        ("evaluation/gate/test_drop.py::test_a_drop_up_to_the_limit_is_within_it",),
+        ("metrics/test_drop.py::test_a_drop_up_to_the_limit_is_within_it",),
     ),
     Mutant(
         "variance of the jackknife without its factor",
-        "evaluation/gate/drop.py",
+        "metrics/drop.py",
         "variance = (count - 1) / count * float(",
         "variance = float(",
-        ("evaluation/gate/test_drop.py::test_the_jackknife_of_a_mean_has_students_interval",),
+        ("metrics/test_drop.py::test_the_jackknife_of_a_mean_has_students_interval",),
     ),
     Mutant(
         "half of the weights make another model",
-        "evaluation/gate/same_weights.py",
+        "evaluation/same_weights.py",
         "return 2 * self.other > self.layers",
         "return 2 * self.other >= self.layers",
         (
-            "evaluation/gate/test_same_weights.py::test_weights_of_few_bits_are_compared_at_their_ends_too",
+            "evaluation/test_same_weights.py::test_weights_of_few_bits_are_compared_at_their_ends_too",
         ),
     ),
     Mutant(

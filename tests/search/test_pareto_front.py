@@ -9,8 +9,16 @@ import qtool
 from qtool.search import pareto_front as module
 from qtool.search.choices import observers_of, search_space
 from qtool.search.cost_model import CostModel, find_items
-from qtool.search.pareto_front import hypervolume, non_dominated, pareto_front
+from qtool.search.pareto_front import non_dominated, pareto_front
 from tests.search.nets import ladder
+
+
+def hypervolume(cost: np.ndarray, noise: np.ndarray, worst: tuple[float, float]) -> float:
+    """Return the area that points dominate, up to the reference point `worst`."""
+    order = non_dominated(cost, noise)
+    order = order[(cost[order] < worst[0]) & (noise[order] < worst[1])]
+    ends = np.append(cost[order][1:], worst[0])
+    return float(((ends - cost[order]) * (worst[1] - noise[order])).sum())
 
 
 @pytest.fixture(scope="module")

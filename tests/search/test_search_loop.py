@@ -223,13 +223,6 @@ def test_an_interruption_ends_the_search_and_another_signal_the_command(
         toy(TuneGoals(min_sqnr=1000.0)).run()
 
 
-def test_the_front_is_explored_with_the_evaluations_that_are_left(toy: Any) -> None:
-    goals = TuneGoals(min_sqnr=-100.0)
-    result = toy(goals, evaluations=4, front=True).run()
-    assert len(result.evaluated) == 4
-    assert result.front[-1] == min(result.evaluated, key=lambda t: t.score.noise).key
-
-
 def test_levels_and_named_steps_are_one_recipe() -> None:
     recipe = Recipe(accuracy="balanced")
     named = named_steps(recipe)

@@ -21,17 +21,18 @@ from qtool.core.remedies import DataEdit
 from qtool.core.sentence_pooling import MEAN
 from qtool.core.types import Array
 from qtool.evaluation.gate.data_checks import FEW, DataChecks
-from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
 from qtool.evaluation.gate.metrics import AGREEMENT, GateMetric, Measured, Samples, find_metric
 from qtool.evaluation.gate.result import GateCheck, GateMetricResult, GateResult, Outcome
 from qtool.evaluation.gate.vectors import VectorOutput
 from qtool.evaluation.latency.decoding import phases
 from qtool.evaluation.latency.interleaved_timing import Ratio
 from qtool.evaluation.measure.output_pass import Arrays, Reference, measure_arrays
-from qtool.evaluation.measure.sample_statistics import check_finite
-from qtool.evaluation.metrics import Interval, check_drop, default_drop
 from qtool.evaluation.model_inputs import check_same_inputs, resized
 from qtool.evaluation.same_weights import check_same_files
+from qtool.metrics.drop import Drop, jackknife_drop, share_drop
+from qtool.metrics.interval import Interval
+from qtool.metrics.metric import check_drop, default_drop
+from qtool.metrics.sample_statistics import check_finite
 
 CONFIDENCE = 0.95
 _SHUFFLES = 19  # of the labels

@@ -16,22 +16,22 @@ from qtool.core.option_names import unknown_name
 from qtool.core.remedies import Argument, CallEdit, DataEdit
 from qtool.core.types import Array
 from qtool.core.user_code import user_place
-from qtool.evaluation.gate.drop import GROUPS, Values
-from qtool.evaluation.gate.set_statistics import (
+from qtool.evaluation.gate.vectors import VectorOutput
+from qtool.metrics.drop import GROUPS, Values
+from qtool.metrics.labels import check_classes, check_labels
+from qtool.metrics.metric import PERPLEXITY
+from qtool.metrics.output_agreement import CLASS, COSINE, has_vectors, output_agreement
+from qtool.metrics.ranks import rank_correlation
+from qtool.metrics.regression import explained_share, targets_of
+from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
+from qtool.metrics.set_statistics import (
     average_precision,
     decode,
     f1_terms,
     mean_f1,
     recall_hits,
-    spearman,
     word_errors,
 )
-from qtool.evaluation.gate.vectors import VectorOutput
-from qtool.evaluation.measure.accuracy import check_classes, check_labels
-from qtool.evaluation.measure.regression import explained_share, targets_of
-from qtool.evaluation.measure.sample_statistics import CLASSES, NEXT_TOKENS, SampleStatistics
-from qtool.evaluation.metrics import PERPLEXITY
-from qtool.verification.output_agreement import CLASS, COSINE, has_vectors, output_agreement
 
 AGREEMENT = "agreement"
 _USER_GROUPS = 20  # a user's function may be slow
@@ -170,7 +170,7 @@ def _agreement(samples: Samples, labels: Any, _: int) -> Measured:
                 f"the float file answers class {best[0, 0]} on all samples",
                 DataEdit("check the preprocessing of the data"),
             )
-        return _shares(AGREEMENT, np.ones(known.samples, bool), best[0] == best[1])
+        return _shares(AGREEMENT, np.ones(known.samples, bool), known.same_class(1))
     if kind is None:
         raise DataError(
             "the first output has no scores, vectors or numbers whose agreement is known",
@@ -201,8 +201,7 @@ def _top(samples: Samples, labels: Any, count: int) -> Measured:
             f"the float file answers class {answer} on {percent(answered)} of the samples",
             DataEdit("check the preprocessing of the data"),
         )
-    hits = (known.classes[:, :, :count] == numbers[None, :, None]).any(2)
-    return _shares(f"top-{count}", *hits)
+    return _shares(f"top-{count}", *known.hits(numbers, count))
 
 
 def _most_frequent(numbers: Array) -> tuple[int, float]:
@@ -244,7 +243,7 @@ def _spearman(samples: Samples, labels: Any, _: int) -> Measured:
             numbers = (units[::2] * units[1::2]).sum(1, keepdims=True)
         check_labels(labels, len(numbers))
         rows.append(np.stack([numbers[:, 0], labels.reshape(-1).astype(np.float64)], 1))
-    values = _statistic(spearman, *rows)
+    values = _statistic(lambda a: rank_correlation(*a.T), *rows)
     return Measured("Spearman", False, True, len(labels), values, output=samples.of)
 
 

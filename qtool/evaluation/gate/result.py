@@ -13,7 +13,7 @@ from qtool.core.formats import printable
 from qtool.core.summary import Result, Summary
 from qtool.evaluation.history import Run
 from qtool.evaluation.latency.interleaved_timing import Ratio
-from qtool.evaluation.metrics import Interval
+from qtool.metrics.interval import Interval
 
 
 class Outcome(str, Enum):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from qtool.backends.session import Clock
 from qtool.core import formats
 from qtool.core.formats import quantity
 from qtool.core.option_names import NATIVE
+from qtool.metrics.medians import median_interval
 
 WARM_UP = 3
 MIN_ROUNDS = 15
@@ -207,20 +207,6 @@ def _ratio(column: np.ndarray[Any, Any]) -> Ratio:
     low, high = median_interval(column)
     p10, median, p90 = np.percentile(column, [10, 50, 90])
     return Ratio(float(median), low, high, float(p10), float(p90))
-
-
-def median_interval(values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the 95 % interval of the median from order statistics (distribution-free).
-
-    Ranks follow from the normal approximation of the binomial distribution, since there may be
-    thousands of rounds; `verification.estimate` has the exact one, for tens of samples.
-    """
-    ordered = np.sort(values)
-    count = len(ordered)
-    reach = Z95 * math.sqrt(count) / 2
-    low = max(0, math.floor(count / 2 - reach))
-    high = min(count - 1, math.ceil(count / 2 + reach))
-    return float(ordered[low]), float(ordered[high])
 
 
 Row = tuple[str, str]

@@ -12,28 +12,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qtool.core import formats
-from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit
 from qtool.core.sqnr import decibels
 from qtool.core.types import Array
-from qtool.evaluation.measure.label_order import no_better_than_a_guess, other_order
-from qtool.evaluation.measure.regression import BY_FUNCTION, regression_metrics, targets_of
-from qtool.evaluation.measure.sample_statistics import (
+from qtool.metrics.built_in import agreement_with_reference, built_in_metrics
+from qtool.metrics.interval import Interval
+from qtool.metrics.label_order import no_better_than_a_guess, other_order
+from qtool.metrics.metric import Metric
+from qtool.metrics.regression import targets_of
+from qtool.metrics.sample_statistics import (
     CLASSES,
     NEXT_TOKENS,
     TOKENS,
-    TOP,
     SampleStatistics,
     check_finite,
-)
-from qtool.evaluation.metrics import (
-    CONFIDENCE,
-    Interval,
-    Metric,
-    bootstrap_sums,
-    make_metric,
-    perplexity_metric,
-    share_interval,
 )
 from qtool.verification.fidelity import OutputSqnr
 
@@ -166,121 +157,6 @@ def summarize(
         int(measured.tokens.sum()),
         tuple(warnings),
     )
-
-
-def built_in_metrics(
-    measured: SampleStatistics, labels: ArrayLike | None, confidence: float = CONFIDENCE
-) -> list[Metric]:
-    """Return top-1 and top-5 with labels, errors with numbers to predict, the perplexity of a
-    language model without.
-
-    Raises:
-        DataError: as for `summarize`.
-    """
-    if (targets := targets_of(measured, labels)) is not None:
-        return regression_metrics(measured, targets, confidence)
-    if labels is not None:
-        return _label_metrics(measured, np.asarray(labels), confidence)
-    if measured.scores != NEXT_TOKENS or not measured.tokens.sum():
-        return []
-    return [perplexity_metric(measured.loss, measured.tokens, confidence)]
-
-
-def check_labels(labels: ArrayLike, samples: int | None) -> None:
-    """Raise DataError unless there is one label per sample, or numbers to predict; None: an unknown
-    number of samples."""
-    if isinstance(labels, str):
-        raise DataError(
-            f"the labels are the text '{labels}'", DataEdit("pass the values, as frame['price']")
-        )
-    try:
-        array = np.asarray(labels)
-    except ValueError as error:  # lists of different lengths, or batches
-        raise DataError(
-            f"the labels are a {type(labels).__name__} that is no array",
-            DataEdit("pass one class number per sample"),
-        ) from error
-    if array.dtype.kind == "V":
-        raise DataError("the labels are records", DataEdit("pass one of their fields"))
-    several = array.ndim > 1 and array.size > len(array)
-    shapeless = not array.ndim or (array.ndim > 1 and not array.size)
-    if shapeless or (several and np.isin(array, (0, 1)).all()):
-        raise DataError(
-            f"the labels have shape {list(array.shape)}",
-            DataEdit("pass one class number per sample"),
-        )
-    if samples is not None and len(array) != samples:
-        raise DataError(
-            f"{len(array)} labels for {samples} samples", DataEdit("pass one per sample")
-        )
-
-
-def check_no_names(labels: ArrayLike) -> None:
-    """Raise DataError if labels are names of classes."""
-    names = np.asarray(labels).reshape(-1)
-    if names.dtype.kind not in "UO":
-        return
-    if (name := next((n for n in names.tolist() if isinstance(n, str)), None)) is not None:
-        raise DataError(
-            f"the labels are names, such as {name!r:.40}",
-            DataEdit("pass class numbers, whole and from 0"),
-            DataEdit(
-                "number them in alphabetical order, if the model's classes are, with "
-                "numpy.unique(labels, return_inverse=True)[1]"
-            ),
-        )
-
-
-def check_classes(labels: Array, n_classes: int) -> None:
-    """Raise DataError unless the labels are numbers of classes."""
-    if labels.dtype.kind not in "iub" and not (
-        labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.rint(labels))).all()
-    ):
-        raise DataError(
-            f"the labels are {labels.dtype}", DataEdit("pass class numbers, whole and from 0")
-        )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= n_classes:
-        one = low == 1 and high == n_classes
-        hint = "labels start at 1: subtract 1" if one else f"pass numbers of 0 to {n_classes - 1}"
-        raise DataError(
-            f"the labels are {low} to {high}, the model has {n_classes} classes", DataEdit(hint)
-        )
-
-
-def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float) -> list[Metric]:
-    check_labels(labels, measured.samples)
-    labels = labels.reshape(-1)
-    if measured.scores != CLASSES:
-        raise DataError(
-            "labels need [samples, classes] scores as the first output",
-            BY_FUNCTION,
-        )
-    check_classes(labels, measured.n_classes)
-    hits = measured.classes == labels[None, :, None]
-    metrics = [make_metric("top-1", hits[:, :, 0], "built in", percent=True, confidence=confidence)]
-    if hits.shape[2] == TOP and measured.n_classes > 2 * TOP:
-        best = hits.any(2)
-        metrics.append(make_metric("top-5", best, "built in", percent=True, confidence=confidence))
-    return metrics
-
-
-def agreement_with_reference(
-    measured: SampleStatistics, model: int, confidence: float = CONFIDENCE
-) -> Interval | None:
-    """Return the share of samples, or of tokens, with the best class of the reference.
-
-    The interval of tokens is that over samples, since tokens of one text depend on each other.
-    """
-    if measured.scores == CLASSES:
-        same = measured.classes[0, :, 0] == measured.classes[model, :, 0]
-        return share_interval(same, confidence)
-    if not measured.tokens.sum():
-        return None
-    if (measured.equal[model] == measured.tokens).all():  # a bootstrap has zero width
-        return share_interval(measured.tokens > 0, confidence)
-    sums = np.stack([measured.equal[model], measured.tokens])
-    return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
 
 
 def _outcome(measured: SampleStatistics, model: int, labels: Array | None) -> ModelAccuracy:

@@ -22,7 +22,8 @@ from qtool.core.remedies import DataEdit
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
-from qtool.evaluation.measure.sample_statistics import OutputReader, Ranges, SampleStatistics
+from qtool.evaluation.measure.output_reader import OutputReader, Ranges
+from qtool.metrics.sample_statistics import SampleStatistics
 
 SAVE_EVERY = 5.0
 

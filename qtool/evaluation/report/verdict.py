@@ -12,8 +12,8 @@ from qtool.core.formats import percent, quantity
 from qtool.core.option_names import MODES
 from qtool.evaluation.latency.interleaved_timing import Ratio, Timing
 from qtool.evaluation.measure.accuracy import Accuracy
-from qtool.evaluation.metrics import PERPLEXITY, Metric, default_drop
 from qtool.evaluation.options import Goals
+from qtool.metrics.metric import PERPLEXITY, Metric, default_drop
 from qtool.verification import Exactness
 from qtool.verification.coverage import unknown_work
 

@@ -11,7 +11,7 @@ from sklearn import metrics as oracle
 
 import qtool
 from qtool.evaluation.gate.metrics import METRICS
-from qtool.evaluation.gate.set_statistics import decode
+from qtool.metrics.set_statistics import decode
 from tests.evaluation.language_models import texts, write_tagger
 from tests.evaluation.onnx_files import linear_file
 

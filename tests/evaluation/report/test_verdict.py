@@ -8,9 +8,10 @@ import pytest
 
 from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy
-from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.verdict import Level, Purpose, make_verdict
+from qtool.metrics.interval import Interval
+from qtool.metrics.metric import Metric
 from qtool.verification import Exactness
 
 EXACT = Exactness(64, 640, 640, 0.0, None, 0)

@@ -14,9 +14,9 @@ from qtool.api.evaluation import by_input_name, measure_accuracy
 from qtool.core.data import batches, whole_texts
 from qtool.core.errors import DataError
 from qtool.evaluation.feeder import measure_outputs
-from qtool.evaluation.measure.accuracy import built_in_metrics
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.load_model import load_model
+from qtool.metrics.built_in import built_in_metrics
 from qtool.search.judge import Judge
 from tests.frontends.conftest import TEXTS
 from tests.frontends.huggingface.test_causal_decoder import SIZES, TASK

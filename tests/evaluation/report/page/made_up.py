@@ -9,12 +9,13 @@ from qtool.evaluation.latency.node_times import NodeTime
 from qtool.evaluation.machine import Machine
 from qtool.evaluation.measure.accuracy import Accuracy, ModelAccuracy, WorstSample
 from qtool.evaluation.measure.layer_errors import HistogramFacts, LayerError, Sensitivity
-from qtool.evaluation.metrics import Interval, Metric
 from qtool.evaluation.options import Goals
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import best_model
 from qtool.evaluation.report.report import SCHEMA, ModelFacts, Profile, Report
 from qtool.evaluation.report.verdict import make_verdict
+from qtool.metrics.interval import Interval
+from qtool.metrics.metric import Metric
 from qtool.planning.plan import Rewrite
 from qtool.verification import Exactness
 

@@ -8,8 +8,10 @@ import pytest
 from qtool.core.errors import DataError
 from qtool.core.sqnr import decibels
 from qtool.evaluation import user_metrics as user_metrics_module
-from qtool.evaluation.metrics import bootstrap, make_metric, paired_interval, share_interval
 from qtool.evaluation.user_metrics import user_metrics
+from qtool.metrics.metric import make_metric
+from qtool.metrics.resampling import bootstrap
+from qtool.metrics.share_intervals import hit_interval, paired_interval
 
 
 def test_bootstrap_covers_the_mean_of_a_known_law():
@@ -118,7 +120,7 @@ def test_decibels(signal, noise, db):
     ],
 )
 def test_interval_of_a_share_is_exact(hits, total, low, high):
-    interval = share_interval(np.arange(total) < hits)
+    interval = hit_interval(np.arange(total) < hits)
     assert interval.value == hits / total
     assert interval.low == pytest.approx(low, abs=1e-5)
     assert interval.high == pytest.approx(high, abs=1e-5)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qtool.evaluation.gate.set_statistics import (
+from qtool.metrics.ranks import rank_correlation
+from qtool.metrics.set_statistics import (
     average_precision,
     decode,
     f1_terms,
     mean_f1,
     recall_hits,
-    spearman,
     word_errors,
 )
 
@@ -39,7 +39,7 @@ def test_average_precision() -> None:
 
 def test_spearman() -> None:
     terms = np.stack([SCORES[:, 0], CLASSES], 1)
-    assert spearman(terms) == pytest.approx(stats.spearmanr(*terms.T).statistic)
+    assert rank_correlation(*terms.T) == pytest.approx(stats.spearmanr(*terms.T).statistic)
 
 
 def test_recall() -> None:

@@ -6,7 +6,7 @@ from math import comb
 
 import pytest
 
-from qtool.core.share_interval import exact_share_interval
+from qtool.metrics.share_intervals import exact_share_interval
 
 
 def test_all_or_none_have_the_closed_form() -> None:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from qtool.core.errors import OptionError
 from qtool.core.formats import percent
-from qtool.core.share_interval import exact_share_interval
 from qtool.core.types import Array
+from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.resampling import bootstrap_sums
+from qtool.metrics.share_intervals import paired_interval
 
-RESAMPLES = 2000
-CONFIDENCE = 0.95
 PERPLEXITY = "perplexity"
 """Name of the metric of a causal language model."""
 DEFAULT_DROP = 0.01
 """Largest loss without a goal: of a share one point, of another metric 1 % of the reference."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its 95 % confidence interval, in the unit of the estimate."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -126,106 +115,6 @@ def make_metric(
     )
     drops = tuple(sign * (means[0] - m) for m in means)
     return Metric(name, percent, higher_is_better, source, tuple(means), drops, intervals)
-
-
-def share_interval(hits: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Return the share of True in [samples] with its exact interval.
-
-    A bootstrap of 450 hits in 450 samples gives an interval of zero width, where a miss in 122
-    samples is possible.
-    """
-    count = int(np.count_nonzero(hits))
-    return Interval(count / len(hits), *exact_share_interval(count, len(hits), confidence))
-
-
-def paired_interval(differences: Array, confidence: float = CONFIDENCE) -> Interval:
-    """Return the mean of [samples] differences between two models on the same samples.
-
-    Differences of hits and misses (-1, 0 and 1) have the score interval of Tango (Statistics in
-    Medicine 17, 1998), which has a width where no sample differs; other numbers are bootstrapped.
-    """
-    if not np.isin(differences, (-1.0, 0.0, 1.0)).all():
-        return bootstrap(differences, confidence=confidence)
-    lost, gained = (int(np.count_nonzero(differences == d)) for d in (1.0, -1.0))
-    return paired_share_interval(lost, gained, len(differences), confidence)
-
-
-def paired_share_interval(
-    lost: float, gained: float, total: float, confidence: float = CONFIDENCE
-) -> Interval:
-    """Return the difference of two shares of the same samples with Tango's interval.
-
-    Args:
-        lost, gained: number of samples that only the first, only the second model hits; they need
-            be no integers.
-        total: number of samples.
-        confidence: probability that the interval holds.
-    """
-    value = (lost - gained) / total
-    limit = NormalDist().inv_cdf(0.5 + confidence / 2)
-
-    def probable(t: float) -> bool:
-        """Return True if a true difference `t` gives these samples by chance."""
-        b = (2 * total - lost + gained) * t - lost - gained
-        c = -gained * t * (1 - t)
-        share = (sqrt(b * b - 8 * total * c) - b) / (4 * total)
-        variance = total * (2 * share + t * (1 - t))
-        return abs(total * (value - t)) <= limit * sqrt(max(variance, 0.0))
-
-    return Interval(value, _last(probable, value, -1.0), _last(probable, value, 1.0))
-
-
-def _last(holds: Callable[[float], bool], start: float, stop: float) -> float:
-    """Return the last number on the way from `start` to `stop` for which a condition holds."""
-    for _ in range(50):
-        middle = (start + stop) / 2
-        start, stop = (middle, stop) if holds(middle) else (start, middle)
-    return start
-
-
-def bootstrap(
-    values: Array, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
-) -> Interval:
-    """Return the mean of [samples] values with its interval, by the percentile bootstrap.
-
-    For differences between two models on the same samples this is the paired bootstrap. Values with
-    few distinct numbers are drawn as counts: the same distribution, but fast.
-    """
-    generator = np.random.default_rng(0)
-    distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) <= 16:
-        drawn = generator.multinomial(len(values), counts / len(values), resamples)
-        means = drawn @ distinct / len(values)
-    else:
-        means = np.empty(resamples)
-        for i in range(resamples):
-            means[i] = values[generator.integers(0, len(values), len(values))].mean()
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(means, [tail, 100 - tail])
-    return Interval(float(values.mean()), float(low), float(high))
-
-
-def bootstrap_sums(
-    sums: Array, statistic: Callable[..., Any], confidence: float = CONFIDENCE
-) -> Interval:
-    """Return a statistic of sums over samples with its interval, by the percentile bootstrap.
-
-    For ratios such as a mean over tokens, whose samples have different numbers of tokens.
-
-    Args:
-        sums: [k, samples] terms of the k sums.
-        statistic: function of the k sums.
-    """
-    generator = np.random.default_rng(0)
-    count = sums.shape[1]
-    drawn = np.empty((len(sums), RESAMPLES))
-    for i in range(RESAMPLES):
-        drawn[:, i] = sums[:, generator.integers(0, count, count)].sum(1)
-    tail = 100 * (1 - confidence) / 2
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        values, value = statistic(*drawn), statistic(*sums.sum(1))
-    low, high = np.nanpercentile(values, [tail, 100 - tail])  # samples drawn may have no tokens
-    return Interval(float(value), float(low), float(high))
 
 
 def perplexity_metric(loss: Array, tokens: Array, confidence: float = CONFIDENCE) -> Metric:

@@ -7,21 +7,17 @@ its shape, its values and its name say.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from qtool.core import formats
-from qtool.verification.agreement_interval import (
-    average_ranks,
-    cosine_interval,
-    one_swap,
-    rank_interval,
-    share_interval,
-)
-from qtool.verification.detections import LIMIT, detections, has_detections
-from qtool.verification.texts import blank_of, same_texts
+from qtool.metrics.detections import LIMIT, detections, has_detections
+from qtool.metrics.ranks import one_swap, rank_correlation, rank_interval
+from qtool.metrics.sample_ratios import clustered_share_interval, cosine_interval
+from qtool.metrics.texts import blank_of, same_texts
 
 Array = np.ndarray[Any, Any]
 
@@ -301,7 +297,7 @@ def _same_best(name: str, a: Array, b: Array) -> OutputAgreement:
     equal = (a.argmax(-1) == b.argmax(-1)) & np.isfinite(b).all(-1)
     kind = {2: CLASS, 3: TOKEN, 4: PIXEL}[a.ndim]
     kl = _divergence(a[rows], b[rows]) if kind == TOKEN else None
-    interval = share_interval(*_by_sample(equal & rows, rows))
+    interval = clustered_share_interval(*_by_sample(equal & rows, rows))
     value = float(equal[rows].mean())
     return OutputAgreement(name, kind, value, int(rows.sum()), kl=kl, interval=interval)
 
@@ -318,7 +314,7 @@ def _same_texts(name: str, labels: Array, others: Array, classes: int) -> Output
     if blank is None:
         return None
     same, tokens = same_texts(labels, others, blank), float((labels == others).mean())
-    interval = share_interval(same.astype(np.float64), np.ones(len(same)))
+    interval = clustered_share_interval(same.astype(np.float64), np.ones(len(same)))
     value = float(same.mean())
     return OutputAgreement(name, TEXT, value, len(same), interval=interval, tokens=tokens)
 
@@ -369,7 +365,7 @@ def _same_detections(name: str, a: Array, b: Array) -> OutputAgreement:
 
 def _f1(above: Array, other: Array, both: Array) -> tuple[float, tuple[float, float] | None]:
     hits, counts = _by_sample(2 * both, above.astype(np.int8) + other)
-    return float(hits.sum() / counts.sum()), share_interval(hits, counts)
+    return float(hits.sum() / counts.sum()), clustered_share_interval(hits, counts)
 
 
 def _same_direction(name: str, a: Array, b: Array) -> OutputAgreement | None:
@@ -390,7 +386,6 @@ def _same_order(name: str, a: Array, b: Array) -> OutputAgreement | None:
     if len(np.unique(a)) < 3:
         return None
     a, b = np.nan_to_num(a), np.nan_to_num(b)
-    x, y = average_ranks(a), average_ranks(b)
-    deviation = x.std() * y.std()
-    value = float(((x - x.mean()) * (y - y.mean())).mean() / deviation) if deviation else 0.0
+    value = rank_correlation(a, b)
+    value = 0.0 if math.isnan(value) else value  # the quantized numbers are all equal
     return OutputAgreement(name, ORDER, value, len(a), interval=rank_interval(value, a, b))

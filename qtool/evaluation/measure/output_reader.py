@@ -1,156 +1,27 @@
-"""Statistics of the outputs of several files per sample, from which metrics and errors follow.
-
-Outputs are not kept: a few numbers per sample suffice for metrics, agreement and intervals.
-"""
+"""Turns the outputs of several files for one batch into statistics per sample."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from qtool.backends.session import Session
-from qtool.core.errors import DataError
-from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
 from qtool.evaluation.language_model import LOGITS, LanguageModel
-from qtool.verification.output_errors import OutputErrors
+from qtool.metrics.sample_statistics import (
+    CLASSES,
+    NEXT_TOKENS,
+    TOKENS,
+    TOP,
+    VALUES,
+    SampleStatistics,
+)
 from qtool.verification.strip_padding import Padding
-
-TOP = 5
-
-VALUES = 256
-"""Most numbers of the first output of a sample that are kept, for metrics of regressions."""
 
 Ranges = Mapping[int, tuple[float, float]]
 """Index of a float input -> the least and the largest value that its scale represents."""
-
-CLASSES, TOKENS, NEXT_TOKENS = "classes", "tokens", "next tokens"
-"""What the first output scores: classes of samples, classes of tokens, the next token."""
-
-
-@dataclass(frozen=True, eq=False)
-class SampleStatistics:
-    """Numbers per sample, for every file.
-
-    Attributes:
-        classes: [files, n, 0 to 5] best classes; none if the first output is not class scores.
-        signals: [n, outputs] sum of squares of the float outputs of the first file; of the logits
-            alone for a language model. 0 where the first file gives NaN or Inf.
-        noises: [files, n, outputs] sum of squared differences from the first file; Inf where a
-            later file alone gives NaN or Inf.
-        sizes: number of samples of each batch.
-        not_finite: [files, n] number of outputs that are NaN or Inf.
-        tokens: [n] number of compared tokens; 0 without scores per token.
-        equal: [files, n] number of tokens with the best class of the first file.
-        loss: [files, n] sum of the cross-entropy of next tokens, in nats.
-        divergence: [files, n] sum over these tokens of the Kullback-Leibler divergence from the
-            first file, in nats.
-        values: [files, n, up to VALUES] the first output as it is, float32; none if it is larger or
-            of varying size.
-        outside: [files, n] share of the values of inputs that are outside the ranges of a file's
-            scales, 0 to 1.
-        n_classes: number of classes of the first output; 0 without class scores.
-        scores: CLASSES, TOKENS, NEXT_TOKENS or "" for outputs that are no scores.
-        outputs: names of the outputs in `signals`, in the order of the model.
-    """
-
-    classes: Array
-    signals: Array
-    noises: Array
-    sizes: tuple[int, ...]
-    not_finite: Array
-    tokens: Array
-    equal: Array
-    loss: Array
-    divergence: Array
-    values: Array
-    outside: Array
-    n_classes: int = 0
-    scores: str = ""
-    outputs: tuple[str, ...] = ()
-
-    @property
-    def samples(self) -> int:
-        return len(self.signals)
-
-    def errors(self, file: int) -> OutputErrors:
-        """Return the errors of the outputs of a file."""
-        return OutputErrors(self.outputs, self.signals.T, self.noises[file].T, self.samples)
-
-    @property
-    def signal(self) -> Array:
-        """[n] sum of squares over all outputs."""
-        total: Array = self.signals.sum(-1)
-        return total
-
-    @property
-    def noise(self) -> Array:
-        """[files, n] sum of squared differences over all outputs."""
-        total: Array = self.noises.sum(-1)
-        return total
-
-    def arrays(self) -> dict[str, Array]:
-        """Return everything as arrays, for `from_arrays`."""
-        return {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> SampleStatistics:
-        """Return the statistics of `arrays`.
-
-        Raises:
-            KeyError: an array is missing.
-        """
-        stored = {f.name: arrays[f.name] for f in fields(cls)}
-        sizes = tuple(int(s) for s in stored.pop("sizes"))
-        count, scores = int(stored.pop("n_classes")), str(stored.pop("scores"))
-        outputs = tuple(str(name) for name in stored.pop("outputs"))
-        return cls(**stored, sizes=sizes, n_classes=count, scores=scores, outputs=outputs)
-
-    @classmethod
-    def joined(cls, parts: Sequence[SampleStatistics]) -> SampleStatistics:
-        """Return the statistics of consecutive samples as one."""
-        if len({p.values.shape[2] for p in parts}) > 1:
-            parts = [replace(p, values=p.values[:, :, :0]) for p in parts]
-        arrays: dict[str, Any] = {
-            name: np.concatenate([getattr(p, name) for p in parts], axis)
-            for name, axis in _AXES.items()
-        }
-        sizes = tuple(size for p in parts for size in p.sizes)
-        return replace(parts[0], **arrays, sizes=sizes)
-
-    def chosen(self, index: Array) -> SampleStatistics:
-        """Return the statistics of some samples, as one batch."""
-        arrays: dict[str, Any] = {
-            name: np.take(getattr(self, name), index, axis) for name, axis in _AXES.items()
-        }
-        return replace(self, **arrays, sizes=(len(index),))
-
-    def by_batch(self) -> list[SampleStatistics]:
-        """Return the statistics of each batch."""
-        ends = np.cumsum(self.sizes)[:-1]
-        columns = [np.split(getattr(self, name), ends, axis) for name, axis in _AXES.items()]
-        return [
-            replace(self, **dict(zip(_AXES, arrays, strict=True)), sizes=(size,))
-            for size, *arrays in zip(self.sizes, *columns, strict=True)
-        ]
-
-
-_AXES = {
-    "classes": 1,
-    "signals": 0,
-    "noises": 1,
-    "not_finite": 1,
-    "tokens": 0,
-    "equal": 1,
-    "loss": 1,
-    "divergence": 1,
-    "values": 1,
-    "outside": 1,
-}
-"""Array -> its axis of samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,20 +114,6 @@ class OutputReader:
             return np.ones(shape, bool)
         mask: Array = arrays[self.padding.mask] != 0
         return mask if mask.shape == shape else np.ones(shape, bool)
-
-
-def check_finite(measured: SampleStatistics) -> None:
-    """Check that the reference has finite outputs on some sample.
-
-    Raises:
-        DataError: it has none, so that nothing can be compared with it.
-    """
-    if measured.samples and (measured.not_finite[0] > 0).all():
-        raise DataError(
-            f"the float model outputs NaN or Inf on all {measured.samples} samples, so "
-            "that there is nothing to compare with",
-            DataEdit("check its weights and the preprocessing of the data"),
-        )
 
 
 def _next_tokens(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qtool.core.types import Array
-from qtool.evaluation.measure.label_order import no_better_than_a_guess, other_order
+from qtool.metrics.label_order import no_better_than_a_guess, other_order
 
 LABELS = np.arange(90) % 3
 RNG = np.random.default_rng(0)

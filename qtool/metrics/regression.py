@@ -9,8 +9,9 @@ from qtool.core.errors import DataError
 from qtool.core.formats import quantity
 from qtool.core.remedies import Argument, DataEdit
 from qtool.core.types import Array
-from qtool.evaluation.measure.sample_statistics import CLASSES, SampleStatistics
-from qtool.evaluation.metrics import CONFIDENCE, Metric, make_metric
+from qtool.metrics.interval import CONFIDENCE
+from qtool.metrics.metric import Metric, make_metric
+from qtool.metrics.sample_statistics import CLASSES, SampleStatistics
 
 BY_FUNCTION = Argument("--eval", text="use a function of both, with {}", replaces="--labels")
 """Remedy of labels that the outputs are not compared with."""

@@ -9,27 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtool.verification.agreement_interval import cosine_interval, rank_interval, share_interval
-from qtool.verification.output_agreement import output_agreement
+from qtool.metrics.output_agreement import output_agreement
+from qtool.metrics.ranks import rank_interval
+from qtool.metrics.sample_ratios import clustered_share_interval, cosine_interval
 
 Array = np.ndarray[Any, Any]
 
 
 def test_a_share_without_a_difference_is_bounded_by_the_number_of_samples() -> None:
-    interval = share_interval(np.full(42, 30.0), np.full(42, 30.0))
+    interval = clustered_share_interval(np.full(42, 30.0), np.full(42, 30.0))
     assert interval is not None
     assert interval == (pytest.approx(0.025 ** (1 / 42)), 1.0)
 
 
 def test_values_of_a_sample_count_as_one_where_they_agree() -> None:
     hits = (np.arange(40) % 4 > 0).astype(float)
-    alone, many = share_interval(hits, np.ones(40)), share_interval(30 * hits, np.full(40, 30.0))
+    alone, many = (
+        clustered_share_interval(hits, np.ones(40)),
+        clustered_share_interval(30 * hits, np.full(40, 30.0)),
+    )
     assert many == pytest.approx(alone)
 
 
 def test_a_single_sample_has_no_interval() -> None:
     one = np.ones(1)
-    assert share_interval(one, one) is None
+    assert clustered_share_interval(one, one) is None
     assert cosine_interval(one, one) is None
     assert rank_interval(0.9, np.arange(3), np.arange(3)[::-1]) is None
 

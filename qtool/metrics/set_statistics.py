@@ -8,7 +8,6 @@ import numpy as np
 
 from qtool.core.errors import DataError
 from qtool.core.types import Array
-from qtool.verification.agreement_interval import average_ranks
 
 _ROWS = 1024  # queries that are compared with all samples at a time
 
@@ -59,15 +58,6 @@ def mean_f1(terms: Array) -> float:
     if not occurs.any():
         return math.nan
     return float((2 * hits / np.maximum(2 * hits + false + missed, 1))[occurs].mean())
-
-
-def spearman(terms: Array) -> float:
-    """Return Spearman's rank correlation of terms [samples, 2]."""
-    a, b = (average_ranks(column) for column in terms.T)
-    deviation = a.std() * b.std()
-    if not deviation:
-        return math.nan
-    return float(((a - a.mean()) * (b - b.mean())).mean() / deviation)
 
 
 def recall_hits(vectors: Array, groups: Array, count: int) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qtool.evaluation.gate.drop import Drop, jackknife_drop, share_drop
+from qtool.metrics.drop import Drop, jackknife_drop, share_drop
 
 
 def test_an_answer_that_never_changes_needs_299_samples_for_a_point() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtool.verification.detections import LIMIT, detections, has_detections
+from qtool.metrics.detections import LIMIT, detections, has_detections
+from qtool.metrics.output_agreement import DETECTION, output_agreement
 from qtool.verification.fidelity import compare_outputs
-from qtool.verification.output_agreement import DETECTION, output_agreement
 
 Array = np.ndarray[Any, Any]
 FOUND = [(0, 3, 1), (0, 40, 2), (1, 7, 0), (3, 90, 2)]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qtool.verification.fidelity import compare_outputs
-from qtool.verification.output_agreement import (
+from qtool.metrics.output_agreement import (
     CLASS,
     COSINE,
     ORDER,
@@ -17,6 +16,7 @@ from qtool.verification.output_agreement import (
     TOKEN,
     output_agreement,
 )
+from qtool.verification.fidelity import compare_outputs
 
 generator = np.random.default_rng(0)
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.metrics.output_agreement import TEXT, TOKEN, output_agreement
+from qtool.metrics.texts import blank_of, same_texts
 from qtool.verification.fidelity import compare_outputs
-from qtool.verification.output_agreement import TEXT, TOKEN, output_agreement
-from qtool.verification.texts import blank_of, same_texts
 
 Array = np.ndarray[Any, Any]
 CLASSES = 30

@@ -1,0 +1,74 @@
+"""Metrics that need no function of the user: with labels, or as agreement with the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from qtool.core.errors import DataError
+from qtool.core.types import Array
+from qtool.metrics.interval import CONFIDENCE, Interval
+from qtool.metrics.labels import check_classes, check_labels
+from qtool.metrics.metric import Metric, make_metric, perplexity_metric
+from qtool.metrics.regression import BY_FUNCTION, regression_metrics, targets_of
+from qtool.metrics.resampling import bootstrap_sums
+from qtool.metrics.sample_statistics import CLASSES, NEXT_TOKENS, TOP, SampleStatistics
+from qtool.metrics.share_intervals import hit_interval
+
+
+def built_in_metrics(
+    measured: SampleStatistics, labels: ArrayLike | None, confidence: float = CONFIDENCE
+) -> list[Metric]:
+    """Return top-1 and top-5 with labels, errors with numbers to predict, the perplexity of a
+    language model without.
+
+    Raises:
+        DataError: wrong number of labels, labels that are no classes, or a first output without
+            scores.
+    """
+    if (targets := targets_of(measured, labels)) is not None:
+        return regression_metrics(measured, targets, confidence)
+    if labels is not None:
+        return _label_metrics(measured, np.asarray(labels), confidence)
+    if measured.scores != NEXT_TOKENS or not measured.tokens.sum():
+        return []
+    return [perplexity_metric(measured.loss, measured.tokens, confidence)]
+
+
+def _label_metrics(measured: SampleStatistics, labels: Array, confidence: float) -> list[Metric]:
+    check_labels(labels, measured.samples)
+    labels = labels.reshape(-1)
+    if measured.scores != CLASSES:
+        raise DataError(
+            "labels need [samples, classes] scores as the first output",
+            BY_FUNCTION,
+        )
+    check_classes(labels, measured.n_classes)
+    has_five = measured.classes.shape[2] == TOP and measured.n_classes > 2 * TOP
+    return [
+        make_metric(
+            f"top-{count}",
+            measured.hits(labels, count),
+            "built in",
+            percent=True,
+            confidence=confidence,
+        )
+        for count in ((1, TOP) if has_five else (1,))
+    ]
+
+
+def agreement_with_reference(
+    measured: SampleStatistics, model: int, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the share of samples, or of tokens, with the best class of the reference.
+
+    The interval of tokens is that over samples, since tokens of one text depend on each other.
+    """
+    if measured.scores == CLASSES:
+        return hit_interval(measured.same_class(model), confidence)
+    if not measured.tokens.sum():
+        return None
+    if (measured.equal[model] == measured.tokens).all():  # a bootstrap has zero width
+        return hit_interval(measured.tokens > 0, confidence)
+    sums = np.stack([measured.equal[model], measured.tokens])
+    return bootstrap_sums(sums, lambda equal, tokens: equal / tokens, confidence)
