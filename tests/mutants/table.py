@@ -257,7 +257,7 @@ _OBSERVERS = (
         "observers/histogram.py",
         "((first + used) >> shift) - self.first[channel]",
         "(first >> shift) + (used >> shift) - self.first[channel]",
-        ("observers/test_histogram.py::test_named_cases_against_exact_fractions",),
+        ("observers/test_histogram.py::test_growth_value_by_value_is_exact",),
     ),
     Mutant(
         "percentile stops in the bin before",

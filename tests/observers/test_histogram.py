@@ -36,6 +36,7 @@ CASES = {
     "ends on the edge of a bin": [0.0, 1.0],
     "both ends on an edge": [-1.0, 1.0],
     "just under the edge": [0.0, float(np.nextafter(np.float32(1), np.float32(0)))],
+    "two bins from an odd one, then a coarser grid": [-63.0, -62.0, 63.0],
     "many magnitudes": [10.0**e for e in range(-44, 39)],
 }
 
