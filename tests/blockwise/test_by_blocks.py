@@ -528,11 +528,7 @@ def interrupted(unfinished: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("name", "damage", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_block_is_no_part_of_the_result(
-    name: str,
-    damage: Callable[[bytes], bytes],
-    message: str,
-    folder: Path,
-    interrupted: Path,
+    name: str, damage: Callable[[bytes], bytes], message: str, folder: Path, interrupted: Path
 ) -> None:
     place = interrupted.with_name("net.onnx.blocks") / name
     place.write_bytes(damage(place.read_bytes()))

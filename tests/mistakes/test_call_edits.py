@@ -134,10 +134,7 @@ EDITS: dict[str, Edit] = {
         operator(kernel=torch.relu),
     ),
     "give it one of its own": (operator(onnx=without_domain()), operator()),
-    "give a function that writes its nodes": (
-        operator(aten.cat.default, onnx=proto()),
-        operator(),
-    ),
+    "give a function that writes its nodes": (operator(aten.cat.default, onnx=proto()), operator()),
     "make them agree": (operator(onnx=proto(input=["x"])), operator()),
     "name its attributes as the operator's arguments that are no tensors": (
         operator(onnx=proto(attribute=["alpha"])),

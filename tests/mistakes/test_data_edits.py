@@ -159,10 +159,7 @@ EDITS: dict[str, Edit] = {
         lambda: list(batches(DataLoader([Image.new("RGB", (8, 8))] * 4))),
         lambda: list(batches(DataLoader([torch.zeros(3, 8, 8)] * 4))),
     ),
-    "give numbers": (
-        lambda: to_tensor(np.array(["cat"])),
-        lambda: to_tensor(np.array([1.0])),
-    ),
+    "give numbers": (lambda: to_tensor(np.array(["cat"])), lambda: to_tensor(np.array([1.0]))),
     "give a dense tensor": (read(IMAGES.to("meta")), read(IMAGES)),
     "rename the keys": (
         captured_on(two_inputs, {"left": A, "right": B}),
@@ -236,10 +233,7 @@ EDITS: dict[str, Edit] = {
         table("1.5,2\n2.5,3\n", labels="price"),
         table("a,price\n1.5,2\n2.5,3\n", labels="price"),
     ),
-    "quote texts that hold separators": (
-        table("a,b\n1,5,0\n2,1\n"),
-        table('a,b\n"1",0\n2,1\n'),
-    ),
+    "quote texts that hold separators": (table("a,b\n1,5,0\n2,1\n"), table('a,b\n"1",0\n2,1\n')),
     "give samples of one kind": (
         table('{"text": "a"}\n{"image": "a.png"}\n', "t.jsonl"),
         table(

@@ -248,10 +248,7 @@ EDITS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         of(lambda: nn.DataParallel(image_net())),
         of(lambda: nn.DataParallel(image_net()).module),
     ),
-    "give the float model": (
-        of(lambda: quantized(flat_net()), VECTORS),
-        of(flat_net, VECTORS),
-    ),
+    "give the float model": (of(lambda: quantized(flat_net()), VECTORS), of(flat_net, VECTORS)),
     "call model.eval() first": (of(lambda: image_net().train()), of(image_net)),
     "call model.float() first": (
         of(lambda: nn.Sequential(image_net(), nn.Linear(5, 2).half()).eval()),

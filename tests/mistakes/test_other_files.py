@@ -127,10 +127,7 @@ EDITS: dict[str, Edit] = {
     ),
     "give report.json": (report("<html>"), real_report),
     "give the report.json of one": (report("[]"), real_report),
-    "create the report again": (
-        report('{"schema": 0, "models": [], "accuracy": 0}'),
-        real_report,
-    ),
+    "create the report again": (report('{"schema": 0, "models": [], "accuracy": 0}'), real_report),
     "choose another folder": (archive("archive", model="b"), archive("other", model="b")),
     "remove this one to start again": (
         archive("archive", model="b"),
@@ -165,10 +162,7 @@ EDITS: dict[str, Edit] = {
         loaded("q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) y = MatMul (d, w)"),
         loaded(),
     ),
-    "give them as an input": (
-        loaded("r = RandomNormalLike (x) y = MatMul (r, w)"),
-        loaded(),
-    ),
+    "give them as an input": (loaded("r = RandomNormalLike (x) y = MatMul (r, w)"), loaded()),
     "convert it with onnx.version_converter": (loaded(opset=99), loaded(opset=13)),
     "give the file that `qtool quantize` wrote": (
         lambda: check_quantized(file()),
@@ -185,10 +179,7 @@ EDITS: dict[str, Edit] = {
         lambda: qtool.capture_model(qtool.load_onnx("sequence.onnx"), torch.ones(2, 4)),
         lambda: qtool.capture_model(qtool.load_onnx(file()), torch.ones(2, 4)),
     ),
-    "save numbers": (
-        lambda: read_arrays(Path("objects.npy")),
-        lambda: read_arrays(Path("x.npy")),
-    ),
+    "save numbers": (lambda: read_arrays(Path("objects.npy")), lambda: read_arrays(Path("x.npy"))),
     "save it as UTF-8": (
         lambda: (Path("t.txt").write_bytes(b"\xff\xfe"), read_rows(Path("t.txt"))),
         lambda: (Path("t.txt").write_text("a cat"), read_rows(Path("t.txt"))),

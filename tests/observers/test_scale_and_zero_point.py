@@ -112,8 +112,7 @@ def test_relu6_uses_every_code() -> None:
 @pytest.mark.parametrize("qtype", [UINT8, INT8, INT8_NARROW, INT32])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize(
-    ("lo", "hi"),
-    [(-LARGEST, LARGEST), (0, LARGEST), (-LARGEST, 0), (-LARGEST, 1), (-1e300, 1e300)],
+    ("lo", "hi"), [(-LARGEST, LARGEST), (0, LARGEST), (-LARGEST, 0), (-LARGEST, 1), (-1e300, 1e300)]
 )
 def test_ranges_wider_than_float32_stay_finite(
     lo: float, hi: float, symmetric: bool, qtype: QType

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from qtool.core.errors import CalibrationError, DataError
-from qtool.observers import (
-    Histogram,
-    MinMax,
-    MovingAverage,
-    RangeStatistic,
-    Statistic,
-)
+from qtool.observers import Histogram, MinMax, MovingAverage, RangeStatistic, Statistic
 from qtool.observers.statistic import chunks
 from tests.observers.differential import assert_same_state, observed, tensor
 
@@ -175,11 +169,7 @@ def test_a_channel_knows_only_its_own_values(kind: RangeKind) -> None:
 def test_only_like_is_merged_with_like(kind: Kind) -> None:
     one = observed(lambda: kind(0), [torch.ones(3, 2)])
     other_kind = KINDS[(KINDS.index(kind) + 1) % len(KINDS)]
-    for other in (
-        other_kind(0),
-        kind(None),
-        observed(lambda: kind(0), [torch.ones(4, 2)]),
-    ):
+    for other in (other_kind(0), kind(None), observed(lambda: kind(0), [torch.ones(4, 2)])):
         with pytest.raises(CalibrationError, match="cannot merge"):
             one.merge(other)
 

@@ -71,11 +71,7 @@ TABLES = {
         "5: pass pass -> as 4",
         "7: linear integer -> float",
     ],
-    "signal": [
-        "0: conv integer -> float",
-        "2: relu fused -> own",
-        "3: max_pool pass -> as 2",
-    ],
+    "signal": ["0: conv integer -> float", "2: relu fused -> own", "3: max_pool pass -> as 2"],
     "volume": ["0: conv integer -> own", "2: global_average_pool integer -> own"],
     "linear_bn": [
         "0: linear integer -> float",
@@ -399,8 +395,7 @@ def test_a_kernel_of_one_output_gives_codes_to_all_readers(on: str, readers: lis
 
 
 @pytest.mark.parametrize(
-    ("on", "readers"),
-    [("onnxruntime", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})],
+    ("on", "readers"), [("onnxruntime", {"parts.0": ["(output)", "relu"]}), ("tensorrt", {})]
 )
 def test_a_clamp_that_the_runtime_drops_leaves_its_reader_to_the_layer(
     on: str, readers: dict[str, list[str]]

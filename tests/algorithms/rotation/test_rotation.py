@@ -144,9 +144,7 @@ def test_weights_with_outliers_lose_less_and_the_file_is_read_back(tmp_path: Pat
     assert all(torch.equal(*pair) for pair in pairs)
 
 
-def test_layers_whose_pruned_weights_are_rotated_are_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_layers_whose_pruned_weights_are_rotated_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("Llama", tie_word_embeddings=False)
     layer = model.model.layers[0].mlp.up_proj
     with torch.no_grad():

@@ -75,8 +75,7 @@ def sqnr(model: qtool.QuantizedModel) -> float:
 
 
 @pytest.mark.parametrize(
-    ("bits", "step", "gain"),
-    [("8 bits", "gptq", 0.3), ("4 bits", "gptq", 3.0)],
+    ("bits", "step", "gain"), [("8 bits", "gptq", 0.3), ("4 bits", "gptq", 3.0)]
 )
 def test_results_on_new_data_are_nearer(bits: str, step: str, gain: float) -> None:
     assert sqnr(made(bits, (step,))) > sqnr(made(bits, ())) + gain

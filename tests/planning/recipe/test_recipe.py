@@ -52,18 +52,9 @@ BAD: dict[str, tuple[Any, str]] = {
         [{"op": "conv", "as": "int8"}],
         r"as = \"int8\" is unknown; known are float",
     ),
-    "unknown weights": (
-        [{"op": "conv", "weights": "int3"}],
-        r"weights = \"int3\".*uint4, uint2",
-    ),
-    "unknown activations": (
-        [{"op": "conv", "activations": "fp8"}],
-        "known are uint8, int8",
-    ),
-    "unknown block": (
-        [{"op": "conv", "block": 33}],
-        "block = 33.* known are channel, 16",
-    ),
+    "unknown weights": ([{"op": "conv", "weights": "int3"}], r"weights = \"int3\".*uint4, uint2"),
+    "unknown activations": ([{"op": "conv", "activations": "fp8"}], "known are uint8, int8"),
+    "unknown block": ([{"op": "conv", "block": 33}], "block = 33.* known are channel, 16"),
     "a block that is no number": ([{"op": "conv", "block": True}], "block = True is unknown"),
     "types of a float": (
         [{"op": "conv", "as": "float", "weights": "int4"}],

@@ -115,10 +115,7 @@ def test_the_speed_is_that_of_webassembly(data: torch.Tensor, tmp_path: Path) ->
 
 
 def test_no_speed_is_given_where_node_is_missing(
-    files: dict[str, Path],
-    data: torch.Tensor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, Path], data: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(speedup, "phases", pytest.fail)

@@ -30,10 +30,7 @@ RECIPES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "behind a clamp in float": (
         "residual_concat",
-        [
-            {"select": "re:first|relu", "as": "float"},
-            {"select": "second", "activations": "uint16"},
-        ],
+        [{"select": "re:first|relu", "as": "float"}, {"select": "second", "activations": "uint16"}],
     ),
     "everything": ("activations", [{"select": "*", "activations": "uint16"}]),
     "4-bit weights": (
