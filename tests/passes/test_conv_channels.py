@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
+from tests.named_cases import cases
 from tests.passes.differential import Function, rewritten, written
 
 BACK = [*CANONICAL, FOR_FILES["unpad_channels"]]
@@ -27,15 +28,13 @@ def test_the_float_graph_is_as_before() -> None:
     assert result.ops() == ["conv"]
 
 
-@pytest.mark.parametrize(
-    ("widths", "fill", "groups", "count"),
-    [
-        ([0, 0, 0, 0, 0, 3], 0.0, 1, 1),
-        ([0, 0, 0, 0, 1, 2], 0.0, 1, 0),
-        ([0, 0, 0, 0, 0, 3], 1.0, 1, 0),
-        ([1, 1, 0, 0, 0, 3], 0.0, 1, 0),
-        ([0, 0, 0, 0, 0, 3], 0.0, 2, 0),
-    ],
+@cases(
+    "widths, fill, groups, count",
+    ([0, 0, 0, 0, 0, 3], 0.0, 1, 1),
+    ([0, 0, 0, 0, 1, 2], 0.0, 1, 0),
+    ([0, 0, 0, 0, 0, 3], 1.0, 1, 0),
+    ([1, 1, 0, 0, 0, 3], 0.0, 1, 0),
+    ([0, 0, 0, 0, 0, 3], 0.0, 2, 0),
 )
 def test_only_channels_of_zeros_behind_the_others_are_taken_away(
     widths: list[int], fill: float, groups: int, count: int

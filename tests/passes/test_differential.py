@@ -11,20 +11,19 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.passes import CANONICAL, GraphPass
 from tests.models.small import NETWORKS
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, assert_same, rewritten
 
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "wrong",
-    [
-        pytest.param(lambda x: x * 2 + 1e-3, id="off by a little"),
-        pytest.param(lambda x: (x * 2)[:1], id="another shape"),
-        pytest.param(lambda x: (x * 2).double(), id="another dtype"),
-        pytest.param(lambda x: (x * 2,), id="another structure"),
-        pytest.param(lambda x: x * float("nan"), id="NaN"),
-    ],
+    ("off by a little", lambda x: x * 2 + 1e-3),
+    ("another shape", lambda x: (x * 2)[:1]),
+    ("another dtype", lambda x: (x * 2).double()),
+    ("another structure", lambda x: (x * 2,)),
+    ("NaN", lambda x: x * float("nan")),
 )
 def test_assert_same_can_fail(wrong: Callable[[torch.Tensor], object]) -> None:
     model = Function(lambda x: x * 2)
@@ -45,12 +44,10 @@ def _fix_the_batch(module: fx.GraphModule) -> int:
     return 1
 
 
-@pytest.mark.parametrize(
-    ("break_it", "model"),
-    [
-        pytest.param(_scale_a_weight, NETWORKS["conv_bn_relu"].make(), id="wrong numbers"),
-        pytest.param(_fix_the_batch, nn.Flatten(), id="a fixed batch"),
-    ],
+@named_cases(
+    "break_it, model",
+    ("wrong numbers", _scale_a_weight, NETWORKS["conv_bn_relu"].make()),
+    ("a fixed batch", _fix_the_batch, nn.Flatten()),
 )
 def test_rewritten_can_fail(break_it: Callable[[fx.GraphModule], int], model: nn.Module) -> None:
     rewritten(model, (3, 3, 8, 8))

@@ -11,16 +11,12 @@ from qtool.core.data import Batch
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import run_passes
 from qtool.passes.flatten_linear import flatten_linear
+from tests.named_cases import named_cases
 from tests.passes.differential import assert_same, rewritten
 
 
-@pytest.mark.parametrize(
-    ("shape", "count"),
-    [
-        pytest.param((2, 5), 0, id="vectors"),
-        pytest.param((2, 7, 5), 1, id="sequences"),
-        pytest.param((2, 3, 4, 5), 1, id="maps"),
-    ],
+@named_cases(
+    "shape, count", ("vectors", (2, 5), 0), ("sequences", (2, 7, 5), 1), ("maps", (2, 3, 4, 5), 1)
 )
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 def test_ranks(shape: tuple[int, ...], count: int, bias: bool) -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
 from qtool.planning.recipe import Recipe, Rule
+from tests.named_cases import cases
 from tests.passes.differential import Function, rewritten
 
 PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["hard_swish_forms"]]
@@ -23,16 +24,14 @@ IMAGE = (2, 4, 6, 6)
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: y * F.relu6(y + 3) / 6,
-        lambda y: F.relu6(3 + y) * y * (1 / 6),
-        lambda y: y * (F.relu6(y + 3.0) / 6.0),
-        lambda y: y * (y / 6 + 0.5).clamp(0, 1),
-        lambda y: y * F.hardtanh(0.5 + y * torch.tensor([1 / 6]), 0.0, 1.0),
-        lambda y: y * F.hardsigmoid(y),
-    ],
+    lambda y: y * F.relu6(y + 3) / 6,
+    lambda y: F.relu6(3 + y) * y * (1 / 6),
+    lambda y: y * (F.relu6(y + 3.0) / 6.0),
+    lambda y: y * (y / 6 + 0.5).clamp(0, 1),
+    lambda y: y * F.hardtanh(0.5 + y * torch.tensor([1 / 6]), 0.0, 1.0),
+    lambda y: y * F.hardsigmoid(y),
 )
 def test_spellings_of_hard_swish(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
@@ -45,14 +44,12 @@ def test_the_spelling_of_hard_sigmoid() -> None:
     assert rewritten(model, IMAGE, passes=CANONICAL).ops() == ["conv", "hardsigmoid"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: y * F.relu6(y + 2) / 6,
-        lambda y: y * F.relu6(y + 3) / 5,
-        lambda y: (2 * y) * F.relu6(y + 3) / 6,
-        lambda y: 6 / (1 + F.relu6(y + 3)),
-    ],
+    lambda y: y * F.relu6(y + 2) / 6,
+    lambda y: y * F.relu6(y + 3) / 5,
+    lambda y: (2 * y) * F.relu6(y + 3) / 6,
+    lambda y: 6 / (1 + F.relu6(y + 3)),
 )
 def test_what_is_no_hard_swish(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
@@ -88,13 +85,11 @@ def test_a_gate_with_two_readers_stays_a_gate() -> None:
     assert result.ops() == ["conv", "hardsigmoid", "mul", "add"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: (y / 6 + 0.25).clamp(0, 1),
-        lambda y: (y / 6 + 0.5).clamp(0, 2),
-        lambda y: (y / 5 + 0.5).clamp(0, 1),
-    ],
+    lambda y: (y / 6 + 0.25).clamp(0, 1),
+    lambda y: (y / 6 + 0.5).clamp(0, 2),
+    lambda y: (y / 5 + 0.5).clamp(0, 1),
 )
 def test_other_steps_stay(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))

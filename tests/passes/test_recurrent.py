@@ -13,6 +13,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes.recurrent import recurrent
+from tests.named_cases import cases
 from tests.passes.differential import Function, rewritten
 
 SHAPE = (3, 6, 4)
@@ -20,16 +21,14 @@ SHAPE = (3, 6, 4)
 
 @pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (nn.LSTM, {}),
-        (nn.LSTM, {"bias": False, "batch_first": True}),
-        (nn.GRU, {"batch_first": True}),
-        (nn.GRU, {"bias": False}),
-        (nn.RNN, {}),
-        (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
-    ],
+@cases(
+    "kind, options",
+    (nn.LSTM, {}),
+    (nn.LSTM, {"bias": False, "batch_first": True}),
+    (nn.GRU, {"batch_first": True}),
+    (nn.GRU, {"bias": False}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
 )
 def test_every_result_is_that_of_torch(
     kind: type[nn.RNNBase], options: dict[str, Any], layers: int, both: bool

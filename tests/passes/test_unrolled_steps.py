@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.named_cases import named_cases
 from tests.passes.differential import CANONICAL, Function, rewritten
 
 STEPS = (2, 5, 6)
@@ -42,24 +42,18 @@ def test_slices_with_a_product_and_a_sum_as_files_have_them() -> None:
     assert result.ops().count("linear") == 1
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "parts",
-    [
-        pytest.param(
-            lambda x, layer: [layer(x[:, t]).unsqueeze(1) for t in (0, 1, 2, 4, 3)], id="order"
-        ),
-        pytest.param(
-            lambda x, layer: [layer(x[:, t]).unsqueeze(1) for t in range(4)], id="not all"
-        ),
-        pytest.param(
-            lambda x, layer: [(layer(x[:, t]) * (t + 1)).unsqueeze(1) for t in range(5)],
-            id="different factors",
-        ),
-        pytest.param(
-            lambda x, layer: [F.softmax(layer(x[:, t]), 0).unsqueeze(1) for t in range(5)],
-            id="rows that depend on each other",
-        ),
-    ],
+    ("order", lambda x, layer: [layer(x[:, t]).unsqueeze(1) for t in (0, 1, 2, 4, 3)]),
+    ("not all", lambda x, layer: [layer(x[:, t]).unsqueeze(1) for t in range(4)]),
+    (
+        "different factors",
+        lambda x, layer: [(layer(x[:, t]) * (t + 1)).unsqueeze(1) for t in range(5)],
+    ),
+    (
+        "rows that depend on each other",
+        lambda x, layer: [F.softmax(layer(x[:, t]), 0).unsqueeze(1) for t in range(5)],
+    ),
 )
 def test_what_is_not_one_layer(parts: Parts) -> None:
     assert count(parts) == 0
