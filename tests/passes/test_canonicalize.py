@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ from tests.named_cases import cases, named_cases
 from tests.passes.differential import Function, assert_same, rewritten
 
 IMAGE = (2, 4, 8, 8)
-GLOBAL = ["global_average_pool"]
-SQUEEZED = ["global_average_pool", "squeeze"]
+GLOBAL = "global_average_pool"
+SQUEEZED = "global_average_pool squeeze"
 
 
 def of(function: Callable[..., object], *parts: nn.Module) -> Callable[[], nn.Module]:
@@ -51,23 +51,19 @@ CUT = torch.tensor([[[[0, 2, 1, 7, 7]]]]).expand(1, 4, 3, 5)
 
 @named_cases(
     "function, ops",
-    (
-        "circular",
-        lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"),
-        ["slice", "slice", "cat", "slice", "cat"],
-    ),
+    ("circular", lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"), "slice slice cat slice cat"),
     (
         "scatter_add of more",
         lambda x: x.scatter_add(3, CUT, 2 * x),
-        ["mul", "slice", "slice", "slice", "scatter_add"],
+        "mul slice slice slice scatter_add",
     ),
-    ("scatter", lambda x: x.scatter(2, CUT, -x), ["neg", "slice", "slice", "slice", "scatter"]),
-    ("median", lambda x: x.median(-1).values, ["topk", "getitem", "slice", "squeeze"]),
-    ("kthvalue", lambda x: x.kthvalue(3, 1, keepdim=True)[0], ["topk", "getitem", "slice"]),
+    ("scatter", lambda x: x.scatter(2, CUT, -x), "neg slice slice slice scatter"),
+    ("median", lambda x: x.median(-1).values, "topk getitem slice squeeze"),
+    ("kthvalue", lambda x: x.kthvalue(3, 1, keepdim=True)[0], "topk getitem slice"),
 )
-def test_values_by_place_and_rank(function: Callable[..., object], ops: list[str]) -> None:
+def test_values_by_place_and_rank(function: Callable[..., object], ops: str) -> None:
     result = rewritten(Function(function), IMAGE, passes=[canonicalize])
-    assert [op for op in result.ops() if op != "index"] == ops
+    assert [op for op in result.ops() if op != "index"] == ops.split()
 
 
 @named_cases(
@@ -104,59 +100,62 @@ def test_clamps(model: Callable[[], nn.Module], bounds: tuple[float | None, ...]
     ("one window", lambda: nn.AvgPool2d(8), IMAGE, GLOBAL),
     ("one window 1d", lambda: nn.AvgPool1d(8), (2, 4, 8), GLOBAL),
     ("one window 3d", lambda: nn.AvgPool3d(3), (2, 4, 3, 3, 3), GLOBAL),
-    ("one window, cut", lambda: nn.AvgPool2d((8, 5)), IMAGE, ["slice", *GLOBAL]),
+    ("one window, cut", lambda: nn.AvgPool2d((8, 5)), IMAGE, "slice global_average_pool"),
     (
         "one window, larger than the image",
         lambda: nn.AvgPool2d(10, ceil_mode=True),
         IMAGE,
-        ["slice", "slice", *GLOBAL],
+        "slice slice global_average_pool",
     ),
-    ("2 x 2", lambda: nn.AdaptiveAvgPool2d(2), IMAGE, ["average_pool"]),
-    ("unequal windows", lambda: nn.AdaptiveAvgPool2d(3), IMAGE, ["adaptive_avg_pool2d"]),
-    ("many windows", lambda: nn.AvgPool2d(2), IMAGE, ["average_pool"]),
-    ("padded", lambda: nn.AvgPool2d(10, padding=1), IMAGE, ["average_pool"]),
-    ("other divisor", lambda: nn.AvgPool2d(8, divisor_override=3), IMAGE, [*GLOBAL, "mul"]),
+    ("2 x 2", lambda: nn.AdaptiveAvgPool2d(2), IMAGE, "average_pool"),
+    ("unequal windows", lambda: nn.AdaptiveAvgPool2d(3), IMAGE, "adaptive_avg_pool2d"),
+    ("many windows", lambda: nn.AvgPool2d(2), IMAGE, "average_pool"),
+    ("padded", lambda: nn.AvgPool2d(10, padding=1), IMAGE, "average_pool"),
+    (
+        "other divisor",
+        lambda: nn.AvgPool2d(8, divisor_override=3),
+        IMAGE,
+        "global_average_pool mul",
+    ),
     (
         "other divisor, padded",
         lambda: nn.AvgPool2d(3, 2, divisor_override=3, padding=1, count_include_pad=False),
         IMAGE,
-        ["average_pool", "mul"],
+        "average_pool mul",
     ),
-    ("hanging over", lambda: nn.AvgPool2d(3, 3, ceil_mode=True), IMAGE, ["average_pool"]),
+    ("hanging over", lambda: nn.AvgPool2d(3, 3, ceil_mode=True), IMAGE, "average_pool"),
     (
         "hanging over padding",
         lambda: nn.AvgPool2d(3, 2, padding=1, ceil_mode=True),
         IMAGE,
-        ["constant_pad_nd", "average_pool"],
+        "constant_pad_nd average_pool",
     ),
     (
         "a window that would begin in the padding",
         lambda: nn.AvgPool2d(4, 5, padding=2, ceil_mode=True),
         (2, 4, 9, 7),
-        ["constant_pad_nd", "average_pool", "slice"],
+        "constant_pad_nd average_pool slice",
     ),
-    ("equal largest", lambda: nn.AdaptiveMaxPool2d(4), IMAGE, ["max_pool"]),
+    ("equal largest", lambda: nn.AdaptiveMaxPool2d(4), IMAGE, "max_pool"),
     (
         "unequal largest",
         lambda: nn.AdaptiveMaxPool2d((8, 3)),
         IMAGE,
-        [*["slice", "max_pool"] * 8, "cat", *["slice", "max_pool"] * 3, "cat"],
+        "slice max_pool " * 8 + "cat " + "slice max_pool " * 3 + "cat",
     ),
     (
         "with indices",
         lambda: nn.AdaptiveMaxPool2d(4, return_indices=True),
         IMAGE,
-        ["adaptive_max_pool2d", "getitem", "getitem"],
+        "adaptive_max_pool2d getitem getitem",
     ),
-    ("mean over channels", of(lambda x: x.mean(1)), IMAGE, ["mean"]),
-    ("mean over all", of(lambda x: x.mean((1, 2, 3))), IMAGE, ["mean"]),
-    ("mean over time", of(lambda x: x.mean(2)), (2, 4, 8), ["mean"]),
-    ("mean in float64", of(lambda x: x.mean((2, 3), dtype=torch.float64)), IMAGE, ["mean"]),
+    ("mean over channels", of(lambda x: x.mean(1)), IMAGE, "mean"),
+    ("mean over all", of(lambda x: x.mean((1, 2, 3))), IMAGE, "mean"),
+    ("mean over time", of(lambda x: x.mean(2)), (2, 4, 8), "mean"),
+    ("mean in float64", of(lambda x: x.mean((2, 3), dtype=torch.float64)), IMAGE, "mean"),
 )
-def test_averages(
-    model: Callable[[], nn.Module], shape: tuple[int, ...], ops: Sequence[str]
-) -> None:
-    assert rewritten(model(), shape, passes=[canonicalize]).ops() == list(ops)
+def test_averages(model: Callable[[], nn.Module], shape: tuple[int, ...], ops: str) -> None:
+    assert rewritten(model(), shape, passes=[canonicalize]).ops() == ops.split()
 
 
 @named_cases(
@@ -178,24 +177,24 @@ def test_views_leave_the_batch_to_the_runtime(
 
 @named_cases(
     "model, ops",
-    ("zeros", lambda: nn.ZeroPad2d(1), ["constant_pad_nd"]),
-    ("a constant", lambda: nn.ConstantPad2d(1, -3.0), ["constant_pad_nd"]),
-    ("reflected", lambda: nn.ReflectionPad2d(1), ["pad"]),
-    ("norm", lambda: nn.BatchNorm2d(4), ["batch_norm"]),
-    ("chunk", of(lambda x: torch.add(*x.chunk(2, 1))), ["slice", "slice", "add"]),
-    ("split, of which one is read", of(lambda x: x.split([1, 3], 1)[1]), ["slice"]),
-    ("unbind", of(lambda x: x.unbind(-3)[-1]), ["select"]),
-    ("diff", of(torch.diff), ["slice", "slice", "sub"]),
+    ("zeros", lambda: nn.ZeroPad2d(1), "constant_pad_nd"),
+    ("a constant", lambda: nn.ConstantPad2d(1, -3.0), "constant_pad_nd"),
+    ("reflected", lambda: nn.ReflectionPad2d(1), "pad"),
+    ("norm", lambda: nn.BatchNorm2d(4), "batch_norm"),
+    ("chunk", of(lambda x: torch.add(*x.chunk(2, 1))), "slice slice add"),
+    ("split, of which one is read", of(lambda x: x.split([1, 3], 1)[1]), "slice"),
+    ("unbind", of(lambda x: x.unbind(-3)[-1]), "select"),
+    ("diff", of(torch.diff), "slice slice sub"),
     (
         "diff behind its first",
         of(lambda x: torch.diff(x, prepend=x[..., :1])),
-        ["slice", "cat", "slice", "slice", "sub"],
+        "slice cat slice slice sub",
     ),
-    ("split", of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]), ["slice", "slice", "slice", "add"]),
-    ("transposed", lambda: nn.ConvTranspose2d(4, 4, 3, 2, 1, 1), ["conv_transpose"]),
+    ("split", of(lambda x: x[:, :3] + x.split(3, dim=-3)[0]), "slice slice slice add"),
+    ("transposed", lambda: nn.ConvTranspose2d(4, 4, 3, 2, 1, 1), "conv_transpose"),
 )
-def test_other_forms(model: Callable[[], nn.Module], ops: list[str]) -> None:
-    assert rewritten(model(), IMAGE, passes=[canonicalize]).ops() == ops
+def test_other_forms(model: Callable[[], nn.Module], ops: str) -> None:
+    assert rewritten(model(), IMAGE, passes=[canonicalize]).ops() == ops.split()
 
 
 def _in_place(x: torch.Tensor, conv: nn.Module) -> torch.Tensor:
@@ -246,10 +245,6 @@ def test_a_window_over_the_captured_size_stays_a_window() -> None:
 def test_the_general_convolution(rank: int, transposed: bool) -> None:
     """aten::convolution, as programs hold it that were decomposed before they were saved."""
     weight = nn.Parameter(torch.randn(4, 4, *[3] * rank))
-
-    def convolve(x: torch.Tensor, parts: nn.ParameterList) -> torch.Tensor:
-        one, zero = [1] * rank, [0] * rank
-        return torch.convolution(x, parts[0], None, one, one, one, transposed, zero, 2)[:, :2]
 
     model = Function(
         lambda x, parts: torch.convolution(

@@ -172,11 +172,7 @@ def test_names_and_user_model_are_untouched() -> None:
     before = {k: v.clone() for k, v in model.state_dict().items()}
     result = folded(model, IMAGE, folds=1)
     assert [G.name_of(n) for n in result.graph.graph.nodes] == [
-        "0.weight",
-        "0.bias",
-        "input",
-        "0",
-        "(output)",
+        *("0.weight", "0.bias", "input", "0", "(output)")
     ]
     after = model.state_dict()
     settled = {k for k in before if k.startswith("1.")}  # drawn anew by the helper
