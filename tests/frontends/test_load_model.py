@@ -18,6 +18,7 @@ from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.load_model import load_model
 from qtool.frontends.named_objects import import_object
 from qtool.frontends.state_dicts import load_weights
+from tests.named_cases import named_cases
 
 FACTORIES = """
 import torch
@@ -66,14 +67,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize(
-    ("source", "kind"),
-    [
-        pytest.param("nets.small:linear", nn.Linear, id="a function"),
-        pytest.param("nets.small:Nets.deep", nn.Linear, id="an attribute of a class"),
-        pytest.param("nets.small:made", nn.ReLU, id="a module"),
-        pytest.param("torch.nn:Identity", nn.Identity, id="a class of an installed package"),
-    ],
+@named_cases(
+    "source, kind",
+    ("a function", "nets.small:linear", nn.Linear),
+    ("an attribute of a class", "nets.small:Nets.deep", nn.Linear),
+    ("a module", "nets.small:made", nn.ReLU),
+    ("a class of an installed package", "torch.nn:Identity", nn.Identity),
 )
 def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> None:
     model = load_model(source)
@@ -81,40 +80,26 @@ def test_models_by_name(package: Path, source: str, kind: type[nn.Module]) -> No
     assert not model.training
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        pytest.param(
-            "nets.small",
-            "nets.small is a module of Python; name what builds the model: nets.small:factory",
-            id="bare",
-        ),
-        pytest.param("nets.small:", "nets.small: is half a name", id="no name"),
-        pytest.param(
-            "nets.missing:net",
-            "ModuleNotFoundError: No module named 'nets.missing'",
-            id="no module",
-        ),
-        pytest.param(
-            "nets.small:net", "AttributeError: .* has no attribute 'net'", id="no factory"
-        ),
-        pytest.param(
-            "nets.broken:net", "ModuleNotFoundError.*no_such_package", id="does not import"
-        ),
-        pytest.param(
-            "nets.small:fails",
-            r"calling nets.small:fails\(\) failed: ValueError: no such",
-            id="factory that raises",
-        ),
-        pytest.param("nets.small:needs_arguments", "needs_arguments needs 'size'", id="arguments"),
-        pytest.param(
-            "nets.small:gives_a_number",
-            "returns an int; let it return the model",
-            id="no module made",
-        ),
-        pytest.param("nets.small:number", "number is a int, not a function", id="not callable"),
-        pytest.param("missing.pt2", "missing.pt2: no such file", id="no program"),
-    ],
+@named_cases(
+    "source, message",
+    (
+        "bare",
+        "nets.small",
+        "nets.small is a module of Python; name what builds the model: nets.small:factory",
+    ),
+    ("no name", "nets.small:", "nets.small: is half a name"),
+    ("no module", "nets.missing:net", "ModuleNotFoundError: No module named 'nets.missing'"),
+    ("no factory", "nets.small:net", "AttributeError: .* has no attribute 'net'"),
+    ("does not import", "nets.broken:net", "ModuleNotFoundError.*no_such_package"),
+    (
+        "factory that raises",
+        "nets.small:fails",
+        r"calling nets.small:fails\(\) failed: ValueError: no such",
+    ),
+    ("arguments", "nets.small:needs_arguments", "needs_arguments needs 'size'"),
+    ("no module made", "nets.small:gives_a_number", "returns an int; let it return the model"),
+    ("not callable", "nets.small:number", "number is a int, not a function"),
+    ("no program", "missing.pt2", "missing.pt2: no such file"),
 )
 def test_what_is_no_model(package: Path, source: str, message: str) -> None:
     with pytest.raises(CaptureError, match=message):
@@ -140,13 +125,11 @@ def _save(state: object, path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "wrap"),
-    [
-        pytest.param("w.safetensors", lambda state: state, id="safetensors"),
-        pytest.param("w.pt", lambda state: state, id="pt"),
-        pytest.param("w.pth", lambda state: {"state_dict": state, "epoch": 3}, id="a checkpoint"),
-    ],
+@named_cases(
+    "name, wrap",
+    ("safetensors", "w.safetensors", lambda state: state),
+    ("pt", "w.pt", lambda state: state),
+    ("a checkpoint", "w.pth", lambda state: {"state_dict": state, "epoch": 3}),
 )
 def test_weights(package: Path, name: str, wrap: Callable[[object], object]) -> None:
     state = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}
@@ -158,40 +141,31 @@ def test_weights(package: Path, name: str, wrap: Callable[[object], object]) -> 
 GOOD = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
 
 
-@pytest.mark.parametrize(
-    ("name", "state", "message"),
-    [
-        pytest.param(
-            "w.pt",
-            {**GOOD, "weight": torch.ones(3, 3)},
-            r"1 of 2 tensors match; weight is \[3, 3\] in the file and \[2, 3\] in the model",
-            id="another shape",
-        ),
-        pytest.param(
-            "w.pt",
-            {"weight": torch.ones(2, 3)},
-            r"does not fit Linear: 1 of 2 tensors match \(only in the model: bias\)",
-            id="missing",
-        ),
-        pytest.param(
-            "w.safetensors", {**GOOD, "more": torch.ones(1)}, "only in the file: more", id="more"
-        ),
-        pytest.param(
-            "w.pt",
-            {**GOOD, "weight": torch.ones(2, 3, dtype=torch.complex64)},
-            "weight is complex, and torch would drop the imaginary part",
-            id="complex",
-        ),
-        pytest.param("w.pt", [torch.ones(1)], "has a list, not a state dict", id="a list"),
-        pytest.param("w.pt", {0: torch.ones(1)}, "has a dict of 0, not a", id="by number"),
-        pytest.param("w.pt", {"epoch": 3}, "has a dict of epoch, not a state", id="no tensors"),
-        pytest.param(
-            "w.pt",
-            nn.Linear(3, 2),
-            "pickled objects, which are not loaded.*state_dict",
-            id="a whole model",
-        ),
-    ],
+@named_cases(
+    "name, state, message",
+    (
+        "another shape",
+        "w.pt",
+        {**GOOD, "weight": torch.ones(3, 3)},
+        r"1 of 2 tensors match; weight is \[3, 3\] in the file and \[2, 3\] in the model",
+    ),
+    (
+        "missing",
+        "w.pt",
+        {"weight": torch.ones(2, 3)},
+        r"does not fit Linear: 1 of 2 tensors match \(only in the model: bias\)",
+    ),
+    ("more", "w.safetensors", {**GOOD, "more": torch.ones(1)}, "only in the file: more"),
+    (
+        "complex",
+        "w.pt",
+        {**GOOD, "weight": torch.ones(2, 3, dtype=torch.complex64)},
+        "weight is complex, and torch would drop the imaginary part",
+    ),
+    ("a list", "w.pt", [torch.ones(1)], "has a list, not a state dict"),
+    ("by number", "w.pt", {0: torch.ones(1)}, "has a dict of 0, not a"),
+    ("no tensors", "w.pt", {"epoch": 3}, "has a dict of epoch, not a state"),
+    ("a whole model", "w.pt", nn.Linear(3, 2), "pickled objects, which are not loaded.*state_dict"),
 )
 def test_weights_that_do_not_fit(tmp_path: Path, name: str, state: object, message: str) -> None:
     _save(state, tmp_path / name)

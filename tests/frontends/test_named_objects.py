@@ -6,20 +6,19 @@ import pytest
 
 from qtool.core.errors import DataError
 from qtool.frontends.named_objects import evaluate_call, is_call, parse_call
+from tests.named_cases import cases
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "args", "kwargs"),
-    [
-        ("a.b:f()", "a.b:f", [], {}),
-        ("a:f(1, 'x', size=(2, 3))", "a:f", [1, "x"], {"size": (2, 3)}),
-        (
-            "a:B.c(weights=None, deep={'n': [1.5]})",
-            "a:B.c",
-            [],
-            {"weights": None, "deep": {"n": [1.5]}},
-        ),
-    ],
+@cases(
+    "source, name, args, kwargs",
+    ("a.b:f()", "a.b:f", [], {}),
+    ("a:f(1, 'x', size=(2, 3))", "a:f", [1, "x"], {"size": (2, 3)}),
+    (
+        "a:B.c(weights=None, deep={'n': [1.5]})",
+        "a:B.c",
+        [],
+        {"weights": None, "deep": {"n": [1.5]}},
+    ),
 )
 def test_calls(source: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     assert is_call(source)

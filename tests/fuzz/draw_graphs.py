@@ -19,23 +19,10 @@ __all__ = ["draw_graph", "opened"]
 LARGEST = 20000  # elements of a value
 OPSETS = (13, 14, 15, 16, 17, 17, 18, 19, 20, 21)
 INPUTS: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("float32", (3, 8, 8)),
-    ("float32", (4, 6, 5)),
-    ("float32", (8,)),
-    ("float32", (5, 6)),
-    ("float32", (4, 12)),
-    ("float32", (2, 4, 4, 4)),
-    ("int64", (6,)),
-    ("float32", (1, 7, 9)),
-    ("float64", (4,)),
-    ("bool", (5,)),
-    ("float16", (4,)),
-    ("float32", ()),
-    ("float32", (1,)),
-    ("float32", (3, 1, 1)),
-    ("float32", (1, 1, 6, 1)),
-    ("float32", (1, 12)),
-    ("float32", (4, 0)),
+    *(("float32", (3, 8, 8)), ("float32", (4, 6, 5)), ("float32", (8,)), ("float32", (5, 6))),
+    *(("float32", (4, 12)), ("float32", (2, 4, 4, 4)), ("int64", (6,)), ("float32", (1, 7, 9))),
+    *(("float64", (4,)), ("bool", (5,)), ("float16", (4,)), ("float32", ()), ("float32", (1,))),
+    *(("float32", (3, 1, 1)), ("float32", (1, 1, 6, 1)), ("float32", (1, 12)), ("float32", (4, 0))),
 )
 LEADS = ("N",) * 6 + (16, 1)  # an open batch, or a fixed one
 USUAL = 6  # of the inputs above

@@ -16,33 +16,12 @@ __all__ = ["draw_network"]
 
 LARGEST = 6000  # elements of a value
 INPUTS: tuple[tuple[int | str, ...], ...] = (
-    (3, 8, 8),
-    (1, 7, 9),
-    (4, 6, 5),
-    (8,),
-    (5, 6),
-    (4, 12),
-    (2, 4, 4, 4),
-    (6, "ids"),
-    (16,),
-    (1, 5, 5),
-    (1,),
-    (3, 1, 1),
-    (1, 12),
-    (2, 1, 6),
+    *((3, 8, 8), (1, 7, 9), (4, 6, 5), (8,), (5, 6), (4, 12), (2, 4, 4, 4), (6, "ids"), (16,)),
+    *((1, 5, 5), (1,), (3, 1, 1), (1, 12), (2, 1, 6)),
 )
-NAMES = ("",) * 6 + (
-    "output",
-    "input",
-    "x",
-    "weight",
-    "層",
-    "a b",
-    "conv",
-    "Add",
-    "0",
-    "args_0",
-    "class",
+NAMES = (
+    *("",) * 6,
+    *("output", "input", "x", "weight", "層", "a b", "conv", "Add", "0", "args_0", "class"),
 )
 KEYS = ("output", "logits", "x", "0", "", "a.b", "層", "scale", "input")
 WEIGHTS = ("plain",) * 5 + ("uneven", "zero channel", "zero", "tiny")

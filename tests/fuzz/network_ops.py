@@ -106,47 +106,16 @@ def _pool(name: str, choices: Mapping[str, Sequence[Any]]) -> Op:
 _ACTIVATIONS = {
     name: _module(getattr(nn, name))
     for name in [
-        "ReLU",
-        "ReLU6",
-        "GELU",
-        "SiLU",
-        "Sigmoid",
-        "Tanh",
-        "Hardswish",
-        "Hardsigmoid",
-        "Hardtanh",
-        "LeakyReLU",
-        "ELU",
-        "SELU",
-        "CELU",
-        "Softplus",
-        "Softsign",
-        "Mish",
-        "LogSigmoid",
-        "Identity",
-        "Dropout",
-        "Hardshrink",
-        "Softshrink",
-        "Tanhshrink",
+        *("ReLU", "ReLU6", "GELU", "SiLU", "Sigmoid", "Tanh", "Hardswish", "Hardsigmoid"),
+        *("Hardtanh", "LeakyReLU", "ELU", "SELU", "CELU", "Softplus", "Softsign", "Mish"),
+        *("LogSigmoid", "Identity", "Dropout", "Hardshrink", "Softshrink", "Tanhshrink"),
     ]
 }
 _PLAIN = {
     name: _function(getattr(torch, name))
     for name in [
-        "abs",
-        "neg",
-        "exp",
-        "sin",
-        "cos",
-        "floor",
-        "ceil",
-        "round",
-        "square",
-        "sign",
-        "erf",
-        "relu",
-        "sigmoid",
-        "tanh",
+        *("abs", "neg", "exp", "sin", "cos", "floor", "ceil", "round", "square", "sign", "erf"),
+        *("relu", "sigmoid", "tanh"),
     ]
 }
 _PAIRS = {

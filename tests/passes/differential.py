@@ -8,27 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 import qtool
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, GraphPass, run_passes
 from tests.models.small import NETWORKS, Network, settle
-
-__all__ = [
-    "CANONICAL",
-    "Function",
-    "Rewritten",
-    "assert_same",
-    "captured",
-    "captured_network",
-    "rewritten",
-    "written",
-]
 
 TOLERANCE = 1e-4  # of the range of the output
 
@@ -123,3 +114,10 @@ def written(model: nn.Module, batch: torch.Tensor, recipe: Any, path: Path) -> q
     file = qtool.write_file(quantized, path, qtool.FileOptions(timing=0))
     assert file.passed
     return file
+
+
+def assert_near(path: Path, model: nn.Module, batch: torch.Tensor) -> None:
+    """The noise of a file in the runtime is below a thousandth of the signal."""
+    (output,) = run(session(path), [batch.numpy()])
+    wanted = model(batch).detach().numpy()
+    assert np.square(output - wanted).sum() < 1e-3 * np.square(wanted).sum()

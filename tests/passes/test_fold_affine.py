@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import nn
 
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, rewritten
 
 IMAGE, ROWS = (2, 4, 6, 6), (2, 3, 5)
@@ -24,25 +24,21 @@ class Held(nn.Module):
         self.a, self.b = (nn.Parameter(torch.randn(shape)) for _ in range(2))
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "function",
-    [
-        pytest.param(lambda x, m: m.layer(x) * m.a, id="factor"),
-        pytest.param(lambda x, m: m.a * m.layer(x), id="factor first"),
-        pytest.param(lambda x, m: m.layer(x) + m.a, id="summand"),
-        pytest.param(lambda x, m: m.layer(x) - m.a, id="subtracted"),
-        pytest.param(lambda x, m: m.b + m.layer(x) * m.a, id="both"),
-    ],
+    ("factor", lambda x, m: m.layer(x) * m.a),
+    ("factor first", lambda x, m: m.a * m.layer(x)),
+    ("summand", lambda x, m: m.layer(x) + m.a),
+    ("subtracted", lambda x, m: m.layer(x) - m.a),
+    ("both", lambda x, m: m.b + m.layer(x) * m.a),
 )
-@pytest.mark.parametrize(
-    ("layer", "shape", "vector"),
-    [
-        pytest.param(LINEAR, ROWS, (7,), id="linear"),
-        pytest.param(PLAIN, ROWS, (1, 1, 7), id="linear without a bias"),
-        pytest.param(LINEAR, ROWS, (), id="one number"),
-        pytest.param(CONV, IMAGE, (6, 1, 1), id="convolution"),
-        pytest.param(TRANSPOSED, IMAGE, (1, 6, 1, 1), id="transposed convolution"),
-    ],
+@named_cases(
+    "layer, shape, vector",
+    ("linear", LINEAR, ROWS, (7,)),
+    ("linear without a bias", PLAIN, ROWS, (1, 1, 7)),
+    ("one number", LINEAR, ROWS, ()),
+    ("convolution", CONV, IMAGE, (6, 1, 1)),
+    ("transposed convolution", TRANSPOSED, IMAGE, (1, 6, 1, 1)),
 )
 def test_it_is_part_of_the_layer(
     function: Callable[..., torch.Tensor],
@@ -55,14 +51,12 @@ def test_it_is_part_of_the_layer(
     assert not {"mul", "add", "sub"} & set(found.ops())
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape", "vector"),
-    [
-        pytest.param(LINEAR, ROWS, (3, 1), id="along another axis"),
-        pytest.param(nn.Linear(5, 1), ROWS, (7,), id="it widens the result"),
-        pytest.param(nn.Linear(5, 1), ROWS, (1, 1, 1, 1), id="of more dimensions"),
-        pytest.param(nn.Conv2d(4, 4, 3), IMAGE, (4,), id="of columns"),
-    ],
+@named_cases(
+    "layer, shape, vector",
+    ("along another axis", LINEAR, ROWS, (3, 1)),
+    ("it widens the result", nn.Linear(5, 1), ROWS, (7,)),
+    ("of more dimensions", nn.Linear(5, 1), ROWS, (1, 1, 1, 1)),
+    ("of columns", nn.Conv2d(4, 4, 3), IMAGE, (4,)),
 )
 def test_vectors_that_do_not_fit(
     layer: nn.Module, shape: tuple[int, ...], vector: tuple[int, ...]
@@ -71,13 +65,11 @@ def test_vectors_that_do_not_fit(
     assert rewritten(model, shape).counts["fold_affine"] == 0
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "function",
-    [
-        pytest.param(lambda x, m: m.a - m.layer(x), id="the layer subtracted"),
-        pytest.param(lambda x, m: m.layer(x) * x, id="another tensor"),
-        pytest.param(lambda x, m: torch.stack([y := m.layer(x), y + m.a]), id="read elsewhere"),
-    ],
+    ("the layer subtracted", lambda x, m: m.a - m.layer(x)),
+    ("another tensor", lambda x, m: m.layer(x) * x),
+    ("read elsewhere", lambda x, m: torch.stack([y := m.layer(x), y + m.a])),
 )
 def test_left_alone(function: Callable[..., torch.Tensor]) -> None:
     model = Function(function, Held(nn.Linear(5, 5), (5,)))

@@ -12,6 +12,7 @@ from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_batch_norm import fold_batch_norm, fold_statistics
 from qtool.passes.remove_identity import remove_identity
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, Rewritten, rewritten
 
 PASSES = (remove_identity, canonicalize, fold_batch_norm)
@@ -29,14 +30,12 @@ def folded(model: nn.Module, *shapes: tuple[int, ...], folds: int, left: int = 0
     return result
 
 
-@pytest.mark.parametrize(
-    ("groups", "affine", "bias"),
-    [
-        pytest.param(1, True, True, id="all there"),
-        pytest.param(2, True, False, id="groups, no bias"),
-        pytest.param(1, False, False, id="no bias, not affine"),
-        pytest.param(2, False, True, id="groups, not affine"),
-    ],
+@named_cases(
+    "groups, affine, bias",
+    ("all there", 1, True, True),
+    ("groups, no bias", 2, True, False),
+    ("no bias, not affine", 1, False, False),
+    ("groups, not affine", 2, False, True),
 )
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("layers", [CONVS, TRANSPOSED], ids=["conv", "transposed"])
@@ -102,70 +101,49 @@ def norm() -> nn.BatchNorm2d:
     return nn.BatchNorm2d(4)
 
 
-@pytest.mark.parametrize(
-    ("model", "folds", "left"),
-    [
-        pytest.param(Shared, 2, 0, id="one weight, two norms"),
-        pytest.param(_tie, 2, 0, id="one weight, forwards and transposed"),
-        pytest.param(
-            lambda: Function(lambda x, c, n, m: n(c(x)) + m(c(x)), conv(), norm(), norm()),
-            2,
-            0,
-            id="conv called twice, two norms",
+@named_cases(
+    "model, folds, left",
+    ("one weight, two norms", Shared, 2, 0),
+    ("one weight, forwards and transposed", _tie, 2, 0),
+    (
+        "conv called twice, two norms",
+        lambda: Function(lambda x, c, n, m: n(c(x)) + m(c(x)), conv(), norm(), norm()),
+        2,
+        0,
+    ),
+    (
+        "conv and norm called twice",
+        lambda: Function(lambda x, c, n: n(c(n(c(x)))), conv(), norm()),
+        2,
+        0,
+    ),
+    (
+        "one norm behind two convs",
+        lambda: Function(lambda x, c, d, n: n(c(x)) + n(d(x)), conv(), conv(), norm()),
+        2,
+        0,
+    ),
+    ("a norm behind a norm", lambda: nn.Sequential(conv(), norm(), norm()), 2, 0),
+    (
+        "dropout between",
+        lambda: nn.Sequential(conv(), nn.Dropout(0.5), nn.Identity(), norm()),
+        1,
+        0,
+    ),
+    ("another eps", lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, eps=0.1)), 1, 0),
+    ("transposed with every option", lambda: nn.Sequential(_dilated(), nn.BatchNorm2d(6)), 1, 0),
+    ("conv read by another node", lambda: Function(_read_twice, conv(), norm()), 0, 1),
+    ("conv is an output", lambda: Function(_returned, conv(), norm()), 0, 1),
+    ("a relu between", lambda: nn.Sequential(conv(), nn.ReLU(), norm()), 0, 1),
+    ("norm before conv", lambda: nn.Sequential(norm(), conv()), 0, 1),
+    (
+        "a weight that is computed",
+        lambda: Function(
+            lambda x, n: n(torch.conv2d(x, x[:1, :, :3, :3].repeat(4, 1, 1, 1))), norm()
         ),
-        pytest.param(
-            lambda: Function(lambda x, c, n: n(c(n(c(x)))), conv(), norm()),
-            2,
-            0,
-            id="conv and norm called twice",
-        ),
-        pytest.param(
-            lambda: Function(lambda x, c, d, n: n(c(x)) + n(d(x)), conv(), conv(), norm()),
-            2,
-            0,
-            id="one norm behind two convs",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), norm(), norm()), 2, 0, id="a norm behind a norm"
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.Dropout(0.5), nn.Identity(), norm()),
-            1,
-            0,
-            id="dropout between",
-        ),
-        pytest.param(
-            lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, eps=0.1)), 1, 0, id="another eps"
-        ),
-        pytest.param(
-            lambda: nn.Sequential(_dilated(), nn.BatchNorm2d(6)),
-            1,
-            0,
-            id="transposed with every option",
-        ),
-        pytest.param(
-            lambda: Function(_read_twice, conv(), norm()),
-            0,
-            1,
-            id="conv read by another node",
-        ),
-        pytest.param(
-            lambda: Function(_returned, conv(), norm()),
-            0,
-            1,
-            id="conv is an output",
-        ),
-        pytest.param(lambda: nn.Sequential(conv(), nn.ReLU(), norm()), 0, 1, id="a relu between"),
-        pytest.param(lambda: nn.Sequential(norm(), conv()), 0, 1, id="norm before conv"),
-        pytest.param(
-            lambda: Function(
-                lambda x, n: n(torch.conv2d(x, x[:1, :, :3, :3].repeat(4, 1, 1, 1))), norm()
-            ),
-            0,
-            1,
-            id="a weight that is computed",
-        ),
-    ],
+        0,
+        1,
+    ),
 )
 def test_patterns(model: Callable[[], nn.Module], folds: int, left: int) -> None:
     folded(model(), IMAGE, folds=folds, left=left)
@@ -194,11 +172,7 @@ def test_names_and_user_model_are_untouched() -> None:
     before = {k: v.clone() for k, v in model.state_dict().items()}
     result = folded(model, IMAGE, folds=1)
     assert [G.name_of(n) for n in result.graph.graph.nodes] == [
-        "0.weight",
-        "0.bias",
-        "input",
-        "0",
-        "(output)",
+        *("0.weight", "0.bias", "input", "0", "(output)")
     ]
     after = model.state_dict()
     settled = {k for k in before if k.startswith("1.")}  # drawn anew by the helper

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 from qtool.core import graph as G
 from qtool.passes import CANONICAL
 from qtool.passes.fold_constants import fold_constants
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, rewritten
 
 
@@ -65,20 +65,18 @@ class Looked(nn.Module):
         return x + self.table[self.index].view(2, 3, 2).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "ops"),
-    [
-        pytest.param(Packed, (2, 5), ["linear", "linear", "cat"], id="packed"),
-        pytest.param(Normalized, (2, 3, 6, 6), ["conv"], id="normalized"),
-        pytest.param(Masked, (2, 5), ["linear"], id="a part set to zero"),
-        pytest.param(Looked, (4, 2, 2, 3), ["add"], id="looked up"),
-        pytest.param(
-            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)),
-            (2, 5),
-            ["linear"],
-            id="weight norm",
-        ),
-    ],
+@named_cases(
+    "model, shape, ops",
+    ("packed", Packed, (2, 5), ["linear", "linear", "cat"]),
+    ("normalized", Normalized, (2, 3, 6, 6), ["conv"]),
+    ("a part set to zero", Masked, (2, 5), ["linear"]),
+    ("looked up", Looked, (4, 2, 2, 3), ["add"]),
+    (
+        "weight norm",
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)),
+        (2, 5),
+        ["linear"],
+    ),
 )
 def test_nothing_is_left_to_compute(
     model: Callable[[], nn.Module], shape: tuple[int, ...], ops: list[str]
@@ -103,15 +101,13 @@ def test_what_would_be_stored_many_times_larger_is_left() -> None:
     assert result.counts == {"fold_constants": 0}
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "layer",
-    [
-        pytest.param(lambda x: F.conv2d(x, torch.ones(5, 1, 3, 3) / 9, groups=5), id="ones"),
-        pytest.param(lambda x: F.conv2d(x, torch.full((2, 5, 1, 1), 0.2)), id="full"),
-        pytest.param(lambda x: F.linear(x, torch.eye(5)), id="eye"),
-        pytest.param(lambda x: x @ torch.arange(10.0).view(5, 2), id="product"),
-        pytest.param(lambda x: torch.einsum("ncwh,hk->nckw", x, torch.ones(5, 2)), id="einsum"),
-    ],
+    ("ones", lambda x: F.conv2d(x, torch.ones(5, 1, 3, 3) / 9, groups=5)),
+    ("full", lambda x: F.conv2d(x, torch.full((2, 5, 1, 1), 0.2))),
+    ("eye", lambda x: F.linear(x, torch.eye(5))),
+    ("product", lambda x: x @ torch.arange(10.0).view(5, 2)),
+    ("einsum", lambda x: torch.einsum("ncwh,hk->nckw", x, torch.ones(5, 2))),
 )
 def test_weights_made_of_sizes_are_stored(layer: Callable[[torch.Tensor], torch.Tensor]) -> None:
     result = rewritten(Function(layer), (2, 5, 5, 5))

@@ -11,6 +11,7 @@ from torch import fx, nn
 from qtool.core import graph as G
 from qtool.core.errors import PassError
 from qtool.passes import GraphPass, run_passes, same_function
+from tests.named_cases import named_cases
 from tests.passes.differential import captured
 
 aten = torch.ops.aten
@@ -56,22 +57,16 @@ def _out_of_order(module: fx.GraphModule) -> int:
     return 1
 
 
-@pytest.mark.parametrize(
-    ("rewrite", "message"),
-    [
-        pytest.param(
-            replace_relu(aten.sum.dim_IntList, [1]), "changed the interface", id="another shape"
-        ),
-        pytest.param(
-            replace_relu(aten.to.dtype, torch.float64), "changed the interface", id="another dtype"
-        ),
-        pytest.param(_an_input_less, "changed the interface", id="an input less"),
-        pytest.param(_an_output_more, "changed the interface", id="an output more"),
-        pytest.param(_without_value, "without a value", id="a node without a value"),
-        pytest.param(lambda _: 1 // 0, "failed: .*division", id="it raises"),
-        pytest.param(_out_of_order, "failed", id="a graph that is not well formed"),
-        pytest.param(lambda _: 0, r"left 0 \(aten.relu.default\) behind", id="a leftover"),
-    ],
+@named_cases(
+    "rewrite, message",
+    ("another shape", replace_relu(aten.sum.dim_IntList, [1]), "changed the interface"),
+    ("another dtype", replace_relu(aten.to.dtype, torch.float64), "changed the interface"),
+    ("an input less", _an_input_less, "changed the interface"),
+    ("an output more", _an_output_more, "changed the interface"),
+    ("a node without a value", _without_value, "without a value"),
+    ("it raises", lambda _: 1 // 0, "failed: .*division"),
+    ("a graph that is not well formed", _out_of_order, "failed"),
+    ("a leftover", lambda _: 0, r"left 0 \(aten.relu.default\) behind"),
 )
 def test_a_broken_contract_names_the_pass(rewrite: Rewrite, message: str) -> None:
     module = captured(nn.Sequential(nn.ReLU()), (2, 3)).module
@@ -82,10 +77,7 @@ def test_a_broken_contract_names_the_pass(rewrite: Rewrite, message: str) -> Non
 
 def test_counts_in_order() -> None:
     module = captured(nn.Sequential(nn.ReLU()), (2, 3)).module
-    passes = [
-        GraphPass("gelu", replace_relu(aten.gelu.default)),
-        GraphPass("nothing", lambda _: 0),
-    ]
+    passes = [GraphPass("gelu", replace_relu(aten.gelu.default)), GraphPass("nothing", lambda _: 0)]
     assert run_passes(module, passes) == {"gelu": 1, "nothing": 0}
     assert [G.name_of(n) for n in G.calls(module.graph)] == ["new"]
 
@@ -107,33 +99,29 @@ X = torch.tensor([[-1.0, 0.5], [2.0, 3.0]])  # a range of 4
 INF, NAN = float("inf"), float("nan")
 
 
-@pytest.mark.parametrize(
-    ("expected", "actual", "worst"),
-    [
-        pytest.param(X, X, 0, id="equal"),
-        pytest.param(X, X + 2e-4, 5e-5, id="rounding"),
-        pytest.param(X + 1000, X + 1000.05, 5e-5, id="of the magnitude where that is larger"),
-        pytest.param(torch.zeros(3), torch.zeros(3), 0, id="zeros"),
-        pytest.param(torch.zeros(0, 3), torch.zeros(0, 3), 0, id="empty"),
-        pytest.param(torch.tensor([1, 2]), torch.tensor([1, 2]), 0, id="integers"),
-        pytest.param(torch.tensor([-INF, 1]), torch.tensor([-INF, 1]), 0, id="infinities"),
-        pytest.param(torch.tensor([NAN, 1]), torch.tensor([NAN, 1]), 0, id="NaN in both"),
-        pytest.param(torch.tensor([INF, INF]), torch.tensor([INF, INF]), 0, id="nothing finite"),
-    ],
+@named_cases(
+    "expected, actual, worst",
+    ("equal", X, X, 0),
+    ("rounding", X, X + 2e-4, 5e-5),
+    ("of the magnitude where that is larger", X + 1000, X + 1000.05, 5e-5),
+    ("zeros", torch.zeros(3), torch.zeros(3), 0),
+    ("empty", torch.zeros(0, 3), torch.zeros(0, 3), 0),
+    ("integers", torch.tensor([1, 2]), torch.tensor([1, 2]), 0),
+    ("infinities", torch.tensor([-INF, 1]), torch.tensor([-INF, 1]), 0),
+    ("NaN in both", torch.tensor([NAN, 1]), torch.tensor([NAN, 1]), 0),
+    ("nothing finite", torch.tensor([INF, INF]), torch.tensor([INF, INF]), 0),
 )
 def test_same_function(expected: torch.Tensor, actual: torch.Tensor, worst: float) -> None:
     assert same_function([expected], [actual]) == pytest.approx(worst, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "actual",
-    [
-        pytest.param(X + 5e-4, id="off by more than allowed"),
-        pytest.param(-X, id="wrong sign"),
-        pytest.param(X * NAN, id="NaN"),
-        pytest.param(X.where(X < 3, INF), id="infinite"),
-        pytest.param(torch.full((2, 2), -INF), id="all infinite"),
-    ],
+    ("off by more than allowed", X + 5e-4),
+    ("wrong sign", -X),
+    ("NaN", X * NAN),
+    ("infinite", X.where(X < 3, INF)),
+    ("all infinite", torch.full((2, 2), -INF)),
 )
 def test_same_function_catches_a_wrong_rewrite(actual: torch.Tensor) -> None:
     with pytest.raises(PassError, match=r"output 1 .* bug in qtool"):

@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import qtool
 from qtool.passes import CANONICAL, FOR_FILES, FOR_TARGETS
 from qtool.planning.recipe import Recipe, Rule
-from tests.passes.differential import Function, rewritten
+from tests.named_cases import cases
+from tests.passes.differential import Function, assert_near, rewritten, written
 
 PASSES = [*CANONICAL, FOR_TARGETS["hard_swish"], FOR_FILES["hard_swish_forms"]]
 IMAGE = (2, 4, 6, 6)
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: y * F.relu6(y + 3) / 6,
-        lambda y: F.relu6(3 + y) * y * (1 / 6),
-        lambda y: y * (F.relu6(y + 3.0) / 6.0),
-        lambda y: y * (y / 6 + 0.5).clamp(0, 1),
-        lambda y: y * F.hardtanh(0.5 + y * torch.tensor([1 / 6]), 0.0, 1.0),
-        lambda y: y * F.hardsigmoid(y),
-    ],
+    lambda y: y * F.relu6(y + 3) / 6,
+    lambda y: F.relu6(3 + y) * y * (1 / 6),
+    lambda y: y * (F.relu6(y + 3.0) / 6.0),
+    lambda y: y * (y / 6 + 0.5).clamp(0, 1),
+    lambda y: y * F.hardtanh(0.5 + y * torch.tensor([1 / 6]), 0.0, 1.0),
+    lambda y: y * F.hardsigmoid(y),
 )
 def test_spellings_of_hard_swish(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
@@ -45,14 +41,12 @@ def test_the_spelling_of_hard_sigmoid() -> None:
     assert rewritten(model, IMAGE, passes=CANONICAL).ops() == ["conv", "hardsigmoid"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: y * F.relu6(y + 2) / 6,
-        lambda y: y * F.relu6(y + 3) / 5,
-        lambda y: (2 * y) * F.relu6(y + 3) / 6,
-        lambda y: 6 / (1 + F.relu6(y + 3)),
-    ],
+    lambda y: y * F.relu6(y + 2) / 6,
+    lambda y: y * F.relu6(y + 3) / 5,
+    lambda y: (2 * y) * F.relu6(y + 3) / 6,
+    lambda y: 6 / (1 + F.relu6(y + 3)),
 )
 def test_what_is_no_hard_swish(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
@@ -88,13 +82,11 @@ def test_a_gate_with_two_readers_stays_a_gate() -> None:
     assert result.ops() == ["conv", "hardsigmoid", "mul", "add"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "steps",
-    [
-        lambda y: (y / 6 + 0.25).clamp(0, 1),
-        lambda y: (y / 6 + 0.5).clamp(0, 2),
-        lambda y: (y / 5 + 0.5).clamp(0, 1),
-    ],
+    lambda y: (y / 6 + 0.25).clamp(0, 1),
+    lambda y: (y / 6 + 0.5).clamp(0, 2),
+    lambda y: (y / 5 + 0.5).clamp(0, 1),
 )
 def test_other_steps_stay(steps: Step) -> None:
     model = Function(lambda x, layer: steps(layer(x)), nn.Conv2d(4, 4, 1))
@@ -107,17 +99,11 @@ def test_the_runtime_computes_it_with_the_float_convolution(tmp_path: Path) -> N
     model = nn.Sequential(*layers, nn.Conv2d(8, 16, 1)).eval()
     recipe = Recipe(rules=(Rule(select="[02]", scheme="float"),))
     batch = torch.randn(8, 3, 12, 12)
-    quantized = qtool.quantize(model, [batch], recipe=recipe)
-    file = qtool.write_file(quantized, tmp_path / "a.onnx", qtool.FileOptions(timing=0))
-    assert file.passed
+    file = written(model, batch, recipe, tmp_path / "a.onnx")
     kinds = [n.op_type for n in onnx.load(file.path).graph.node]
     assert kinds.count("HardSwish") == 2
     assert "Clip" not in kinds
     assert dict(file.summary().rows)["float"] == "2 hard_swish, 2 operators by the recipe"
     names = [row.name for row in file.verification.coverage.rows]
     assert names == ["0", "1", "2", "3", "4"]
-    options = ort.SessionOptions()
-    session = ort.InferenceSession(file.path, options, providers=["CPUExecutionProvider"])
-    (output,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
-    wanted = model(batch).detach().numpy()
-    assert np.square(output - wanted).sum() < 1e-3 * np.square(wanted).sum()
+    assert_near(file.path, model, batch)

@@ -10,6 +10,7 @@ from qtool.core import graph as G
 from qtool.core.graph import torch_ops
 from qtool.frontends.captured_model import capture_model
 from tests.backends.onnx.export.networks import Applied
+from tests.named_cases import cases
 
 aten = torch.ops.aten
 X = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(0)) - 5  # all below zero
@@ -22,17 +23,15 @@ def pooled(widths: list[int], kernel: int, stride: int, fill: float, dilation: i
 
 
 @pytest.mark.parametrize("fill", [-torch.inf, -1e30])
-@pytest.mark.parametrize(
-    ("widths", "kernel", "stride"),
-    [
-        ([1, 1, 1, 1], 3, 2),
-        ([0, 1, 0, 1], 3, 2),
-        ([0, 1, 0, 1], 2, 1),
-        ([1, 0, 1, 0], 2, 1),
-        ([2, 1, 1, 2], 3, 1),
-        ([0, 2, 2, 0], 5, 3),
-        ([2, 2, 2, 2], 3, 1),
-    ],
+@cases(
+    "widths, kernel, stride",
+    ([1, 1, 1, 1], 3, 2),
+    ([0, 1, 0, 1], 3, 2),
+    ([0, 1, 0, 1], 2, 1),
+    ([1, 0, 1, 0], 2, 1),
+    ([2, 1, 1, 2], 3, 1),
+    ([0, 2, 2, 0], 5, 3),
+    ([2, 2, 2, 2], 3, 1),
 )
 def test_the_pad_is_gone_and_the_pool_gives_the_same(
     widths: list[int], kernel: int, stride: int, fill: float

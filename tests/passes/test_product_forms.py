@@ -14,32 +14,27 @@ from qtool.core import graph as G
 from qtool.passes.canonicalize import canonicalize
 from qtool.passes.fold_constants import fold_constants
 from qtool.planning.plan import Execution
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, rewritten
 
 FORMS = [canonicalize, fold_constants]
 
 
-@pytest.mark.parametrize(
-    ("function", "ops"),
-    [
-        pytest.param(lambda x, m: torch.addmm(m.bias, x, m.weight), ["linear"], id="addmm"),
-        pytest.param(lambda x, m: torch.mm(x, m.weight), ["linear"], id="mm"),
-        pytest.param(lambda x, m: x @ m.weight, ["linear"], id="matmul"),
-        pytest.param(
-            lambda x, m: torch.addmm(m.bias, x, m.weight, alpha=2), ["addmm"], id="a scaled product"
-        ),
-        pytest.param(
-            lambda x, m: torch.addmm(x[:, :1], x, m.weight), ["slice", "addmm"], id="a computed sum"
-        ),
-        pytest.param(lambda x, m: x @ m.weight.T, ["linear"], id="transposed"),
-        pytest.param(lambda x, m: x @ (m.weight[:, :4] * 2), ["linear"], id="made of it"),
-        pytest.param(
-            lambda x, m: m.weight @ x.t(),
-            ["transpose", "transpose", "linear", "transpose"],
-            id="from the left",
-        ),
-        pytest.param(lambda x, m: x @ m.bias, ["matmul"], id="a vector"),
-    ],
+@named_cases(
+    "function, ops",
+    ("addmm", lambda x, m: torch.addmm(m.bias, x, m.weight), ["linear"]),
+    ("mm", lambda x, m: torch.mm(x, m.weight), ["linear"]),
+    ("matmul", lambda x, m: x @ m.weight, ["linear"]),
+    ("a scaled product", lambda x, m: torch.addmm(m.bias, x, m.weight, alpha=2), ["addmm"]),
+    ("a computed sum", lambda x, m: torch.addmm(x[:, :1], x, m.weight), ["slice", "addmm"]),
+    ("transposed", lambda x, m: x @ m.weight.T, ["linear"]),
+    ("made of it", lambda x, m: x @ (m.weight[:, :4] * 2), ["linear"]),
+    (
+        "from the left",
+        lambda x, m: m.weight @ x.t(),
+        ["transpose", "transpose", "linear", "transpose"],
+    ),
+    ("a vector", lambda x, m: x @ m.bias, ["matmul"]),
 )
 def test_products_with_a_stored_matrix(
     function: Callable[..., torch.Tensor], ops: list[str]
@@ -75,18 +70,16 @@ def test_a_layer_of_no_features_gives_its_bias(shape: tuple[int, ...], bias: boo
 W = {"matrix": (6, 5), "heads": (6, 2, 4), "joined": (2, 3, 5), "deep": (2, 6, 5)}
 
 
-@pytest.mark.parametrize(
-    ("equation", "weight", "ops"),
-    [
-        pytest.param("bti,io->bto", "matrix", ["linear"], id="a linear layer"),
-        pytest.param("...i,io->...o", "matrix", ["linear"], id="with an ellipsis"),
-        pytest.param("bti,ihd->bhtd", "heads", ["linear", "reshape", "permute"], id="to heads"),
-        pytest.param("io,bti->obt", "matrix", ["linear", "permute"], id="the weight first"),
-        pytest.param("bti,tio->bo", "deep", ["flatten", "linear"], id="two letters summed"),
-        pytest.param("bti,tio->bto", "deep", ["einsum"], id="a matrix for each step"),
-        pytest.param("bti,io->bt", "matrix", ["einsum"], id="a letter of one summed"),
-        pytest.param("bti,jo->btijo", "matrix", ["einsum"], id="an outer product"),
-    ],
+@named_cases(
+    "equation, weight, ops",
+    ("a linear layer", "bti,io->bto", "matrix", ["linear"]),
+    ("with an ellipsis", "...i,io->...o", "matrix", ["linear"]),
+    ("to heads", "bti,ihd->bhtd", "heads", ["linear", "reshape", "permute"]),
+    ("the weight first", "io,bti->obt", "matrix", ["linear", "permute"]),
+    ("two letters summed", "bti,tio->bo", "deep", ["flatten", "linear"]),
+    ("a matrix for each step", "bti,tio->bto", "deep", ["einsum"]),
+    ("a letter of one summed", "bti,io->bt", "matrix", ["einsum"]),
+    ("an outer product", "bti,jo->btijo", "matrix", ["einsum"]),
 )
 def test_einsum_with_a_stored_tensor(equation: str, weight: str, ops: list[str]) -> None:
     stored = nn.ParameterList([nn.Parameter(torch.randn(W[weight]))])

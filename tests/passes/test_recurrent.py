@@ -1,18 +1,21 @@
-"""Recurrent layers: one operator each, which computes what torch does."""
+"""Recurrent layers: one operator each; cells: linear layers, counted as such."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import qtool
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes.recurrent import recurrent
+from tests.named_cases import cases
 from tests.passes.differential import Function, rewritten
 
 SHAPE = (3, 6, 4)
@@ -20,16 +23,14 @@ SHAPE = (3, 6, 4)
 
 @pytest.mark.parametrize("both", [False, True], ids=["forward", "both ways"])
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (nn.LSTM, {}),
-        (nn.LSTM, {"bias": False, "batch_first": True}),
-        (nn.GRU, {"batch_first": True}),
-        (nn.GRU, {"bias": False}),
-        (nn.RNN, {}),
-        (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
-    ],
+@cases(
+    "kind, options",
+    (nn.LSTM, {}),
+    (nn.LSTM, {"bias": False, "batch_first": True}),
+    (nn.GRU, {"batch_first": True}),
+    (nn.GRU, {"bias": False}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu", "batch_first": True}),
 )
 def test_every_result_is_that_of_torch(
     kind: type[nn.RNNBase], options: dict[str, Any], layers: int, both: bool
@@ -86,3 +87,46 @@ def test_projections_are_refused() -> None:
 def test_dropout_between_layers_is_off_in_eval_mode() -> None:
     layer = nn.GRU(4, 4, 2, dropout=0.5, batch_first=True)
     assert rewritten(Function(lambda x, r: r(x)[0], layer), SHAPE).ops().count("gru") == 2
+
+
+class Steps(nn.Module):
+    """A cell in a loop."""
+
+    def __init__(self, cell: nn.Module, pair: bool = False) -> None:
+        super().__init__()
+        self.cell, self.pair = cell, pair
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = x.new_zeros(x.shape[0], 6) + 0.1
+        for t in range(3):
+            if self.pair:
+                h, c = self.cell(x[:, t], (h, c))
+            else:
+                h = self.cell(x[:, t], h)
+        return torch.cat([h, c], 1)
+
+
+CELLS = [
+    pytest.param(lambda bias: Steps(nn.LSTMCell(5, 6, bias), pair=True), id="lstm"),
+    pytest.param(lambda bias: Steps(nn.GRUCell(5, 6, bias)), id="gru"),
+    pytest.param(lambda bias: Steps(nn.RNNCell(5, 6, bias)), id="tanh"),
+    pytest.param(lambda bias: Steps(nn.RNNCell(5, 6, bias, "relu")), id="relu"),
+]
+
+
+@pytest.mark.parametrize("make", CELLS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_two_linear_layers_a_step(make, bias: bool) -> None:  # type: ignore[no-untyped-def]
+    found = rewritten(make(bias), (4, 3, 5))
+    assert found.ops().count("linear") == 6
+    assert not any("cell" in op for op in found.ops())
+
+
+def test_their_weights_are_codes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Steps(nn.GRUCell(5, 6)).eval()
+    found = qtool.quantize(model, [torch.randn(8, 3, 5) for _ in range(3)])
+    result = found.export(tmp_path / "cell.onnx")
+    assert result is not None
+    assert result.coverage.share == 1.0
+    assert result.coverage.macs == 3 * 3 * 6 * (5 + 6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -12,53 +11,40 @@ from torch.nn import functional as F
 from qtool.core import graph as G
 from qtool.passes import run_passes
 from qtool.passes.remove_identity import remove_identity
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, captured, op, rewritten
 
 SHAPE = (2, 3, 4, 4)
 
 
-@pytest.mark.parametrize(
-    ("model", "ops"),
-    [
-        pytest.param(lambda: nn.Sequential(nn.Identity(), nn.ReLU()), ["relu"], id="identity"),
-        pytest.param(lambda: nn.Sequential(nn.Dropout(0.5), nn.ReLU()), ["relu"], id="dropout"),
-        pytest.param(lambda: nn.Sequential(nn.Dropout2d(), nn.ReLU()), ["relu"], id="dropout2d"),
-        pytest.param(
-            lambda: nn.Sequential(nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.ReLU()),
-            ["relu"],
-            id="alpha dropout",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: F.dropout(x, 0.0, training=True).relu()),
-            ["relu"],
-            id="dropout of nothing",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: x.clone().contiguous().detach().type_as(x).relu()),
-            ["relu"],
-            id="copies",
-        ),
-        pytest.param(lambda: Function(lambda x: x.float().relu()), ["relu"], id="same dtype"),
-        pytest.param(lambda: Function(lambda x: x[:, :].relu()), ["relu"], id="full slice"),
-        pytest.param(
-            lambda: Function(lambda x: x.view(x.shape[0], 3, 4, 4).relu()),
-            ["relu"],
-            id="same shape",
-        ),
-        pytest.param(nn.Dropout, [], id="nothing else"),
-        pytest.param(
-            lambda: Function(lambda x: x[:, 1:].relu()), ["slice", "relu"], id="part of it"
-        ),
-        pytest.param(
-            lambda: Function(lambda x: x[:, ::2].relu()), ["slice", "relu"], id="every second"
-        ),
-        pytest.param(
-            lambda: Function(lambda x: x.double().relu()), ["_to_copy", "relu"], id="other dtype"
-        ),
-        pytest.param(
-            lambda: Function(lambda x: x.reshape(-1, 3, 16).relu()), ["reshape", "relu"], id="shape"
-        ),
-    ],
+@named_cases(
+    "model, ops",
+    ("identity", lambda: nn.Sequential(nn.Identity(), nn.ReLU()), ["relu"]),
+    ("dropout", lambda: nn.Sequential(nn.Dropout(0.5), nn.ReLU()), ["relu"]),
+    ("dropout2d", lambda: nn.Sequential(nn.Dropout2d(), nn.ReLU()), ["relu"]),
+    (
+        "alpha dropout",
+        lambda: nn.Sequential(nn.AlphaDropout(), nn.FeatureAlphaDropout(), nn.ReLU()),
+        ["relu"],
+    ),
+    (
+        "dropout of nothing",
+        lambda: Function(lambda x: F.dropout(x, 0.0, training=True).relu()),
+        ["relu"],
+    ),
+    (
+        "copies",
+        lambda: Function(lambda x: x.clone().contiguous().detach().type_as(x).relu()),
+        ["relu"],
+    ),
+    ("same dtype", lambda: Function(lambda x: x.float().relu()), ["relu"]),
+    ("full slice", lambda: Function(lambda x: x[:, :].relu()), ["relu"]),
+    ("same shape", lambda: Function(lambda x: x.view(x.shape[0], 3, 4, 4).relu()), ["relu"]),
+    ("nothing else", nn.Dropout, []),
+    ("part of it", lambda: Function(lambda x: x[:, 1:].relu()), ["slice", "relu"]),
+    ("every second", lambda: Function(lambda x: x[:, ::2].relu()), ["slice", "relu"]),
+    ("other dtype", lambda: Function(lambda x: x.double().relu()), ["_to_copy", "relu"]),
+    ("shape", lambda: Function(lambda x: x.reshape(-1, 3, 16).relu()), ["reshape", "relu"]),
 )
 def test_removal(model: Callable[[], nn.Module], ops: list[str]) -> None:
     result = rewritten(model(), SHAPE, passes=[remove_identity])

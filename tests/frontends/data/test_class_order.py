@@ -14,6 +14,7 @@ from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.data.rows import Row
 from tests.frontends.conftest import save_image
+from tests.named_cases import cases
 
 NAMES = ("bar", "circle", "square")
 
@@ -58,29 +59,25 @@ def test_another_order_is_chosen_in_four_ways(
     assert not caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ("bar,circle", "the label 'square' is none of the classes bar, circle"),
-        ("bar,circle,square,bar", "names 'bar' twice"),
-        ("bar,,circle", "is empty"),
-        ([], "is empty"),
-    ],
+@cases(
+    "classes, message",
+    ("bar,circle", "the label 'square' is none of the classes bar, circle"),
+    ("bar,circle,square,bar", "names 'bar' twice"),
+    ("bar,,circle", "is empty"),
+    ([], "is empty"),
 )
 def test_a_list_that_cannot_be_meant_is_refused(photos: Path, classes: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         labels(photos, classes)
 
 
-@pytest.mark.parametrize(
-    ("labels", "numbers", "expected"),
-    [
-        (["b", "a", "b"], {}, [1, 0, 1]),
-        (["b", "a", "b"], {"a": 7, "b": 9}, [9, 7, 9]),
-        (["10", "2"], {}, [10, 2]),
-        ([4, 0], {"0": 1, "4": 2}, [2, 1]),
-        (["a", None], {}, None),
-    ],
+@cases(
+    "labels, numbers, expected",
+    (["b", "a", "b"], {}, [1, 0, 1]),
+    (["b", "a", "b"], {"a": 7, "b": 9}, [9, 7, 9]),
+    (["10", "2"], {}, [10, 2]),
+    ([4, 0], {"0": 1, "4": 2}, [2, 1]),
+    (["a", None], {}, None),
 )
 def test_numbers_of_names(labels: list[Any], numbers: dict[str, int], expected: Any) -> None:
     own = class_numbers([Row(text="x", label=label) for label in labels], numbers)

@@ -12,6 +12,7 @@ from qtool.core.data.array_files import ArrayFiles
 from qtool.core.errors import DataError
 from qtool.frontends.data.load_data import Rows, load_data
 from tests.frontends.conftest import COUNT, save_image
+from tests.named_cases import cases
 
 
 def as_tensor(image: Any) -> torch.Tensor:
@@ -68,15 +69,13 @@ def test_objects_by_name() -> None:
     assert list(load_data("builtins:range(3)")) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("transform", "message"),
-    [
-        (None, "no preprocessing found for these images; pass 'transform'"),
-        ("uneven", r"returns \[\d\] for .*png and \[\d\] for .*png; resize to one"),
-        ("fails", "failed for .*png: ValueError: no such size"),
-        ("words", "returns a str, not a tensor"),
-        ("made", "is a list, not a function"),
-    ],
+@cases(
+    "transform, message",
+    (None, "no preprocessing found for these images; pass 'transform'"),
+    ("uneven", r"returns \[\d\] for .*png and \[\d\] for .*png; resize to one"),
+    ("fails", "failed for .*png: ValueError: no such size"),
+    ("words", "returns a str, not a tensor"),
+    ("made", "is a list, not a function"),
 )
 def test_transforms_that_do_not_fit(images: Path, transform: str | None, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -18,6 +18,7 @@ from torch import nn
 
 import qtool
 from qtool.core.errors import DataError
+from tests.named_cases import cases
 
 FRAMES = {"a": 7, "b": 4}
 PAIRS = {"hn": "h", "cn": "c"}
@@ -119,16 +120,14 @@ def test_the_command(file: Path) -> None:
     assert '"samples": 11' in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("states", "recording", "sentence"),
-    [
-        ({"hm": "h", "cn": "c"}, {}, "the model has no output 'hm'; its outputs are p, cn, hn"),
-        ({"hn": "k", "cn": "c"}, {}, "the recording lacks the input 'h', which is no state"),
-        ({"hn": "c", "p": "h"}, {}, r"output 'p' is \[1, 4\], and the input 'h' .* \[2, 1, 4\]"),
-        (None, {"gain": None}, "the data lacks the input 'gain', and no single output"),
-        (PAIRS, {"gain": np.ones(3, np.float32)}, "recording 0 has steps {'x': 7, 'gain': 3}"),
-        (PAIRS, {"x": draw(7, 5)}, "ONNX Runtime cannot run the file"),
-    ],
+@cases(
+    "states, recording, sentence",
+    ({"hm": "h", "cn": "c"}, {}, "the model has no output 'hm'; its outputs are p, cn, hn"),
+    ({"hn": "k", "cn": "c"}, {}, "the recording lacks the input 'h', which is no state"),
+    ({"hn": "c", "p": "h"}, {}, r"output 'p' is \[1, 4\], and the input 'h' .* \[2, 1, 4\]"),
+    (None, {"gain": None}, "the data lacks the input 'gain', and no single output"),
+    (PAIRS, {"gain": np.ones(3, np.float32)}, "recording 0 has steps {'x': 7, 'gain': 3}"),
+    (PAIRS, {"x": draw(7, 5)}, "ONNX Runtime cannot run the file"),
 )
 def test_what_does_not_fit(states: Any, recording: Any, sentence: str, file: Path) -> None:
     values = dict(np.load(file.parent / "a.npz")) | recording

@@ -8,6 +8,7 @@ import pytest
 from qtool.core.errors import DataError
 from qtool.frontends.data.rows import Row, read_rows
 from tests.frontends.conftest import COUNT, TEXTS, save_image, save_lines, save_sound
+from tests.named_cases import cases
 
 
 def test_images_by_class_in_order_of_their_names(images: Path) -> None:
@@ -31,15 +32,13 @@ def test_a_text_a_line(texts: Path) -> None:
     assert [r.text for r in read_rows(texts)] == TEXTS
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"text": "a", "label": 3}, Row(text="a", label=3)),
-        ({"premise": "a", "hypothesis": "b", "label": "no"}, Row(text="a", pair="b", label="no")),
-        ({"sentence1": "a", "sentence2": "b"}, Row(text="a", pair="b")),
-        ({"question": "a", "context": "b"}, Row(text="a", pair="b")),
-        ({"text": "a", "target": "b", "id": 7}, Row(text="a", target="b")),
-    ],
+@cases(
+    "row, expected",
+    ({"text": "a", "label": 3}, Row(text="a", label=3)),
+    ({"premise": "a", "hypothesis": "b", "label": "no"}, Row(text="a", pair="b", label="no")),
+    ({"sentence1": "a", "sentence2": "b"}, Row(text="a", pair="b")),
+    ({"question": "a", "context": "b"}, Row(text="a", pair="b")),
+    ({"text": "a", "target": "b", "id": 7}, Row(text="a", target="b")),
 )
 def test_columns_as_datasets_call_them(tmp_path: Path, row: dict[str, Any], expected: Row) -> None:
     assert read_rows(save_lines(tmp_path / "rows.jsonl", [row])) == [expected]
@@ -67,18 +66,16 @@ def _missing(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda f: f / "nowhere", "no such file or folder"),
-        (_empty, "has no data; supported files are .npy"),
-        (_mixed, r"a sample has sound \(.*1.wav\), the first one has image"),
-        (_loose, "has class folders and a file outside of them, .*1.png"),
-        (_missing, "names gone.png, which is not there"),
-        (lambda f: save_lines(f / "a.jsonl", []), "a.jsonl is empty"),
-        (lambda f: save_lines(f / "a.jsonl", [{"words": "a"}]), "line 1 has no text, image or"),
-        (lambda f: save_lines(f / "a.jsonl", [3]), "line 1 holds a int, not an object"),
-    ],
+@cases(
+    "make, message",
+    (lambda f: f / "nowhere", "no such file or folder"),
+    (_empty, "has no data; supported files are .npy"),
+    (_mixed, r"a sample has sound \(.*1.wav\), the first one has image"),
+    (_loose, "has class folders and a file outside of them, .*1.png"),
+    (_missing, "names gone.png, which is not there"),
+    (lambda f: save_lines(f / "a.jsonl", []), "a.jsonl is empty"),
+    (lambda f: save_lines(f / "a.jsonl", [{"words": "a"}]), "line 1 has no text, image or"),
+    (lambda f: save_lines(f / "a.jsonl", [3]), "line 1 holds a int, not an object"),
 )
 def test_refusals(tmp_path: Path, make: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -28,10 +28,7 @@ def test_folder_of_images(folder):
     data = load_data(folder, transform="numpy:asarray")
     names = SampleNames.of(data)
     assert [names.sample(i) for i in range(4)] == [
-        "cat/0.png",
-        "cat/1.png",
-        "dog/0.png",
-        "dog/1.png",
+        *("cat/0.png", "cat/1.png", "dog/0.png", "dog/1.png")
     ]
     assert [names.class_(n) for n in (0, 1, 2, None)] == ["cat", "dog", "", ""]
     head, _, code = names.thumbnail(2).partition(",")

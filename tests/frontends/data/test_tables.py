@@ -18,6 +18,7 @@ from qtool.frontends.data.collators import render_conversations
 from qtool.frontends.data.load_data import load_data
 from qtool.frontends.data.rows import read_rows
 from qtool.frontends.data.tables import read_table
+from tests.named_cases import cases, named_cases
 
 ROWS = [{"age": 20 + i, "height": i / 4, "price": 2.5 * i} for i in range(6)]
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
@@ -55,21 +56,19 @@ COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
 INDEXED = {name: dict(enumerate(values)) for name, values in COLUMNS.items()}
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "write",
-    [
-        pytest.param(_separated(","), id="commas"),
-        pytest.param(_separated(";"), id="semicolons"),
-        pytest.param(_separated("\t"), id="tabs"),
-        pytest.param(_separated(",", index=True), id="an index without a name"),
-        pytest.param(_json(ROWS), id="objects"),
-        pytest.param(_json({"data": ROWS}), id="objects inside"),
-        pytest.param(_json(COLUMNS), id="columns"),
-        pytest.param(_json(INDEXED), id="columns of pandas"),
-        pytest.param(_json(LINES), id="an object per line"),
-        pytest.param(_json(LINES, "t.jsonl"), id="jsonl"),
-        pytest.param(_parquet, id="parquet"),
-    ],
+    ("commas", _separated(",")),
+    ("semicolons", _separated(";")),
+    ("tabs", _separated("\t")),
+    ("an index without a name", _separated(",", index=True)),
+    ("objects", _json(ROWS)),
+    ("objects inside", _json({"data": ROWS})),
+    ("columns", _json(COLUMNS)),
+    ("columns of pandas", _json(INDEXED)),
+    ("an object per line", _json(LINES)),
+    ("jsonl", _json(LINES, "t.jsonl")),
+    ("parquet", _parquet),
 )
 def test_numbers_are_one_input(tmp_path, write):
     data = load_data(write(tmp_path), 4, labels="price")
@@ -92,23 +91,21 @@ def test_labels_that_are_names(tmp_path):
     assert load_data(path, labels="kind", classes="pear,apple").labels.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("1.5,2\n3,4\n", None),
-        ("5,0,0\n3,0,0\n", None),  # a digit and its pixels
-        ("5.1,3.5,setosa\n4.9,,virginica\n", None),
-        (",3.5\n4.9,1\n", None),  # a first value is missing
-        ("39,State-gov,77516\n50,Private,83311\n", None),
-        ("1.5\n2.5\n", None),
-        ("0,1\n3,4\n", "0,1"),  # the names that pandas gives
-        (",0,1\n0,3,4\n", ",0,1"),
-        ("0\n1.5\n", "0"),
-        ("2019,2020,2021\n1,2,3\n", "2019,2020,2021"),
-        ("country,2019,2020\nFrance,2,3\n", "country,2019,2020"),
-        ("id,7\n1,2\n", "id,7"),
-        ("name,kind\nRex,dog\n", "name,kind"),
-    ],
+@cases(
+    "text, names",
+    ("1.5,2\n3,4\n", None),
+    ("5,0,0\n3,0,0\n", None),  # a digit and its pixels
+    ("5.1,3.5,setosa\n4.9,,virginica\n", None),
+    (",3.5\n4.9,1\n", None),  # a first value is missing
+    ("39,State-gov,77516\n50,Private,83311\n", None),
+    ("1.5\n2.5\n", None),
+    ("0,1\n3,4\n", "0,1"),  # the names that pandas gives
+    (",0,1\n0,3,4\n", ",0,1"),
+    ("0\n1.5\n", "0"),
+    ("2019,2020,2021\n1,2,3\n", "2019,2020,2021"),
+    ("country,2019,2020\nFrance,2,3\n", "country,2019,2020"),
+    ("id,7\n1,2\n", "id,7"),
+    ("name,kind\nRex,dog\n", "name,kind"),
 )
 def test_whether_the_first_line_has_names(tmp_path, caplog, text, names):
     (tmp_path / "t.csv").write_text(text)
@@ -147,22 +144,20 @@ def test_texts_by_the_names_of_their_columns(tmp_path):
     assert (row.text, row.label) == ("a, b", 1)
 
 
-@pytest.mark.parametrize(
-    ("make", "options", "message"),
-    [
-        (_json([{"a": 1}]), {"labels": "y"}, "t.json has no column 'y'; its columns are a"),
-        (_json([{"a": 1}]), {"column": "a,b"}, "t.json has no column 'b'"),
-        (_json([{"a": 1, "b": "x"}]), {}, r"row 1: the column 'b' holds 'x', no .*column='b'"),
-        (_json([{"a": 1}, {"a": None}]), {}, "t.json, row 2: the column 'a' holds no value"),
-        (_json([1, 2]), {}, "t.json is no table; write a list of objects"),
-        (_json([]), {}, "t.json has no samples"),
-        (_json("{"), {}, "t.json is not JSON"),
-        (_json("a,b\n1,2,3\n", "t.csv"), {}, "row 1 has 3 cells, the table has 2 columns"),
-        (_json("a,a\n1,2\n", "t.csv"), {}, "two columns called 'a'"),
-        (_json("", "t.csv"), {}, "t.csv is empty"),
-        (_json("damaged", "t.parquet"), {}, "t.parquet is a text"),
-        (_json([{"a": 1}]), {"transform": "m:f"}, "leave out 'transform'"),
-    ],
+@cases(
+    "make, options, message",
+    (_json([{"a": 1}]), {"labels": "y"}, "t.json has no column 'y'; its columns are a"),
+    (_json([{"a": 1}]), {"column": "a,b"}, "t.json has no column 'b'"),
+    (_json([{"a": 1, "b": "x"}]), {}, r"row 1: the column 'b' holds 'x', no .*column='b'"),
+    (_json([{"a": 1}, {"a": None}]), {}, "t.json, row 2: the column 'a' holds no value"),
+    (_json([1, 2]), {}, "t.json is no table; write a list of objects"),
+    (_json([]), {}, "t.json has no samples"),
+    (_json("{"), {}, "t.json is not JSON"),
+    (_json("a,b\n1,2,3\n", "t.csv"), {}, "row 1 has 3 cells, the table has 2 columns"),
+    (_json("a,a\n1,2\n", "t.csv"), {}, "two columns called 'a'"),
+    (_json("", "t.csv"), {}, "t.csv is empty"),
+    (_json("damaged", "t.parquet"), {}, "t.parquet is a text"),
+    (_json([{"a": 1}]), {"transform": "m:f"}, "leave out 'transform'"),
 )
 def test_what_is_no_table(tmp_path, make, options, message):
     with pytest.raises(DataError, match=message):

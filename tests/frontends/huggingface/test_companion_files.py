@@ -20,6 +20,7 @@ from qtool.frontends.huggingface.companion_files import (
 from qtool.frontends.huggingface.consumers import loading_lines
 from qtool.frontends.huggingface.folder_layout import JS, LAYOUTS
 from qtool.frontends.huggingface.model_card import CARD, MARK
+from tests.named_cases import cases
 
 
 @pytest.fixture
@@ -63,14 +64,12 @@ POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 NORMALIZE = {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
 
 
-@pytest.mark.parametrize(
-    ("modules", "mode", "options"),
-    [
-        ([POOLING, NORMALIZE], "mean_tokens", '{ pooling: "mean", normalize: true }'),
-        ([POOLING], "cls_token", '{ pooling: "cls" }'),
-        ([POOLING], "max_tokens", ""),
-        ("damaged", "mean_tokens", '{ pooling: "mean" }'),
-    ],
+@cases(
+    "modules, mode, options",
+    ([POOLING, NORMALIZE], "mean_tokens", '{ pooling: "mean", normalize: true }'),
+    ([POOLING], "cls_token", '{ pooling: "cls" }'),
+    ([POOLING], "max_tokens", ""),
+    ("damaged", "mean_tokens", '{ pooling: "mean" }'),
 )
 def test_a_card_pools_as_the_model(folder: Path, modules: object, mode: str, options: str) -> None:
     (folder / "1_Pooling").mkdir()
@@ -94,13 +93,11 @@ def test_a_card_of_somebody_else_stays(tmp_path: Path) -> None:
     assert card.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"model_type": "bert"}', True),
-        (json.dumps({"architecture": "resnet18"}), False),
-        ("[", False),
-    ],
+@cases(
+    "text, expected",
+    ('{"model_type": "bert"}', True),
+    (json.dumps({"architecture": "resnet18"}), False),
+    ("[", False),
 )
 def test_folders_of_transformers(tmp_path: Path, text: str, expected: bool) -> None:
     assert not is_transformers_folder(tmp_path)

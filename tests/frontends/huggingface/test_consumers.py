@@ -27,6 +27,7 @@ from tests.frontends.conftest import RATE, TEXTS, save_lines, save_sound
 from tests.frontends.huggingface.test_encoder_decoder import t5_model, whisper
 from tests.frontends.huggingface.test_fused_decoder import FAMILIES, WIDE, model_of
 from tests.frontends.huggingface.test_model_folder import SMALL, tokenizer
+from tests.named_cases import cases
 from tests.passes.test_experts import EXPERTS
 
 library = pytest.importorskip("transformers")
@@ -458,16 +459,10 @@ def test_libraries_load_the_models_of_their_cards(name: str, data: Path, tmp_pat
         assert len(expected) - len(new) in (0, 1)  # an end may be left out
 
 
-@pytest.mark.parametrize(
-    ("consumer", "name", "sentence"),
-    [
-        (JS, "Mixtral", "it knows no models of the type mixtral for text-generation"),
-        (
-            OPTIMUM,
-            "Phi3",
-            "a KV cache of 4 heads of 16 features for the type phi3, the model has 2",
-        ),
-    ],
+@cases(
+    "consumer, name, sentence",
+    (JS, "Mixtral", "it knows no models of the type mixtral for text-generation"),
+    (OPTIMUM, "Phi3", "a KV cache of 4 heads of 16 features for the type phi3, the model has 2"),
 )
 def test_the_sentence_on_a_model_that_is_not_loaded(
     consumer: str, name: str, sentence: str
@@ -498,13 +493,11 @@ def test_a_call_writes_the_folder_of_the_command(
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        (["-o", "out", "--layout", GENAI], "genai does not load this model"),
-        (["-o", "out.onnx", "--layout", OPTIMUM], "is a folder of several files; name it, as "),
-        (["-o", "out.onnx", "--task", "text2text-generation-with-past"], "becomes two files"),
-    ],
+@cases(
+    "line, sentence",
+    (["-o", "out", "--layout", GENAI], "genai does not load this model"),
+    (["-o", "out.onnx", "--layout", OPTIMUM], "is a folder of several files; name it, as "),
+    (["-o", "out.onnx", "--task", "text2text-generation-with-past"], "becomes two files"),
 )
 def test_what_no_folder_can_be(
     line: list[str], sentence: str, source: Make, data: Path, tmp_path: Path

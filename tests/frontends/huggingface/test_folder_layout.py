@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from qtool.frontends.huggingface.folder_layout import LAYOUTS, model_folder_of
+from tests.named_cases import cases
 
 
-@pytest.mark.parametrize(
-    ("layout", "part", "mode", "name"),
-    [
-        ("shared", "", "weight-only-int4", "onnx/model_q4.onnx"),
-        ("transformers.js", "", "static", "onnx/model_quantized.onnx"),
-        ("transformers.js", "decoder", "dynamic", "onnx/decoder_model_merged_quantized.onnx"),
-        ("shared", "text", "static", "onnx/text_model_quantized.onnx"),
-        ("transformers.js", "vision", "weight-only-int4", "onnx/vision_model_q4.onnx"),
-        ("sentence-transformers", "", "static", "onnx/model.onnx"),
-        ("optimum", "encoder", "static", "encoder_model.onnx"),
-        ("genai", "", "weight-only-int4", "model.onnx"),
-    ],
+@cases(
+    "layout, part, mode, name",
+    ("shared", "", "weight-only-int4", "onnx/model_q4.onnx"),
+    ("transformers.js", "", "static", "onnx/model_quantized.onnx"),
+    ("transformers.js", "decoder", "dynamic", "onnx/decoder_model_merged_quantized.onnx"),
+    ("shared", "text", "static", "onnx/text_model_quantized.onnx"),
+    ("transformers.js", "vision", "weight-only-int4", "onnx/vision_model_q4.onnx"),
+    ("sentence-transformers", "", "static", "onnx/model.onnx"),
+    ("optimum", "encoder", "static", "encoder_model.onnx"),
+    ("genai", "", "weight-only-int4", "model.onnx"),
 )
 def test_names_of_files(layout: str, part: str, mode: str, name: str) -> None:
     assert LAYOUTS[layout].path(Path("out"), part, mode) == Path("out") / name

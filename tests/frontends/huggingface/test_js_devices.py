@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from qtool.frontends.huggingface.companion_files import read_records, write_record
 from qtool.frontends.huggingface.folder_layout import LAYOUTS
 from qtool.frontends.huggingface.js_devices import (
@@ -20,21 +18,20 @@ from qtool.frontends.huggingface.js_devices import (
     same_part,
 )
 from qtool.frontends.huggingface.model_card import MARK, sections_of
+from tests.named_cases import cases
 
 STATIC = {"mode": "static", "target": WEB_TARGET}
 INT4 = {"mode": "weight-only-int4", "target": GPU_TARGET}
 INT8 = {"mode": "weight-only", "target": GPU_TARGET}
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([STATIC], {"dtype": "q8"}),
-        ([INT4], {"dtype": "q4"}),
-        ([STATIC, INT4], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "q4"}}}),
-        ([INT8, STATIC], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "int8"}}}),
-        ([{"mode": "dynamic", "target": "onnxruntime"}], {"dtype": "q8"}),
-    ],
+@cases(
+    "rows, expected",
+    ([STATIC], {"dtype": "q8"}),
+    ([INT4], {"dtype": "q4"}),
+    ([STATIC, INT4], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "q4"}}}),
+    ([INT8, STATIC], {"dtype": "q8", "device_config": {"webgpu": {"dtype": "int8"}}}),
+    ([{"mode": "dynamic", "target": "onnxruntime"}], {"dtype": "q8"}),
 )
 def test_each_device_has_its_dtype(rows: list[dict[str, Any]], expected: dict[str, Any]) -> None:
     folder, layout = Path("out"), LAYOUTS["transformers.js"]

@@ -55,48 +55,14 @@ def row(
 IMAGE, LINES, POSITIVE = ramp(2, 4, 6, 6), ramp(2, 3, 4), np.abs(ramp(3, 4)) + 0.5
 TRUTH = ramp(3, 4) > 0
 UNARY = [
-    "Relu",
-    "Sigmoid",
-    "HardSigmoid",
-    "HardSwish",
-    "Mish",
-    "Softplus",
-    "Tanh",
-    "Erf",
-    "Exp",
-    "Abs",
-    "Neg",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Sin",
-    "Cos",
-    "Identity",
-    "Softmax",
-    "LogSoftmax",
-    "LeakyRelu",
-    "Elu",
-    "Flatten",
-    "Transpose",
-    "Dropout",
-    "Gelu",
-    "com.microsoft.Gelu",
-    "com.microsoft.FastGelu",
-    "com.microsoft.QuickGelu",
+    *("Relu", "Sigmoid", "HardSigmoid", "HardSwish", "Mish", "Softplus", "Tanh", "Erf", "Exp"),
+    *("Abs", "Neg", "Floor", "Ceil", "Round", "Sin", "Cos", "Identity", "Softmax", "LogSoftmax"),
+    *("LeakyRelu", "Elu", "Flatten", "Transpose", "Dropout", "Gelu", "com.microsoft.Gelu"),
+    *("com.microsoft.FastGelu", "com.microsoft.QuickGelu"),
 ]
 BINARY = [
-    "Add",
-    "Sub",
-    "Mul",
-    "Pow",
-    "Sum",
-    "Min",
-    "Max",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
+    *("Add", "Sub", "Mul", "Pow", "Sum", "Min", "Max", "Equal", "Greater", "GreaterOrEqual"),
+    *("Less", "LessOrEqual"),
 ]
 ROWS: dict[str, Any] = {
     **{op: row(op, [ramp(3, 4)]) for op in UNARY},
@@ -214,13 +180,8 @@ ROWS: dict[str, Any] = {
             "Slice", [ramp(2, 5, 3)], [ints(start), ints(end), ints(1), ints(step)]
         )
         for start, end, step in (
-            (-1, -(2**62), -1),
-            (3, 0, -2),
-            (1, 2**63 - 1, -1),
-            (1, 2**62, -1),
-            (2**62, 1, -3),
-            (-9, 2**62, -1),
-            (-9, 0, -1),
+            *((-1, -(2**62), -1), (3, 0, -2), (1, 2**63 - 1, -1), (1, 2**62, -1), (2**62, 1, -3)),
+            *((-9, 2**62, -1), (-9, 0, -1)),
         )
     },
     "Slice of all samples backwards": row(

@@ -16,6 +16,7 @@ import qtool
 from qtool.backends.tflite.file import load
 from qtool.core.sqnr import sqnr
 from qtool.frontends.onnx import load_onnx
+from tests.named_cases import cases
 
 WIDTH, LAYERS = 64, 3
 READS = {  # from the initializer w or its transpose t to the weight of layer i
@@ -65,12 +66,10 @@ def large(path: Path) -> list[onnx.TensorProto]:
     return [t for t in tensors if prod(t.dims) * bytes_of.get(t.data_type, 1) > WIDTH**2 // 4]
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        *((kind, "static") for kind in READS),  # how it is read decides, not how it is stored
-        *(("Identity", mode) for mode in ("dynamic", "weight-only-int4")),
-    ],
+@cases(
+    "kind, mode",
+    *((kind, "static") for kind in READS),  # how it is read decides, not how it is stored
+    *(("Identity", mode) for mode in ("dynamic", "weight-only-int4")),
 )
 def test_a_weight_that_layers_share_is_stored_once(kind: str, mode: str, tmp_path: Path) -> None:
     x = np.random.default_rng(1).normal(size=(32, WIDTH)).astype(np.float32)

@@ -16,6 +16,7 @@ from qtool.cli import main
 import qtool
 from qtool.core.errors import CaptureError, DataError, PlanError, VerificationError
 from qtool.frontends.onnx import load_onnx
+from tests.named_cases import cases
 
 
 def _value(name: str, kind: int, *sizes: int | str) -> onnx.ValueInfoProto:
@@ -113,10 +114,7 @@ def test_a_fixed_input_selects_the_branch_and_leaves_the_file(tmp_path: Path) ->
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert quantized.verify().coverage.share == 1
     arrays = {"x": x.numpy(), "sr": np.array(16000)}
-    (expected,), (actual,) = (
-        _session(path).run(None, arrays),
-        session.run(None, {"x": x.numpy()}),
-    )
+    (expected,), (actual,) = (_session(path).run(None, arrays), session.run(None, {"x": x.numpy()}))
     assert np.abs(actual - expected).max() < 0.05 * np.abs(expected).max()
     qtool.evaluate(tmp_path / "int8.onnx", model, batches, seconds=0)
     message = r"input 'sr' is tensor\(8000\), and the model has it fixed"
@@ -134,13 +132,11 @@ def test_a_network_inside_an_if_names_the_input_to_fix(tmp_path: Path) -> None:
         qtool.quantize(load_onnx(tmp_path / "m.onnx"), data)
 
 
-@pytest.mark.parametrize(
-    ("fixed", "message"),
-    [
-        ({"rate": 1}, "there is no input 'rate' to fix; the inputs are sr, x"),
-        ({"sr": 0.5}, "input 'sr' is int64, which cannot be 0.5"),
-        ({"sr": [1, 2]}, r"input 'sr' has the shape \[\], the value to fix it to \[2\]"),
-    ],
+@cases(
+    "fixed, message",
+    ({"rate": 1}, "there is no input 'rate' to fix; the inputs are sr, x"),
+    ({"sr": 0.5}, "input 'sr' is int64, which cannot be 0.5"),
+    ({"sr": [1, 2]}, r"input 'sr' has the shape \[\], the value to fix it to \[2\]"),
 )
 def test_values_that_do_not_fit_are_refused(
     fixed: dict[str, float], message: str, tmp_path: Path

@@ -18,6 +18,7 @@ from qtool.core.errors import CaptureError
 from qtool.frontends.torch.example_inputs import AddedSizes, sizes_of
 from qtool.frontends.torch.export_module import capture_module
 from tests.backends.onnx.export.networks import run
+from tests.named_cases import cases
 
 
 class Two(nn.Module):
@@ -175,14 +176,12 @@ def test_other_arguments_than_at_capture_are_refused() -> None:
         qtool.calibrate(captured, [(x, x, None)])
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ids", {0: "batch"}),
-        ("past.0.encoder.key", {2: "encoded"}),
-        ("past.1.decoder.key", {2: "past"}),
-        ("past.1.other", {}),
-    ],
+@cases(
+    "name, expected",
+    ("ids", {0: "batch"}),
+    ("past.0.encoder.key", {2: "encoded"}),
+    ("past.1.decoder.key", {2: "past"}),
+    ("past.1.other", {}),
 )
 def test_sizes_of_nested_inputs(name: str, expected: dict[int, str]) -> None:
     dynamic = {"ids": {0: "batch"}, "past.encoder": {2: "encoded"}, "past.decoder": {2: "past"}}

@@ -18,6 +18,7 @@ from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, DataError
 from qtool.frontends.torch.export_module import capture_module
 from tests.models.small import NETWORKS, NestedOutput
+from tests.named_cases import named_cases
 from tests.passes.differential import Function, assert_same, captured_network
 
 X = torch.linspace(-1, 1, 36).reshape(3, 3, 4)
@@ -39,47 +40,33 @@ def test_the_graph_is_the_model(name: str) -> None:
         assert node.op == "output" or G.value(node) is not None
 
 
-@pytest.mark.parametrize(
-    ("model", "args", "kwargs", "inputs"),
-    [
-        pytest.param(
-            nn.ReLU(), (X,), {}, ["input: float32[batch, 3, 4]"], id="the module's own name"
-        ),
-        pytest.param(
-            NETWORKS["two_inputs"].make(),
-            NETWORKS["two_inputs"].example()[0],
-            {},
-            ["image: float32[batch, 3, 6, 6]", "vector: float32[batch, 5]"],
-            id="two, of one batch",
-        ),
-        pytest.param(
-            NETWORKS["keywords"].make(),
-            (),
-            {"x": torch.ones(3, 6), "mask": torch.ones(3, 4)},
-            ["x: float32[batch, 6]", "mask: float32[batch, 4]"],
-            id="by name",
-        ),
-        pytest.param(
-            NETWORKS["keywords"].make(),
-            (torch.ones(3, 6),),
-            {},
-            ["x: float32[batch, 6]"],
-            id="without the optional one",
-        ),
-        pytest.param(
-            Function(lambda x: x * 2), (torch.tensor(3.0),), {}, ["x: float32[]"], id="a scalar"
-        ),
-        pytest.param(
-            Function(lambda x: x + 1), (torch.arange(3),), {}, ["x: int64[batch]"], id="integers"
-        ),
-        pytest.param(
-            Function(lambda x: x.reshape(3, 12)),
-            (X,),
-            {},
-            ["x: float32[3, 3, 4]"],
-            id="fixed by it",
-        ),
-    ],
+@named_cases(
+    "model, args, kwargs, inputs",
+    ("the module's own name", nn.ReLU(), (X,), {}, ["input: float32[batch, 3, 4]"]),
+    (
+        "two, of one batch",
+        NETWORKS["two_inputs"].make(),
+        NETWORKS["two_inputs"].example()[0],
+        {},
+        ["image: float32[batch, 3, 6, 6]", "vector: float32[batch, 5]"],
+    ),
+    (
+        "by name",
+        NETWORKS["keywords"].make(),
+        (),
+        {"x": torch.ones(3, 6), "mask": torch.ones(3, 4)},
+        ["x: float32[batch, 6]", "mask: float32[batch, 4]"],
+    ),
+    (
+        "without the optional one",
+        NETWORKS["keywords"].make(),
+        (torch.ones(3, 6),),
+        {},
+        ["x: float32[batch, 6]"],
+    ),
+    ("a scalar", Function(lambda x: x * 2), (torch.tensor(3.0),), {}, ["x: float32[]"]),
+    ("integers", Function(lambda x: x + 1), (torch.arange(3),), {}, ["x: int64[batch]"]),
+    ("fixed by it", Function(lambda x: x.reshape(3, 12)), (X,), {}, ["x: float32[3, 3, 4]"]),
 )
 def test_inputs(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[str]
@@ -88,19 +75,15 @@ def test_inputs(
     assert [str(i) for i in graph.inputs] == inputs
 
 
-@pytest.mark.parametrize(
-    ("function", "names"),
-    [
-        pytest.param(lambda x: x + 1, ["output"], id="a tensor"),
-        pytest.param(lambda x: (x + 1, x - 1), ["output_0", "output_1"], id="a tuple"),
-        pytest.param(lambda x: [x + 1], ["output_0"], id="a list"),
-        pytest.param(lambda x: {"a": x + 1, "b": x - 1}, ["a", "b"], id="a dict"),
-        pytest.param(lambda x: {"x": x + 1}, ["x_out"], id="called like an input"),
-        pytest.param(
-            lambda x: {"a": (x + 1, {"b": x - 1})}, ["a.0", "a.1.b"], id="one in the other"
-        ),
-        pytest.param(lambda x: (x, x), ["output_0", "output_1"], id="the input, twice"),
-    ],
+@named_cases(
+    "function, names",
+    ("a tensor", lambda x: x + 1, ["output"]),
+    ("a tuple", lambda x: (x + 1, x - 1), ["output_0", "output_1"]),
+    ("a list", lambda x: [x + 1], ["output_0"]),
+    ("a dict", lambda x: {"a": x + 1, "b": x - 1}, ["a", "b"]),
+    ("called like an input", lambda x: {"x": x + 1}, ["x_out"]),
+    ("one in the other", lambda x: {"a": (x + 1, {"b": x - 1})}, ["a.0", "a.1.b"]),
+    ("the input, twice", lambda x: (x, x), ["output_0", "output_1"]),
 )
 def test_outputs(function: Callable[[torch.Tensor], Any], names: list[str]) -> None:
     model = Function(function)
@@ -144,16 +127,12 @@ def test_no_dynamic_dimension() -> None:
     assert graph.inputs[0].shape == (1, 3)
 
 
-@pytest.mark.parametrize(
-    ("dynamic", "message"),
-    [
-        pytest.param(
-            {"x": {0: "n"}}, "'x', which is not an input; the inputs are input", id="name"
-        ),
-        pytest.param({"input": {4: "n"}}, "has no dimension 4: its shape", id="rank"),
-        pytest.param({"input": {1: "n"}}, "dimension 1 .* at least 2", id="size of one"),
-        pytest.param({"input": {-1: "n"}}, "dimension -1", id="from behind"),
-    ],
+@named_cases(
+    "dynamic, message",
+    ("name", {"x": {0: "n"}}, "'x', which is not an input; the inputs are input"),
+    ("rank", {"input": {4: "n"}}, "has no dimension 4: its shape"),
+    ("size of one", {"input": {1: "n"}}, "dimension 1 .* at least 2"),
+    ("from behind", {"input": {-1: "n"}}, "dimension -1"),
 )
 def test_bad_dynamic_dimensions(dynamic: dict[str, dict[int, str]], message: str) -> None:
     with pytest.raises(CaptureError, match=message):
@@ -217,56 +196,46 @@ def _dropout_in_training() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        pytest.param(
-            lambda: nn.Linear(4, 2).train(),
-            r"the model is in training mode; call model.eval\(\)",
-            id="training",
-        ),
-        pytest.param(
-            _dropout_in_training, r"module '1' \(Dropout\) is in training mode", id="a part of it"
-        ),
-        pytest.param(
-            lambda: Function(F.dropout).eval(),
-            "draws random numbers .*dropout.*training=",
-            id="functional dropout",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: x + torch.rand(3, 4)).eval(),
-            "draws random numbers .*rand",
-            id="random numbers",
-        ),
-        pytest.param(
-            lambda: _stateful().eval(),
-            r"changes its own buffers when it runs \(calls\)",
-            id="state",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: (x, None)).eval(),
-            "returns something that is not a tensor",
-            id="None as output",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: (x, 3)).eval(),
-            "returns something that is not a tensor",
-            id="a number as output",
-        ),
-        pytest.param(
-            lambda: Function(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))).eval(),
-            r"branch or loop inside \(torch.cond\)",
-            id="torch.cond",
-        ),
-        pytest.param(
-            lambda: nn.Conv1d(3, 3, 2).eval(), r"inputs .*: RuntimeError", id="a shape it refuses"
-        ),
-        pytest.param(
-            lambda: Function(lambda x: undefined(x)).eval(),  # noqa: F821, PLW0108
-            r"does not run on the given inputs .*: NameError",
-            id="a model that does not run",
-        ),
-    ],
+@named_cases(
+    "model, message",
+    (
+        "training",
+        lambda: nn.Linear(4, 2).train(),
+        r"the model is in training mode; call model.eval\(\)",
+    ),
+    ("a part of it", _dropout_in_training, r"module '1' \(Dropout\) is in training mode"),
+    (
+        "functional dropout",
+        lambda: Function(F.dropout).eval(),
+        "draws random numbers .*dropout.*training=",
+    ),
+    (
+        "random numbers",
+        lambda: Function(lambda x: x + torch.rand(3, 4)).eval(),
+        "draws random numbers .*rand",
+    ),
+    ("state", lambda: _stateful().eval(), r"changes its own buffers when it runs \(calls\)"),
+    (
+        "None as output",
+        lambda: Function(lambda x: (x, None)).eval(),
+        "returns something that is not a tensor",
+    ),
+    (
+        "a number as output",
+        lambda: Function(lambda x: (x, 3)).eval(),
+        "returns something that is not a tensor",
+    ),
+    (
+        "torch.cond",
+        lambda: Function(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))).eval(),
+        r"branch or loop inside \(torch.cond\)",
+    ),
+    ("a shape it refuses", lambda: nn.Conv1d(3, 3, 2).eval(), r"inputs .*: RuntimeError"),
+    (
+        "a model that does not run",
+        lambda: Function(lambda x: undefined(x)).eval(),  # noqa: F821, PLW0108
+        r"does not run on the given inputs .*: NameError",
+    ),
 )
 def test_refusals(model: Callable[[], nn.Module], message: str) -> None:
     args = (X,) if "inputs .*: Runtime" not in message else (torch.ones(2, 5, 4),)
@@ -300,15 +269,13 @@ def test_a_norm_of_the_users_own_in_training_mode() -> None:
         capture_module(_norm_in_training(), Batch((torch.randn(2, 3, 4, 4),)))
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs", "error", "message"),
-    [
-        pytest.param((), {}, DataError, r"forward\(x.*missing a required", id="nothing"),
-        pytest.param((X, X), {}, DataError, "too many positional", id="too much"),
-        pytest.param((X,), {"y": X}, DataError, "unexpected keyword argument 'y'", id="unknown"),
-        pytest.param((3,), {}, CaptureError, "input 'x' is not a tensor; wrap", id="a number"),
-        pytest.param(("a",), {}, CaptureError, "a batch holds no tensors", id="text"),
-    ],
+@named_cases(
+    "args, kwargs, error, message",
+    ("nothing", (), {}, DataError, r"forward\(x.*missing a required"),
+    ("too much", (X, X), {}, DataError, "too many positional"),
+    ("unknown", (X,), {"y": X}, DataError, "unexpected keyword argument 'y'"),
+    ("a number", (3,), {}, CaptureError, "input 'x' is not a tensor; wrap"),
+    ("text", ("a",), {}, CaptureError, "a batch holds no tensors"),
 )
 def test_wrong_inputs(
     args: tuple[Any, ...], kwargs: dict[str, Any], error: type[Exception], message: str

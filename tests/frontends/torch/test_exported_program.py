@@ -19,6 +19,7 @@ from qtool.core import graph as G
 from qtool.core.errors import CaptureError
 from qtool.frontends.torch.exported_program import _with_lifted, from_program, load_program
 from tests.models.small import NETWORKS
+from tests.named_cases import cases, named_cases
 from tests.passes.differential import Function, assert_same
 
 
@@ -114,23 +115,17 @@ def test_pickled_code_is_not_run(saved: Path, tmp_path: Path) -> None:
     assert mark.exists(), "the check is able to fail"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(lambda data: data[: len(data) // 2], "is cut off", id="truncated"),
-        pytest.param(lambda data: data[: -len(data) // 3], "is cut off", id="its end is missing"),
-        pytest.param(lambda data: b"", "is empty", id="empty"),
-        pytest.param(
-            lambda data: b"\0 no zip",
-            r"is not a readable .pt2 file.*torch.export",
-            id="foreign",
-        ),
-        pytest.param(
-            lambda data: pickled({"weight": torch.ones(2)}),
-            r"is not a readable .pt2 file.*torch.export",
-            id="weights only",
-        ),
-    ],
+@named_cases(
+    "content, message",
+    ("truncated", lambda data: data[: len(data) // 2], "is cut off"),
+    ("its end is missing", lambda data: data[: -len(data) // 3], "is cut off"),
+    ("empty", lambda data: b"", "is empty"),
+    ("foreign", lambda data: b"\0 no zip", r"is not a readable .pt2 file.*torch.export"),
+    (
+        "weights only",
+        lambda data: pickled({"weight": torch.ones(2)}),
+        r"is not a readable .pt2 file.*torch.export",
+    ),
 )
 def test_damaged_files(
     saved: Path, tmp_path: Path, content: object, message: str, capfd: pytest.CaptureFixture[str]
@@ -205,12 +200,10 @@ def test_outputs_in_a_container_of_the_users(kind: type[Holder], name: str) -> N
     assert from_program(program).outputs == (name,)
 
 
-@pytest.mark.parametrize(
-    ("message", "remedy"),
-    [
-        ("Constant tensor lifted_tensor_0 is not in the constants dictionary.", "use_cache=False"),
-        ("something else", "write to a copy"),
-    ],
+@cases(
+    "message, remedy",
+    ("Constant tensor lifted_tensor_0 is not in the constants dictionary.", "use_cache=False"),
+    ("something else", "write to a copy"),
 )
 def test_what_torch_cannot_take_apart(
     message: str, remedy: str, monkeypatch: pytest.MonkeyPatch

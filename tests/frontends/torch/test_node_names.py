@@ -13,9 +13,7 @@ from tests.passes.differential import captured
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(4, 4, 1)
-        self.conv2 = nn.Conv2d(4, 4, 1)
-        self.relu = nn.ReLU()
+        self.conv1, self.conv2, self.relu = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.relu(self.conv2(self.relu(self.conv1(x))) + x)
@@ -38,30 +36,11 @@ class Net(nn.Module):
 def test_names_are_module_paths() -> None:
     graph = captured(Net(), (2, 3, 4, 4)).graph
     calls = [G.name_of(n) for n in G.calls(graph)]
+    block = ("conv1", "relu", "conv2", "add", "relu_2")  # relu is a module called again
     assert calls == [
-        "stem",
-        "relu",  # a function is named after itself, at the place of the module that calls it
-        "layer1.0.conv1",
-        "layer1.0.relu",
-        "layer1.0.conv2",
-        "layer1.0.add",
-        "layer1.0.relu_2",  # a module called again
-        "layer1.1.conv1",
-        "layer1.1.relu",
-        "layer1.1.conv2",
-        "layer1.1.add",
-        "layer1.1.relu_2",
-        "layer1.2.conv1",
-        "layer1.2.relu",
-        "layer1.2.conv2",
-        "layer1.2.add",
-        "layer1.2.relu_2",
-        "split",
-        "split.0",
-        "split.1",
-        "add",
-        "sigmoid",
-        "sigmoid_2",
+        *("stem", "relu"),  # a function is named after itself, where the module is that calls it
+        *(f"layer1.{i}.{name}" for i in range(3) for name in block),
+        *("split", "split.0", "split.1", "add", "sigmoid", "sigmoid_2"),
     ]
 
 
@@ -69,13 +48,7 @@ def test_weights_and_inputs() -> None:
     graph = captured(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), (4, 3)).graph
     names = [G.name_of(n) for n in graph.nodes if n.op in ("get_attr", "placeholder")]
     assert names == [
-        "0.weight",
-        "0.bias",
-        "1.weight",
-        "1.bias",
-        "1.running_mean",
-        "1.running_var",
-        "input",
+        *("0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "input")
     ]
 
 

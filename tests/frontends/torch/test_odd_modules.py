@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.core.errors import CaptureError, PlanError, QtoolError
 from qtool.frontends.load_model import load_model
+from tests.named_cases import cases
 from tests.needs import needs_litert
 
 IMAGE = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -131,17 +132,15 @@ def test_inference_mode(part: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of TorchScript, about itself
-@pytest.mark.parametrize(
-    ("make", "image", "error", "sentence"),
-    [
-        (lambda: torch.jit.freeze(torch.jit.script(layers())), IMAGE, CaptureError, "TorchScript"),
-        (lambda: torch.jit.trace(layers(), IMAGE), IMAGE, CaptureError, "TorchScript"),
-        (cyclic, IMAGE, CaptureError, "recursion"),
-        (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
-        (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
-        (lambda: Autocast().eval(), IMAGE, CaptureError, "leave out torch.autocast in forward"),
-        (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
-    ],
+@cases(
+    "make, image, error, sentence",
+    (lambda: torch.jit.freeze(torch.jit.script(layers())), IMAGE, CaptureError, "TorchScript"),
+    (lambda: torch.jit.trace(layers(), IMAGE), IMAGE, CaptureError, "TorchScript"),
+    (cyclic, IMAGE, CaptureError, "recursion"),
+    (lambda: PartlyHalf(False).eval(), IMAGE, CaptureError, "does not run"),
+    (lambda: ComplexWeights().eval(), IMAGE, PlanError, "is complex64"),
+    (lambda: Autocast().eval(), IMAGE, CaptureError, "leave out torch.autocast in forward"),
+    (lambda: FailsAfterwards().eval(), IMAGE, CaptureError, "the licence has ended"),
 )
 def test_refused(
     make: Callable[[], nn.Module], image: torch.Tensor, error: type[QtoolError], sentence: str

@@ -16,28 +16,14 @@ from qtool.frontends.torch.exported_program import load_program
 from qtool.frontends.torch.size_expressions import is_size_expression
 
 SIZES = [
-    "s0",
-    "2*s0 + 1",
-    "Mul(Integer(2), Symbol('s0', positive=True, integer=True))",
-    "Float('0.5', precision=53)",
-    "FloorDiv(Add(s77, Integer(-1)), 2)",
-    "Eq(Symbol('s0'), 3)",
+    *("s0", "2*s0 + 1", "Mul(Integer(2), Symbol('s0', positive=True, integer=True))"),
+    *("Float('0.5', precision=53)", "FloorDiv(Add(s77, Integer(-1)), 2)", "Eq(Symbol('s0'), 3)"),
     "floor(s0/2)",
 ]
 CODE = [
-    "__import__('os').system('touch x')",
-    "S('1')",
-    "Poly('x')",
-    "Symbol('a; b')",
-    "Symbol(open('x'))",
-    "exec(1)",
-    "s0.free_symbols",
-    "[s0]",
-    "lambda: 1",
-    "f'{s0}'",
-    "(" * 5000,
-    "",
-    5,
+    *("__import__('os').system('touch x')", "S('1')", "Poly('x')", "Symbol('a; b')"),
+    *("Symbol(open('x'))", "exec(1)", "s0.free_symbols", "[s0]", "lambda: 1", "f'{s0}'"),
+    *("(" * 5000, "", 5),
 ]
 
 
@@ -68,10 +54,7 @@ def file(tmp_path: Path) -> Path:
 
 def changed(file: Path, old: str, new: str) -> Path:
     """Copy an archive with another text in its JSON."""
-    with (
-        zipfile.ZipFile(file) as source,
-        zipfile.ZipFile(file.with_name("other.pt2"), "w") as to,
-    ):
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(file.with_name("other.pt2"), "w") as to:
         for name in source.namelist():
             data = source.read(name)
             to.writestr(name, data.replace(old.encode(), new.encode(), 1))

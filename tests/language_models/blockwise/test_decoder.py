@@ -20,6 +20,7 @@ from qtool.core.errors import CaptureError
 from qtool.frontends.huggingface import meta_init
 from qtool.frontends.huggingface.meta_init import load_without_weights
 from qtool.frontends.load_model import load_model
+from tests.named_cases import cases
 
 TASK = "text-generation-with-past"
 LAYERS, HEADS, WIDTH, TOKENS = 2, 1, 32, 400
@@ -106,20 +107,14 @@ CUTS = {1 << 30: 1, 220_000: 2, 101_000: 6}
 """Size of a block -> number of blocks."""
 
 
-@pytest.mark.parametrize(
-    ("cache", "cuts"),
-    [
-        ("int8", {1 << 30: 1, 101_000: 6}),
-        pytest.param("int8", CUTS, marks=pytest.mark.matrix),
-        pytest.param("float", CUTS, marks=pytest.mark.matrix),
-    ],
+@cases(
+    "cache, cuts",
+    ("int8", {1 << 30: 1, 101_000: 6}),
+    pytest.param("int8", CUTS, marks=pytest.mark.matrix),
+    pytest.param("float", CUTS, marks=pytest.mark.matrix),
 )
 def test_a_file_has_the_same_bytes_for_any_cut(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cache: str,
-    cuts: dict[int, int],
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, cuts: dict[int, int]
 ) -> None:
     monkeypatch.setattr(quantize, "split", lambda *_: ({}, set()))
     files, counts = set[bytes](), list[int]()

@@ -21,6 +21,7 @@ from qtool.evaluation.generation import Sampling, context_size, end_tokens, next
 from qtool.frontends.data.processors import load_tokenizer
 from qtool.frontends.huggingface.causal_decoder import DYNAMIC, DecoderWithCache
 from tests.frontends.huggingface.test_causal_decoder import folder  # noqa: F401  # a fixture
+from tests.named_cases import cases
 
 pytest.importorskip("transformers")
 PROMPT = "the cat sat"
@@ -143,15 +144,13 @@ def write_context(place: Path, size: int) -> None:
     (place / "generation_config.json").write_text("{}")  # no token ends a text
 
 
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        ({"n_positions": 1024, "n_embd": 8}, 1024),
-        ({"text_config": {"max_position_embeddings": 32}}, 32),
-        ({"model": {"context_length": 64}}, 64),
-        ({"max_position_embeddings": "64", "n_positions": True}, None),
-        ([], None),
-    ],
+@cases(
+    "config, size",
+    ({"n_positions": 1024, "n_embd": 8}, 1024),
+    ({"text_config": {"max_position_embeddings": 32}}, 32),
+    ({"model": {"context_length": 64}}, 64),
+    ({"max_position_embeddings": "64", "n_positions": True}, None),
+    ([], None),
 )
 def test_the_context_of_a_configuration(config: object, size: int | None) -> None:
     assert context_size(config) == size

@@ -1,7 +1,9 @@
-"""Embedding bags as lookups of rows and a reduction, with tables stored as int8."""
+"""Embedding bags as lookups of rows and a reduction, with tables stored as int8; medians of dynamic
+numbers of values, and of what is not NaN."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +12,18 @@ import torch
 from torch import nn
 
 import qtool
+from qtool.backends.onnxruntime.session import run, session
 from qtool.core import graph as G
 from qtool.core.data import Batch
 from qtool.core.graph import torch_ops
 from qtool.frontends.torch.export_module import capture_module
 from qtool.passes import CANONICAL, run_passes
-from tests.passes.differential import assert_same
+from tests.passes.differential import Function, assert_same
 
 IDS = torch.tensor([[3, 3, 0, 7], [1, 2, 3, 999], [5, 5, 5, 5]])
 BEGINS = torch.tensor([0, 4, 4, 9])  # the second bag is empty
 WEIGHTS = torch.tensor([[1.0, -2.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0], [3.0, 0.25, 1.0, -1.0]])
 Given = tuple[torch.Tensor, ...]
-
-
-class Weighted(nn.Module):
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.bag = nn.EmbeddingBag(1000, 80, **options)
-
-    def forward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return self.bag(ids, None, weights)
 
 
 class Bag(nn.Module):
@@ -46,6 +39,11 @@ class Bag(nn.Module):
         weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         return self.bag(ids, offsets, weights)
+
+
+class Weighted(Bag):
+    def forward(self, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.bag(ids, None, weights)
 
 
 FLAT, LAST = IDS.flatten(), torch.tensor([0, 4, 4, 12])
@@ -102,3 +100,44 @@ def test_the_table_is_stored_as_int8(name: str, tmp_path: Path) -> None:
     assert [d.execution.value for d in model.plan.nodes if d.op == "embedding"] == ["weights"]
     assert (tmp_path / "bag.onnx").stat().st_size < 1000 * 80 * 2
     assert found.exactness.exact
+
+
+Of = Callable[[torch.Tensor], torch.Tensor]
+
+
+def behind(function: Of) -> nn.Module:
+    """A function of what a linear layer gives."""
+    torch.manual_seed(0)
+    return Function(lambda x, layer: function(layer(x)), nn.Linear(6, 5)).eval()
+
+
+def with_gaps(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0.1, torch.nan, x)
+
+
+FUNCTIONS: dict[str, Of] = {
+    "median": lambda x: x - x.median(),
+    "median of the samples": lambda x: x - x.median(0, keepdim=True).values,
+    "kthvalue of the samples": lambda x: x - x.kthvalue(2, 0).values,
+    "nanmedian": lambda x: x - with_gaps(x).nanmedian(),
+    "nanmedian along an axis": lambda x: with_gaps(x).nanmedian(1).values.nan_to_num(7.0),
+    "nanmedian of the samples": lambda x: x - with_gaps(x).nanmedian(0, keepdim=True).values,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
+def test_medians_run_with_other_batches(function: Of, tmp_path: Path) -> None:
+    model = behind(function)
+    drawn = [torch.randn(n, 6, generator=torch.Generator().manual_seed(n)) for n in (16, 9, 4)]
+    quantized = qtool.quantize(model, drawn[:1])
+    quantized.export(tmp_path / "model.onnx", verify=False)
+    for x in drawn:
+        (found,) = run(session(tmp_path / "model.onnx"), [x.numpy()])
+        planned = quantized(x).detach()
+        assert torch.allclose(torch.from_numpy(found), planned, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("what", [torch.remainder, torch.fmod, torch.floor_divide])
+def test_a_remainder_by_values_near_zero_is_named(what: Callable[..., torch.Tensor]) -> None:
+    model, data = behind(lambda x: what(x[:, :2], x[:, 2:4])), torch.randn(16, 6)
+    assert qtool.quantize(model, [data]).fidelity.near_zero_divisions
