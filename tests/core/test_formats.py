@@ -49,24 +49,16 @@ def test_numbers(written: str, text: str) -> None:
 ROWS = [("a", "1", "x"), ("long", "100", "")]
 
 
-def test_all_but_the_first_column_stand_right() -> None:
-    assert formats.table(("", "n", "why"), ROWS).splitlines() == [
-        "        n  why",
-        "a       1    x",
-        "long  100",
-    ]
-
-
-def test_a_title_and_columns_as_asked() -> None:
-    assert formats.table(("", "n", "why"), ROWS, "title", "lrl").splitlines() == [
-        "title",
-        "        n  why",
-        "a       1  x",
-        "long  100",
-    ]
-
-
-def test_a_table_without_rows_is_its_head() -> None:
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ((), ["        n  why", "a       1    x", "long  100"]),
+        (("title", "lrl"), ["title", "        n  why", "a       1  x", "long  100"]),
+    ],
+    ids=["all but the first column stand right", "a title, and columns as asked"],
+)
+def test_tables(options: tuple[str, ...], lines: list[str]) -> None:
+    assert formats.table(("", "n", "why"), ROWS, *options).splitlines() == lines
     assert formats.table(("a", "b"), []) == "a  b"
 
 

@@ -16,8 +16,9 @@ NAN, INF = np.nan, np.inf
         (100.0, 1.0, 20.0),
         (1.0, 0.0, None),
         (0.0, 0.0, None),
-        (0.0, 1.0, NO_SIGNAL_DB),
+        (0.0, 1.0, -200.0),
         (INF, 1.0, NO_SIGNAL_DB),
+        (1.0, INF, NO_SIGNAL_DB),
         (1.0, NAN, NO_SIGNAL_DB),
     ],
 )

@@ -72,7 +72,6 @@ def test_agreement_by_hand() -> None:
     new[1, 4 + 0, 7], new[1, 4 + 1, 7] = 0.3, 0.9  # another class
     new[2, 4 + 0, 9] = 0.5  # there is none
     same = output_agreement("output0", real, new)
-    assert same is not None
     assert (same.kind, same.compared, same.threshold) == (DETECTION, 4, 0.25)
     assert same.value == pytest.approx(2 * 2 / (4 + 4))
     assert same.shift == pytest.approx((-0.6 - 0.2 + 0.1 + 0) / 4, abs=1e-6)

@@ -33,7 +33,6 @@ def test_ends_of_shares_are_exceeded_in_a_twentieth(lost: float, gained: float) 
 def test_the_jackknife_of_a_mean_has_students_interval() -> None:
     terms = np.random.default_rng(0).normal(3.0, 1.0, (50, 2)) + np.array([0.5, 0.0])
     drop = jackknife_drop(lambda i: (terms[i, 0].mean(), terms[i, 1].mean()), 50, 0.95)
-    assert drop is not None
     each = terms[:, 0] - terms[:, 1]
     reach = 1.6766 * each.std(ddof=1) / np.sqrt(50)  # Student's distribution, 49 degrees
     assert drop.ends(1.0) == pytest.approx((each.mean() - reach, each.mean() + reach), rel=1e-3)

@@ -16,7 +16,6 @@ def test_the_alphabetical_order_of_other_names() -> None:
     answers = np.array([2, 1, 0])[LABELS]
     answers[:5] = 1
     sentence = other_order(answers, LABELS, 3)
-    assert sentence is not None
     assert "33% with these labels, and 97% in another order" in sentence
     assert "(label 0 is output 2, label 2 is output 0)" in sentence
 

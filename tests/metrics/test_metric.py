@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from qtool.core.errors import DataError
-from qtool.core.sqnr import decibels
 from qtool.evaluation import user_metrics as user_metrics_module
 from qtool.evaluation.user_metrics import user_metrics
 from qtool.metrics.metric import make_metric
@@ -100,14 +99,6 @@ def test_useless_answers(no_files, function, says):
 def test_unknown_name_to_minimize(no_files):
     with pytest.raises(DataError, match="no metric 'loss'; it returns one_number"):
         user_metrics(one_number, no_files, "m:f", ["loss"])
-
-
-@pytest.mark.parametrize(
-    ("signal", "noise", "db"),
-    [(1.0, 0.0, None), (100.0, 1.0, 20.0), (0.0, 1.0, -200.0), (1.0, np.inf, -200.0)],
-)
-def test_decibels(signal, noise, db):
-    assert decibels(signal, noise) == db
 
 
 @pytest.mark.parametrize(

@@ -94,33 +94,26 @@ def test_kinds(case: str) -> None:
         assert same.value == pytest.approx(1)
         assert same.kl in (None, pytest.approx(0, abs=1e-6))
         broken = output_agreement(name, real, np.full_like(real, np.nan))
-        assert broken is not None
         assert broken.value < 0.6
 
 
 def test_values_by_hand() -> None:
     real, noise = normal(200, 10), normal(200, 10)
     classes = output_agreement("logits", real, real + 0.3 * noise)
-    assert classes is not None
     assert classes.value == (real.argmax(1) == (real + 0.3 * noise).argmax(1)).mean()
     x, y = real[:, :1], real[:, :1] + 0.1 * noise[:, :1]
     order = output_agreement("price", x, y)
-    assert order is not None
     ranks = [each[:, 0].argsort().argsort() for each in (x, y)]
     assert order.value == pytest.approx(np.corrcoef(*ranks)[0, 1])
     ties = output_agreement("stars", np.array([1.0, 2.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0, 4.0]))
-    assert ties is not None
     assert ties.value == pytest.approx(4.5 / np.sqrt(4.5 * 5))  # ranks 1, 2.5, 2.5, 4
     p, q = softmax(normal(2, 9, 30)), softmax(normal(2, 9, 30))
     tokens = output_agreement("out", p, q)
-    assert tokens is not None
     assert tokens.kl == pytest.approx((p * np.log(p / q)).sum(-1).mean(), rel=1e-4)
     logits = output_agreement("logits", np.log(p) + 7, np.log(q) - 2)
-    assert logits is not None
     assert logits.kl == pytest.approx(tokens.kl, rel=1e-4)
     a, b = np.array([[0.95, 0.6, 0.1, 0.02, 0.01, 0]]), np.array([[0.8, 0.4, 0.3, 0.1, 0, 0]])
     mask = output_agreement("mask", a, b)
-    assert mask is not None
     assert (mask.value, mask.threshold, mask.compared) == (pytest.approx(2 / 3), 0.5, 6)
 
 
@@ -128,7 +121,6 @@ def test_padding_does_not_count() -> None:
     real, other = normal(2, 6, 9), normal(2, 6, 9)
     real[:, 4:] = other[:, 4:] = 0
     agreement = output_agreement("logits", real, other)
-    assert agreement is not None
     assert agreement.compared == 8
 
 
@@ -177,8 +169,6 @@ def test_one_swap_of_neighbours_is_no_difference(samples: int) -> None:
     once[[0, 1]] = once[[1, 0]]
     twice[[0, 1, 3, 4]] = twice[[1, 0, 4, 3]]
     near, far = (output_agreement("price", real, each) for each in (once, twice))
-    assert near is not None
-    assert far is not None
     assert near.is_near
     assert far.is_near == (samples == 40)
 
@@ -189,5 +179,4 @@ def test_scores_with_nan_are_another_class() -> None:
     broken = real.copy()
     broken[np.arange(20), real.argmax(1)] = np.nan
     agreement = output_agreement("logits", real, broken)
-    assert agreement is not None
     assert agreement.value == 0

@@ -89,7 +89,6 @@ def test_holds_the_value_on_new_samples(
     assert all_of_them is not None
     for _ in range(200):
         some = output_agreement(*draw(rng, 60))
-        assert some is not None
         assert some.interval is not None
         low, high = some.interval
         assert low <= some.value <= high
@@ -102,16 +101,12 @@ def test_holds_the_value_on_new_samples(
 def test_is_shown_with_the_value() -> None:
     rng = np.random.default_rng(0)
     shown = output_agreement(*classes(rng, 60))
-    assert shown is not None
     assert shown.interval is not None
     low, high = (f"{100 * end:.3g}" for end in shown.interval)
     assert f" % ({low} to {high} %), KL divergence " in shown.with_interval()
     assert " to " not in str(shown)
     one_text = output_agreement(*(classes(rng, 1)))
-    assert one_text is not None
     assert one_text.interval is not None, "positions of one text count each"
     cosine = output_agreement(*vectors(rng, 60))
-    assert cosine is not None
-    assert cosine.interval is not None
     assert math.isclose(cosine.interval[1], cosine.value, abs_tol=0.01)
     assert f"({cosine.interval[0]:.4f} to " in cosine.with_interval()

@@ -82,7 +82,6 @@ def test_the_headline_counts_texts(form: str) -> None:
         real, new = scores(real), scores(new)
     name = "output" if form == "labels" else "logits"
     agreement = output_agreement(name, real, new)
-    assert agreement is not None
     assert (agreement.kind, agreement.compared) == (TEXT, 100)
     assert 0.95 < agreement.value <= 0.97
     fidelity = compare_outputs(100, [name], [real], [new])
@@ -94,7 +93,6 @@ def test_the_headline_counts_texts(form: str) -> None:
 def test_one_line_is_judged_by_its_tokens() -> None:
     real = scores(lines(count=1))
     agreement = output_agreement("logits", real, real)
-    assert agreement is not None
     assert agreement.kind == TOKEN
 
 
@@ -118,7 +116,5 @@ def test_samples_in_the_second_place(tmp_path: Path) -> None:
     model = qtool.quantize(Reader().eval(), batches)
     model.export(tmp_path / "model.onnx")
     fidelity = model.fidelity
-    assert fidelity is not None
-    assert fidelity.estimate is not None
     (agreement,) = fidelity.estimate.agreements
     assert (agreement.kind, agreement.compared) == (TEXT, fidelity.estimate.samples)

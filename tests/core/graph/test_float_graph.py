@@ -69,35 +69,25 @@ def test_bind_to_names(keywords: FloatGraph, batch: Batch) -> None:
     keywords.module(*bound.args, **bound.kwargs)
 
 
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        pytest.param(
-            Batch((IMAGE,)), "batch 5 gives image; the model takes image, vector", id="missing"
-        ),
-        pytest.param(Batch(()), "batch 5 gives nothing; the model takes", id="nothing"),
-        pytest.param(
-            Batch((IMAGE,), {"vektor": VECTOR}),
-            "gives image, vektor; the model takes",
-            id="unknown",
-        ),
-        pytest.param(
-            Batch((IMAGE.int(), VECTOR)),
-            "batch 5, input 'image' is int32, the model takes float32; convert it first",
-            id="dtype",
-        ),
-        pytest.param(
-            Batch((IMAGE, VECTOR[:, :4])),
-            r"input 'vector' has shape \[3, 4\], the model takes vector: float32\[batch, 5\]",
-            id="size",
-        ),
-        pytest.param(Batch((IMAGE[0], VECTOR)), r"input 'image' has shape \[3, 6, 6\]", id="rank"),
-        pytest.param(Batch((IMAGE, 3)), "input 'vector' is a int, not a tensor", id="no tensor"),
-        pytest.param(
-            Batch((IMAGE, [VECTOR, VECTOR])), "has 3 tensors, the model takes 2", id="list"
-        ),
-    ],
-)
+MISFITS = {
+    "missing": (Batch((IMAGE,)), "batch 5 gives image; the model takes image, vector"),
+    "nothing": (Batch(()), "batch 5 gives nothing; the model takes"),
+    "unknown": (Batch((IMAGE,), {"vektor": VECTOR}), "gives image, vektor; the model takes"),
+    "dtype": (
+        Batch((IMAGE.int(), VECTOR)),
+        "batch 5, input 'image' is int32, the model takes float32; convert it first",
+    ),
+    "size": (
+        Batch((IMAGE, VECTOR[:, :4])),
+        r"\[3, 4\], the model takes vector: float32\[batch, 5",
+    ),
+    "rank": (Batch((IMAGE[0], VECTOR)), r"input 'image' has shape \[3, 6, 6\]"),
+    "no tensor": (Batch((IMAGE, 3)), "input 'vector' is a int, not a tensor"),
+    "list": (Batch((IMAGE, [VECTOR, VECTOR])), "has 3 tensors, the model takes 2"),
+}
+
+
+@pytest.mark.parametrize(("batch", "message"), MISFITS.values(), ids=MISFITS)
 def test_what_does_not_fit(two_inputs: FloatGraph, batch: Batch, message: str) -> None:
     with pytest.raises(DataError, match=message):
         two_inputs.bind(batch, index=5)
@@ -107,17 +97,11 @@ def test_inputs_print() -> None:
     assert str(Input("x", "float32", ("batch", 3))) == "x: float32[batch, 3]"
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "same"),
-    [
-        pytest.param([2, 3], (2, 3), True, id="sizes"),
-        pytest.param([2, 3], [2, 4], False, id="other sizes"),
-        pytest.param([2], [2, 1], False, id="other ranks"),
-        pytest.param([], [], True, id="none"),
-    ],
-)
-def test_same_sizes(a: list[int], b: list[int], same: bool) -> None:
-    assert G.same_sizes(a, b) is same
+def test_same_sizes() -> None:
+    assert G.same_sizes([2, 3], (2, 3))
+    assert G.same_sizes([], [])
+    assert not G.same_sizes([2, 3], [2, 4])
+    assert not G.same_sizes([2], [2, 1])
 
 
 def test_a_dynamic_size_is_no_number(graph: FloatGraph) -> None:
@@ -134,36 +118,29 @@ def conv_of(graph: FloatGraph) -> Any:
     return next(n for n in G.calls(graph.graph) if "conv" in str(n.target))
 
 
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        pytest.param(lambda x: (aten.relu.default, (x,)), (3, 6, 6), id="as its input"),
-        pytest.param(
-            lambda x: (aten.constant_pad_nd.default, (x, [1, 2, 3, 4], 0.0)), (3, 13, 9), id="pad"
-        ),
-        pytest.param(lambda x: (aten.reshape.default, (x, [-1, 108])), (108,), id="reshape"),
-    ],
-)
+CALLS: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    "as its input": (lambda x, _: (aten.relu.default, (x,)), (3, 6, 6)),
+    "pad": (lambda x, _: (aten.constant_pad_nd.default, (x, [1, 2, 3, 4], 0.0)), (3, 13, 9)),
+    "reshape": (lambda x, _: (aten.reshape.default, (x, [-1, 108])), (108,)),
+    "symmetric pads": (lambda _, conv: pad_call(conv, [1, 1, 1, 1]), (4, 6, 6)),
+    "asymmetric pads": (lambda _, conv: pad_call(conv, [4, 1, 5, 2]), (4, 13, 7)),
+}
+
+
+def pad_call(conv: Any, pads: list[int]) -> Any:
+    return torch_ops.conv, (*conv.args[:3], [1, 1], pads, [1, 1], 1)
+
+
+@pytest.mark.parametrize(("make", "shape"), CALLS.values(), ids=CALLS)
 def test_new_calls_keep_the_batch_dynamic(
-    graph: FloatGraph, make: Callable[[Any], Any], shape: tuple[int, ...]
+    graph: FloatGraph, make: Callable[[Any, Any], Any], shape: tuple[int, ...]
 ) -> None:
-    (x,) = G.placeholders(graph.graph)
-    target, args = make(x)
-    made = G.add_call(conv_of(graph), target, args, "made.here", conv_of(graph))
+    (x,), conv = G.placeholders(graph.graph), conv_of(graph)
+    made = G.add_call(conv, *make(x, conv), "made.here", conv)
     assert isinstance(G.shape(made)[0], torch.SymInt)
     assert G.shape(made)[1:] == shape
     assert G.name_of(made) == "made.here"
-    assert made.meta["nn_module_stack"] == conv_of(graph).meta["nn_module_stack"]
-
-
-@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [4, 1, 5, 2]], ids=["symmetric", "asymmetric"])
-def test_padded_convolutions_keep_the_batch_dynamic(graph: FloatGraph, pads: list[int]) -> None:
-    conv = conv_of(graph)
-    args = (*conv.args[:3], [1, 1], pads, [1, 1], 1)
-    made = G.add_call(conv, torch_ops.conv, args, "made")
-    assert isinstance(G.shape(made)[0], torch.SymInt)
-    expected = (4, 4 + pads[0] + pads[2], 4 + pads[1] + pads[3])
-    assert G.shape(made)[1:] == expected
+    assert made.meta["nn_module_stack"] == conv.meta["nn_module_stack"]
 
 
 def test_new_tensors(graph: FloatGraph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -12,33 +13,30 @@ from qtool.core.graph.float_tolerance import (
     float_tolerance,
     largest_distance,
 )
+from tests.passes.differential import Function
 
 INF, NAN = float("inf"), float("nan")
 
 
-def test_the_distance_is_relative_to_the_range() -> None:
-    a = torch.tensor([0.0, 50.0, 100.0])
-    assert distance(a, a + 1) == 0.01
-    assert distance(a - 50, a - 49) == 0.01  # from the least to the largest
-    assert distance(torch.zeros(0), torch.zeros(0)) == 0
+NUMBERS, ODD = torch.tensor([0.0, 50.0, 100.0]), torch.tensor([INF, NAN, 1.0])
+COUNTS, ZEROS = torch.arange(200), torch.zeros(2)
+DISTANCES = {
+    "relative to the range": (NUMBERS, NUMBERS + 1, 0.01),
+    "from the least to the largest": (NUMBERS - 50, NUMBERS - 49, 0.01),
+    "of nothing": (torch.zeros(0), torch.zeros(0), 0),
+    "the same values that are not finite": (ODD, ODD.clone(), 0),
+    "a number for NaN": (ODD, torch.tensor([INF, 1.0, 1.0]), INF),
+    "Inf of the other sign": (ODD, torch.tensor([-INF, NAN, 1.0]), INF),
+    "another type": (ZEROS, ZEROS.double(), INF),
+    "another shape": (ZEROS, ZEROS[None], INF),
+    "few integers that differ": (COUNTS, COUNTS.index_fill(0, torch.tensor([7]), 0), 0),
+    "many integers that differ": (COUNTS, COUNTS + 1, INF),
+}
 
 
-def test_what_is_not_finite_has_to_be_the_same() -> None:
-    a = torch.tensor([INF, NAN, 1.0])
-    assert distance(a, a.clone()) == 0
-    assert distance(a, torch.tensor([INF, 1.0, 1.0])) == INF
-    assert distance(a, torch.tensor([-INF, NAN, 1.0])) == INF
-
-
-def test_type_and_shape_have_to_be_the_same() -> None:
-    assert distance(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) == INF
-    assert distance(torch.zeros(2), torch.zeros(1, 2)) == INF
-
-
-def test_few_integers_may_differ() -> None:
-    a = torch.arange(200)
-    assert distance(a, a.index_fill(0, torch.tensor([7]), 0)) == 0
-    assert distance(a, a + 1) == INF
+@pytest.mark.parametrize(("a", "b", "expected"), DISTANCES.values(), ids=DISTANCES)
+def test_the_distance(a: torch.Tensor, b: torch.Tensor, expected: float) -> None:
+    assert distance(a, b) == expected
 
 
 def test_the_worst_is_named() -> None:
@@ -51,13 +49,9 @@ def test_a_network_that_amplifies_roundings_has_more_noise() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 16)
     calm = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
-
-    class Differences(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (x + 1e4) - 1e4
-
+    differences = Function(lambda x: (x + 1e4) - 1e4)
     assert float_tolerance(calm, [x], {}) < TOLERANCE
-    assert float_tolerance(nn.Sequential(calm, Differences()), [x], {}) > TOLERANCE
+    assert float_tolerance(nn.Sequential(calm, differences), [x], {}) > TOLERANCE
 
 
 def test_a_network_whose_output_is_nothing_but_rounding_has_all_of_it_for_noise() -> None:
@@ -68,11 +62,8 @@ def test_a_network_whose_output_is_nothing_but_rounding_has_all_of_it_for_noise(
 
 
 def test_what_is_another_function_in_float64_tells_nothing_of_float32() -> None:
-    class Lowest(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.masked_fill(x > 0, torch.finfo(x.dtype).max / 2)
-
-    assert float_tolerance(Lowest(), [torch.randn(4, 16)], {}) < TOLERANCE
+    lowest = Function(lambda x: x.masked_fill(x > 0, torch.finfo(x.dtype).max / 2))
+    assert float_tolerance(lowest, [torch.randn(4, 16)], {}) < TOLERANCE
 
 
 def test_the_tolerance_is_two_steps_of_coarse_types() -> None:

@@ -93,7 +93,6 @@ def test_errors_of_numbers_are_those_of_scikit_learn(
     metric: str, expected: Any, tmp_path: Path
 ) -> None:
     result = decide(tmp_path, metric, 0.1)
-    assert result.metric is not None
     assert result.metric.float_ == pytest.approx(expected(NUMBERS, X @ WEIGHT), rel=1e-5)
 
 

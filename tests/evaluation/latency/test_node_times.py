@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import onnx
 import pytest
-import torch
 from torch import nn
 
 import qtool
@@ -80,16 +81,10 @@ def test_sums_that_are_off_by_a_quarter():
 
 
 def test_nodes_of_one_operator_count_together(tmp_path):
-    class Up(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.up = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 4, 2, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.up(torch.relu(self.conv(x)))
-
+    layers = {"conv": nn.Conv2d(3, 8, 3), "relu": nn.ReLU(), "up": nn.ConvTranspose2d(8, 4, 2, 2)}
+    net = nn.Sequential(OrderedDict(layers)).eval()
     recipe = [{"select": "up", "as": "int8-weights"}]
-    quantized = qtool.quantize(Up().eval(), images().split(16), recipe=recipe, accuracy="fast")
+    quantized = qtool.quantize(net, images().split(16), recipe=recipe, accuracy="fast")
     file = tmp_path / "up.onnx"
     save(quantized.to_onnx(), file)
     assert [n.op_type for n in onnx.load(file).graph.node].count("ConvTranspose") == 1

@@ -77,8 +77,15 @@ def test_table_puts_the_models_side_by_side():
     assert {f"batch {t.batch}, 1 thread" for t in report.latency} <= set(told)
 
 
-def test_another_schema_is_refused():
-    with pytest.raises(FileError, match="create the report again"):
-        Report.from_json(made_up().to_json() | {"schema": SCHEMA + 1})
-    with pytest.raises(FileError, match="the report is damaged"):
-        Report.from_json(made_up().to_json() | {"models": 3})
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ({"schema": SCHEMA + 1}, rf"schema {SCHEMA + 1}.*create the report again"),
+        ({"models": 3}, "the report is damaged"),
+        ({"models": [{}]}, "the report is damaged"),
+        ({"accuracy": None}, "the report is damaged"),
+    ],
+)
+def test_foreign_json_is_refused(damage, says):
+    with pytest.raises(FileError, match=says):
+        Report.from_json(made_up().to_json() | damage)

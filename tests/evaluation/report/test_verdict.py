@@ -43,6 +43,10 @@ def verdict(
     return make_verdict(found or accuracy(), 1, timings, coverage, exactness, goals, purpose)
 
 
+def agrees(value, low, high):
+    return {"found": accuracy(metrics=False, agreement=Interval(value, low, high))}
+
+
 CASES = {
     "all is well": ({}, "good"),
     "drops too much": ({"found": accuracy(0.02)}, "bad"),
@@ -54,22 +58,13 @@ CASES = {
     "not timed": ({"latency": []}, "good"),
     "half in float": ({"coverage": 0.5}, "look"),
     "not exact": ({"exactness": Exactness(64, 640, 600, 3.0, "conv", 0)}, "bad"),
-    "a kernel is wrong": (
-        {"exactness": Exactness(64, 640, 600, 1.0, "conv", 2, ("conv",))},
-        "bad",
-    ),
+    "a wrong kernel": ({"exactness": Exactness(64, 640, 600, 1.0, "conv", 2, ("conv",))}, "bad"),
     "float nodes round": ({"exactness": Exactness(64, 640, 600, 1.0, "conv", 2)}, "good"),
     "float nodes differ": ({"exactness": Exactness(64, 640, 600, 9.0, "conv", 2)}, "look"),
     "not compared": ({"exactness": None}, "look"),
-    "agrees": (
-        {"found": accuracy(metrics=False, agreement=Interval(0.995, 0.991, 0.999))},
-        "good",
-    ),
-    "agrees mostly": (
-        {"found": accuracy(metrics=False, agreement=Interval(0.98, 0.97, 0.99))},
-        "look",
-    ),
-    "disagrees": ({"found": accuracy(metrics=False, agreement=Interval(0.9, 0.88, 0.92))}, "bad"),
+    "agrees": (agrees(0.995, 0.991, 0.999), "good"),
+    "agrees mostly": (agrees(0.98, 0.97, 0.99), "look"),
+    "disagrees": (agrees(0.9, 0.88, 0.92), "bad"),
     "nothing to go by": ({"found": accuracy(metrics=False)}, "look"),
 }
 
@@ -79,9 +74,8 @@ def test_level(case):
     given, level = CASES[case]
     found = verdict(**given)
     assert found.level == level
-    assert (
-        found.headline == {"good": "Ship it", "look": "Needs review", "bad": "Do not ship"}[level]
-    )
+    headlines = {"good": "Ship it", "look": "Needs review", "bad": "Do not ship"}
+    assert found.headline == headlines[level]
     assert found.text
     assert not found.missed
 
@@ -92,10 +86,10 @@ def test_level(case):
         (Goals(drop=0.001), {"found": accuracy(0.005)}),
         (Goals(speedup=3.0), {}),
         (Goals(coverage=0.9), {"coverage": 0.8}),
-        (Goals(drop=0.001), {"found": accuracy(metrics=False, agreement=Interval(0.995, 0.99, 1))}),
+        (Goals(drop=0.001), agrees(0.995, 0.99, 1)),
         (Goals(drop=0.001), {"found": accuracy(metrics=False)}),
         (Goals(drop=0.5), {"found": accuracy(nan)}),
-        (Goals(drop=0.5), {"found": accuracy(metrics=False, agreement=Interval(nan, nan, nan))}),
+        (Goals(drop=0.5), agrees(nan, nan, nan)),
         (Goals(speedup=1.0), {"latency": []}),
         (Goals(speedup=1.0), {"latency": speed(nan, nan, nan)}),
         (Goals(coverage=0.1), {"coverage": nan}),
@@ -108,7 +102,7 @@ def test_goals_of_the_user(goals, given):
 
 
 def test_a_drop_without_labels_is_one_of_the_agreement():
-    agreement = {"found": accuracy(metrics=False, agreement=Interval(0.95, 0.93, 0.97))}
+    agreement = agrees(0.95, 0.93, 0.97)
     found = verdict(**agreement, goals=Goals(drop=0.02))
     assert found.missed
     assert "95.00 % of 1,000 samples" in found.text
@@ -142,11 +136,8 @@ def test_a_file_made_for_size_is_judged_by_its_size():
     bytes_alone = {**SLOW, "coverage": 0.0, "exactness": None}
     found = verdict(**bytes_alone, purpose=SMALL)
     assert found.headline == "Ship it"
-    assert {c.name for c in found.checks if c.level is Level.NOT_JUDGED} == {
-        "latency",
-        "integer share",
-        "parity",
-    }
+    left_out = {c.name for c in found.checks if c.level is Level.NOT_JUDGED}
+    assert left_out == {"latency", "integer share", "parity"}
     assert "20 % of the size" in found.text
     larger = Purpose("onnxruntime", "weight-only", True, 1.1)
     assert verdict(**bytes_alone, purpose=larger).level == "bad"

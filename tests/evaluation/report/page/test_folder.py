@@ -27,21 +27,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-def test_new_and_replaced(tmp_path):
+@pytest.mark.parametrize("exchange", [True, False])
+def test_new_and_replaced(exchange, tmp_path, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
     folder = tmp_path / "r"
     replace_folder(folder, version("a"))
     assert contents(folder) == version("a")
     replace_folder(folder, {"report.json": b"b"})
     assert contents(folder) == {"report.json": b"b"}
     assert list(tmp_path.iterdir()) == [folder]
-
-
-def test_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_module, "_exchange", lambda a, b: False)
-    replace_folder(tmp_path / "r", version("a"))
-    replace_folder(tmp_path / "r", {"report.json": b"b"})
-    assert contents(tmp_path / "r") == {"report.json": b"b"}
-    assert list(tmp_path.iterdir()) == [tmp_path / "r"]
 
 
 MODEL, DATA = "model.int8.onnx", "model.int8.onnx.0123456789abcdef.data"
