@@ -35,6 +35,7 @@ def model(metadata: dict[str, str]) -> onnx.ModelProto:
 
 def test_it_reads_back() -> None:
     found = FileInfo.of(model(INFO.metadata()))
+    assert found is not None
     fields = ("version", "target", "plan", "observer", "recipe", "nodes")
     assert all(getattr(found, f) == getattr(INFO, f) for f in fields)
     (change,) = found.changes
@@ -51,6 +52,7 @@ def test_former_names_of_steps_are_read_as_the_current_ones() -> None:
         assert text != metadata[key]
         metadata[key] = text
     found = FileInfo.of(model(metadata))
+    assert found is not None
     assert found.recipe == info.recipe
     assert [change.step for change in found.changes] == ["smooth-quant"]
 

@@ -43,6 +43,7 @@ def test_a_network_of_colour_images_in_float(tmp_path: Path) -> None:
     (real,) = run(session(plain), [x.numpy()])
     with torch.no_grad():
         decibels = sqnr(model(x).numpy(), real)
+    assert decibels is not None
     assert decibels > 35
     assert not open_file(plain).is_quantized
 

@@ -24,7 +24,8 @@ class Shifted(nn.Module):
         self.rows, self.layer = nn.Embedding(16, 8), nn.Linear(8, 4)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.layer(self.rows((ids + 1) % 16))
+        output: torch.Tensor = self.layer(self.rows((ids + 1) % 16))
+        return output
 
 
 def test_computed_indices_stay_integers(tmp_path: Path) -> None:

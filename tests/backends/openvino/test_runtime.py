@@ -33,6 +33,7 @@ def test_every_target_names_a_runtime_or_none() -> None:
 @installed
 def test_export_verifies_in_openvino(tmp_path: Path) -> None:
     result = converted("digits", "openvino").export(tmp_path / "model.onnx")
+    assert result is not None
     assert result.passed
     assert result.parity.optimised is not None
     assert result.parity.runtime == f"openvino {OPENVINO.version()}"
@@ -56,6 +57,7 @@ def test_what_openvino_computes_decides(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_missing_runtime_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "runtime", lambda _: replace(OPENVINO, version=lambda: None))
     result = converted("digits", "openvino").export(tmp_path / "model.onnx")
+    assert result is not None
     assert result.passed
     assert result.parity.optimised is None
     assert result.missing_runtime.startswith("OpenVINO is not installed: ")
@@ -83,6 +85,7 @@ def test_refusals_are_in_its_words(tmp_path: Path) -> None:
 @installed
 def test_it_tells_its_kernels(tmp_path: Path) -> None:
     converted("digits", "openvino").export(tmp_path / "model.onnx", verify=False)
+    assert OPENVINO.executed_kernels is not None
     kernels = {
         name: k for k in OPENVINO.executed_kernels(tmp_path / "model.onnx") for name in k.nodes
     }
@@ -126,5 +129,6 @@ def test_what_it_runs_in_float_is_said(tmp_path: Path) -> None:
 @installed
 def test_a_file_that_it_does_not_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
+    assert OPENVINO.executed_kernels is not None
     with pytest.raises(VerificationError, match="OpenVINO does not load it"):
         OPENVINO.executed_kernels(tmp_path / "model.onnx")

@@ -43,7 +43,8 @@ class Layouts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.signal(x).relu().unsqueeze(1)
         x = self.slopes(self.up(self.depthwise(self.image(x)).relu()))
-        return self.head(x.flatten(1))
+        scores: torch.Tensor = self.head(x.flatten(1))
+        return scores
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +125,7 @@ def test_an_output_in_parts_is_whole_in_float(name: str, tmp_path: Path) -> None
     (real,) = file.run([x.numpy()])
     with torch.no_grad():
         decibels = sqnr(model.reference.module(x).numpy(), real)
+    assert decibels is not None
     assert decibels > 35
 
 
@@ -155,13 +157,16 @@ def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> No
         converted("digits", name).export(tmp_path / f"{name}.tflite", verify=False)
     assert open_file(tmp_path / "tflite.tflite").deployment() is None
     facts = open_file(tmp_path / "tflite-micro.tflite").deployment()
+    assert facts is not None
     assert 0 < facts.flash_bytes < (tmp_path / "tflite-micro.tflite").stat().st_size
     assert (facts.arena_bytes is None) == any("arena" in note for note in facts.notes)
     assert bool(facts.accelerators) == bool(facts.compiler)
 
 
 @needs_litert
-def test_timed_runs_are_on_kept_inputs(layouts: tuple[qtool.QuantizedModel, Path]) -> None:
+def test_timed_runs_are_on_kept_inputs(
+    layouts: tuple[qtool.QuantizedModel, Path],
+) -> None:
     session = LitertSession(layouts[1])
     batch, ticks = signals(3).numpy(), itertools.count()
     expected = session.run([batch])

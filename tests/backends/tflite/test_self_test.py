@@ -16,7 +16,11 @@ from qtool.backends.onnx.self_test_format import KEY, MAX_BYTES, SelfTest
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import METADATA
 from qtool.backends.tflite.file import from_bytes, load, save, to_bytes
-from qtool.backends.tflite.self_test import check_self_test, with_self_test, without_self_test
+from qtool.backends.tflite.self_test import (
+    check_self_test,
+    with_self_test,
+    without_self_test,
+)
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import QtoolError
 from qtool.verification import FileCheck
@@ -111,6 +115,7 @@ def test_each_bit_of_the_entries_and_their_names_counts(file: Path, tmp_path: Pa
         flipped = bytearray(data)
         flipped[at] ^= 1
         check = outcome(bytes(flipped), tmp_path / "flipped.tflite")
+        assert check is not None
         assert check.self_test.unmodified is False
         assert "modified since" in str(check) or "missing" in str(check)
 

@@ -58,7 +58,8 @@ class Normed(nn.Module):
         self.first, self.norm, self.last = nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 12)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.norm(self.first(x))).relu()
+        scores: torch.Tensor = self.last(self.norm(self.first(x))).relu()
+        return scores
 
 
 @needs_litert
@@ -69,6 +70,7 @@ def test_the_delegate_is_compared_around_float_operators(
     path, x = tmp_path / "model.tflite", torch.randn(64, 6)
     qtool.quantize(Normed().eval(), [x], target="tflite").export(path, timing=0)
     delegate = qtool.verify(path, [x]).delegate
+    assert delegate is not None
     assert delegate.exact
     assert delegate.float_steps > 0
     assert delegate.elements > 64 * (16 + 12)  # the norm's input, and the output
@@ -76,6 +78,7 @@ def test_the_delegate_is_compared_around_float_operators(
     binders = {**profile.binders, "linear": shifted(profile.binders["linear"])}
     monkeypatch.setitem(PROFILES, profile.name, replace(profile, binders=binders))
     wrong = qtool.verify(path, [x]).delegate
+    assert wrong is not None
     assert wrong.identical < wrong.elements
 
 
@@ -119,6 +122,7 @@ def test_evaluate_and_bench_take_both_formats(files: dict[str, Path], tmp_path: 
     assert result.baseline == "float .tflite"
     plain = write_float(captured("residual_concat").graph, tmp_path / "float.tflite", "tflite")
     assert result.float_.size_bytes == plain.stat().st_size
+    assert result.sqnr_db is not None
     assert result.sqnr_db > 20
     converted("residual_concat", "tflite").export(tmp_path / "other.onnx", timing=0)
     pair = [tmp_path / "other.onnx", files["tflite"]]
@@ -191,6 +195,7 @@ def test_report_and_compare_take_both_formats(files: dict[str, Path], tmp_path: 
     )
     assert report.layers is not None
     assert report.plan
+    assert report.models[1].exactness is not None
     assert report.models[1].exactness.exact
     assert report.models[1].target == "tflite"
     assert "LiteRT" in (tmp_path / "r" / "report.md").read_text()

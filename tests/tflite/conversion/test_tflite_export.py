@@ -18,7 +18,10 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.tflite import litert, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
-from qtool.backends.tflite.file import load, to_bytes
+from qtool.backends.tflite.file import (
+    load,
+    to_bytes,
+)
 from qtool.backends.tflite.self_test import without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
@@ -38,9 +41,12 @@ def test_a_file_computes_the_plan(name: str, tmp_path: Path) -> None:
     """With LiteRT each code is compared with it, else with the engine alone."""
     path, model = tmp_path / "model.tflite", converted(name, "tflite")
     result = model.export(path)
+    assert result is not None
     assert result.passed
+    assert result.parity.steps is not None
     assert result.parity.steps.compared > 5
     if litert.version() is not None:
+        assert result.exactness is not None
         assert result.exactness.exact
         assert result.exactness.float_steps == 0
     else:
@@ -63,6 +69,7 @@ def test_a_wrong_scale_is_found(tmp_path: Path) -> None:
     assert compare_litert_codes(file, [batch]).exact
     at = next(i for i, op in enumerate(file.model.operators) if op.name == "ADD")
     out = file.model.tensors[file.model.operators[at].outputs[0]]
+    assert out.quantization is not None
     scale = out.quantization.scale.tobytes()
     wrong = (out.quantization.scale * np.float32(1.1)).tobytes()
     path.write_bytes(path.read_bytes().replace(scale, wrong))
@@ -110,7 +117,8 @@ class Normalized(nn.Module):
         self.register_buffer("mean", torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv((x.float() / 255 - self.mean) / 0.25).mean((2, 3))
+        scores: torch.Tensor = self.conv((x.float() / 255 - self.mean) / 0.25).mean((2, 3))
+        return scores
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -146,6 +154,7 @@ def test_a_flattened_image_moves_the_columns_of_the_next_layer(tmp_path: Path) -
     network = nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10))
     path = tmp_path / "model.tflite"
     result = qtool.quantize(network.eval(), [images(16)], target="tflite").export(path)
+    assert result is not None
     assert result.passed
     assert kinds(path) == Counter(QUANTIZE=1, CONV_2D=1, RESHAPE=1, FULLY_CONNECTED=1, DEQUANTIZE=1)
 
@@ -254,7 +263,9 @@ def test_every_kernel_on_codes_is_exact(tmp_path: Path) -> None:
         qtool.quantize(Kernels().eval(), [images(16)], target="tflite"),
     )
     result = model.export(path)
+    assert result is not None
     assert result.passed
+    assert result.exactness is not None
     assert result.exactness.exact
     kernels = "HARD_SWISH GELU PRELU LEAKY_RELU LOGISTIC TANH TRANSPOSE_CONV SOFTMAX BATCH_MATMUL"
     integer = {r.op for r in result.coverage.rows if r.integer}
@@ -268,7 +279,9 @@ def test_float_parts_are_written_between_codes(tmp_path: Path) -> None:
     mask = (torch.arange(6)[None] < torch.arange(16)[:, None] % 6 + 1).long()
     model = qtool.quantize(Floats().eval(), [(ids, mask)], target="tflite")
     result = model.export(tmp_path / "model.tflite")
+    assert result is not None
     assert result.passed
+    assert result.exactness is not None
     assert result.exactness.exact
     assert result.exactness.float_steps > 20
 
@@ -292,6 +305,7 @@ def test_the_ends_of_a_sentence_encoder_can_be_written(tmp_path: Path) -> None:
     ids = torch.randint(0, 20, (16, 6), generator=torch.Generator().manual_seed(0))
     path = tmp_path / "model.tflite"
     result = qtool.quantize(Filled().eval(), [ids], target="tflite").export(path)
+    assert result is not None
     assert result.passed
     assert kinds(path)["ZEROS_LIKE"] == 2
 
@@ -306,7 +320,8 @@ class Normed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed: torch.Tensor = self.norm(self.first(x).transpose(1, 2))
-        return self.last(normed)
+        scores: torch.Tensor = self.last(normed)
+        return scores
 
 
 def test_operators_of_several_results_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -322,7 +337,8 @@ class Recurrent(nn.Module):
         self.cell, self.head = kind(5, 8, batch_first=True), nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.cell(x)[0])
+        scores: torch.Tensor = self.head(self.cell(x)[0])
+        return scores
 
 
 class Sorted(nn.Module):
@@ -331,7 +347,8 @@ class Sorted(nn.Module):
         self.first, self.last = nn.Linear(5, 4), nn.Linear(4, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(x).sort(-1)[0])
+        scores: torch.Tensor = self.last(self.first(x).sort(-1)[0])
+        return scores
 
 
 def kept_from_a_file(folder: Path) -> nn.Module:
@@ -378,7 +395,8 @@ class Pairs(nn.Module):
         self.last = nn.Linear(16, 4)
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return self.last(a + b)
+        scores: torch.Tensor = self.last(a + b)
+        return scores
 
 
 def test_a_product_of_batches_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -408,6 +426,7 @@ def test_the_model_verifies_its_file(options: dict[str, str], tmp_path: Path) ->
     model, path = converted("digits", "tflite"), tmp_path / "model.tflite"
     exported = model.export(path, **options)
     again = model.verify(path)
+    assert exported is not None
     assert again.passed
     assert again.exactness == exported.exactness
     assert again.parity == exported.parity
@@ -425,8 +444,10 @@ def test_coverage_and_verification_are_those_of_the_last_export(tmp_path: Path) 
     assert fresh.passed
     assert "as planned" in str(model.coverage)
     exported = model.export(tmp_path / "model.tflite")
+    assert exported is not None
     assert model.coverage is exported.coverage
     on_onnx = model.export(tmp_path / "model.onnx")
+    assert on_onnx is not None
     assert model.coverage is on_onnx.coverage
     assert model.verify().coverage.runtime == on_onnx.coverage.runtime
     assert model.verify(tmp_path / "model.tflite").coverage == exported.coverage
@@ -466,5 +487,6 @@ def test_the_integer_program_of_an_exported_file_gives_its_codes(name: str, tmp_
         codes if codes.is_floating_point() else program.params[program.outputs[0]].dequantize(codes)
     )
     (port,) = file.outputs
+    assert port.params is not None
     apart = np.abs(port.params.quantize(real.numpy()).astype(int) - expected[0])
     assert apart.max() <= (0 if name == "depthwise" else 1)

@@ -15,7 +15,10 @@ import qtool
 from qtool.evaluation.restored_model import restore
 from qtool.planning.plan import Execution
 
-LAYERS = {"one": {"num_layers": 1}, "two, both ways": {"num_layers": 2, "bidirectional": True}}
+LAYERS = {
+    "one": {"num_layers": 1},
+    "two, both ways": {"num_layers": 2, "bidirectional": True},
+}
 
 
 class Net(nn.Module):
@@ -37,6 +40,7 @@ def test_it_is_written_proven_and_read_back(options: dict[str, object], tmp_path
     quantized = qtool.quantize(captured, [x], mode="dynamic")
     found = quantized.export(path)
     assert found.passed
+    assert found.exactness is not None
     assert found.exactness.exact
     assert found.fidelity.worst > 25
     kernels = [n.op_type for n in onnx.load(path).graph.node]

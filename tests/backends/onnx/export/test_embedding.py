@@ -51,6 +51,8 @@ def captured() -> Captured:
 def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_path: Path) -> None:
     model = qtool.quantize(captured, [ids(1)], mode=mode)
     found = model.export(tmp_path / "m.onnx")
+    assert found is not None
+    assert found.exactness is not None
     assert found.exactness.exact
     decisions = {d.node: d for d in model.plan.nodes}
     assert decisions["table"].execution is Execution.WEIGHTS
@@ -118,6 +120,7 @@ def test_a_table_and_the_scores_from_it_read_the_same_codes(
     path = tmp_path / "m.onnx"
     found = model.export(path)
     assert found.passed
+    assert found.exactness is not None
     assert found.exactness.exact
     file = onnx.load(path)
     lookup = only("GatherBlockQuantized", file)

@@ -83,6 +83,7 @@ def test_a_wrong_kernel_is_named(
     found = compared(file, pretend(monkeypatch, tmp_path, body))
     assert not found.identical
     assert found.codes - found.codes_identical == 2  # one of each batch
+    assert found.first is not None
     assert (found.first.op, found.first.float_nodes) == (op, ())
     assert found.wrong_kernels == (f"{found.first.node} ({op})",)
     (remark,) = found.remarks()
@@ -140,6 +141,7 @@ def test_a_float_island_is_not_a_wrong_kernel(
     cpu = pretend(monkeypatch, tmp_path, body)
     (found,) = run_on_cpus(file, [cpu], [[data[0].numpy()]])
     assert not found.identical
+    assert found.first is not None
     assert found.first.tensor == island.tensor
     assert found.wrong_kernels == ()
     assert found.kernels > 0

@@ -32,6 +32,7 @@ def test_the_first_node_that_differs_is_named(
     inputs = attention(tmp_path / "a.onnx", 17, 0)
     compared = qtool.verify_on_webgpu(tmp_path / "a.onnx", [inputs])
     assert not compared.agrees
+    assert compared.first is not None
     assert (compared.first.node, compared.first.tensor) == ("attention", "y")
     assert compared.first.sqnr_db < 40
     assert compared.first.input_db is None

@@ -47,8 +47,10 @@ def safe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pairs_of_products_saturate_without_vnni(saturating: Path) -> None:
     found = on(saturating, "haswell")
     assert not found.identical
+    assert found.first is not None
     assert (found.first.node, found.first.op, found.first.float_nodes) == ("first", "Conv", ())
     assert found.wrong_kernels[0] == "first (Conv)"
+    assert found.sqnr_db is not None
     assert found.sqnr_db < 30
     assert found.undisturbed
 
@@ -67,6 +69,7 @@ def test_what_cannot_saturate_is_equal(name: str, safe: Path) -> None:
 )
 def test_files_of_other_tools(format_: QuantFormat, tmp_path: Path) -> None:
     found = on(by_onnxruntime(tmp_path / "a.onnx", format_), "haswell")
+    assert found.first is not None
     assert found.first.op in ("Conv", "QLinearConv")
     assert found.undisturbed
     assert len(found.wrong_kernels) >= 2

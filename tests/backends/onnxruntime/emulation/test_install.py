@@ -116,6 +116,7 @@ def test_a_sysroot_and_wheels_of_the_same_version(clients: Clients) -> None:
     assert done[0] == "qemu-user is installed"
     assert f"onnxruntime {VERSION} were put into {arm_folder(VERSION)}" in done[1]
     found = sysroot(VERSION)
+    assert found is not None
     assert (found.python, found.onnxruntime) == ("3.11", VERSION)
     assert sorted(p.name for p in found.folder.iterdir()) == ["root", "site", "sysroot.json"]
     (pip,) = (line for line in clients.typed if "pip install" in line)
@@ -149,7 +150,7 @@ def test_the_webgpu_provider(
     (done,) = install_emulators([Family.WEBGPU])
     assert done == f"onnxruntime-webgpu 1.27.0 and SwiftShader were put into {folder}"
     assert [p.name for p in sorted((folder / "lib").iterdir())] == [
-        *("driver.json", "libvk_swiftshader.so", "libvulkan.so.1")
+        *("driver.json", "libvk_swiftshader.so", "libvulkan.so.1"),
     ]
     compiler, pip = clients.typed
     assert compiler.startswith("/bin/cc -shared")

@@ -134,6 +134,7 @@ def test_a_job_ends_when_this_process_is_killed(tmp_path: Path) -> None:
     os.mkfifo(fifo)  # it waits for its job for ever
     process = subprocess.Popen([sys.executable, str(script), str(fifo)], stdin=subprocess.PIPE)
     try:
+        assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 1
     finally:

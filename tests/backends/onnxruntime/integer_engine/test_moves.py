@@ -78,6 +78,7 @@ def test_a_move_is_what_the_runtime_does(name: str) -> None:
         file.SerializeToString(), providers=["CPUExecutionProvider"]
     ).run(None, {"x": codes})
     move = move_of(OnnxModel.of(file).nodes[0])
+    assert move is not None
     actual = move(torch.from_numpy(codes)).numpy()
     assert actual.shape == expected.shape
     assert np.array_equal(actual, expected)

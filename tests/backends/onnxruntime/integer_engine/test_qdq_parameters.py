@@ -53,11 +53,14 @@ def value(read: QdqGraph, name: str) -> Value:
 def test_codes_of_activations_and_of_weights() -> None:
     read = graph()
     moving, stored = codes(read, "d"), codes(read, "e")
+    assert moving is not None
+    assert stored is not None
     assert (moving.name, moving.constant) == ("q", None)
     assert (moving.params.qtype, int(moving.params.zero_point)) == (UINT8, 130)
     assert stored.params.qtype is INT8
     assert stored.params.axis == 0
     assert stored.params.scale.tolist() == [0.25, 0.5]
+    assert stored.constant is not None
     assert stored.constant.tolist() == [[1, -2], [3, 4]]
     assert codes(read, "y") is None
     assert codes(read, "x") is None
@@ -66,6 +69,10 @@ def test_codes_of_activations_and_of_weights() -> None:
 def test_stored_codes_are_held_once() -> None:
     read = graph()
     one, two = codes(read, "e"), codes(read, "e")
+    assert one is not None
+    assert two is not None
+    assert one.constant is not None
+    assert two.constant is not None
     assert (
         one.constant.data_ptr() == two.constant.data_ptr() == array_of(value(read, "w")).ctypes.data
     )
@@ -73,13 +80,17 @@ def test_stored_codes_are_held_once() -> None:
 
 def test_without_a_zero_point_it_is_zero_of_the_stored_type() -> None:
     found = codes(graph(), "f")
+    assert found is not None
     assert (found.params.qtype, int(found.params.zero_point)) == (UINT8, 0)
 
 
 def test_signed_reads_uint8_less_128() -> None:
     read = graph(signed=True)
     moving, stored = codes(read, "d"), codes(read, "f")
+    assert moving is not None
+    assert stored is not None
     assert (moving.params.qtype, int(moving.params.zero_point)) == (INT8, 2)
+    assert stored.constant is not None
     assert stored.constant.dtype == torch.int8
     assert stored.constant.tolist() == [-128, 0, 127]
     assert array_of(value(read, "u")).tolist() == [0, 128, 255]
@@ -124,6 +135,7 @@ def test_values_of_stored_codes_are_the_runtimes(
 ) -> None:
     model = weight_model(np.asarray(scale), WEIGHT, **attributes)
     found = codes(QdqGraph(OnnxModel.of(model)), "y")
+    assert found is not None
     (expected,) = unoptimized_session(model).run(None, {})
     np.testing.assert_array_equal(found.dequantize().numpy(), expected)
 
@@ -140,5 +152,6 @@ def test_values_of_stored_codes_are_the_runtimes(
 )
 def test_scales_that_do_not_fit_are_refused(scale: np.ndarray, attributes: dict[str, int]) -> None:
     found = codes(QdqGraph(OnnxModel.of(weight_model(scale, WEIGHT, **attributes))), "y")
+    assert found is not None
     with pytest.raises(KernelError, match=r"weight: scales of the shape .* do not fit codes of"):
         found.dequantize()

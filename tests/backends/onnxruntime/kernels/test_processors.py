@@ -47,7 +47,8 @@ def function(name: str, values: torch.Tensor, chosen: str) -> torch.Tensor:
         madd = fma32 if chosen == "onnxruntime-neon" else functions.multiply_then_add
         return functions.hard_sigmoid(values, 0.3, 0.5, madd)
     madd = functions.multiply_then_add if chosen in UNFUSED else fma32
-    return getattr(functions, name)(values, madd)
+    result: torch.Tensor = getattr(functions, name)(values, madd)
+    return result
 
 
 def computed(case: dict[str, Any], tensors: dict[str, torch.Tensor], chosen: str) -> torch.Tensor:

@@ -38,6 +38,7 @@ def test_requantization_rounds_once(factor: float, kind: str, tmp_path: Path) ->
     model = qtool.quantize(Joined(factor).eval(), [x], target="tflite")
     path = tmp_path / "model.tflite"
     result = model.export(path, timing=0)
+    assert result is not None
     assert result.passed
     file = load(path)
     names = [t.name for t in file.tensors]
@@ -45,6 +46,8 @@ def test_requantization_rounds_once(factor: float, kind: str, tmp_path: Path) ->
     assert op.name == kind
     values = TfliteFile(path).trace([x[:4].numpy()])
     source, target = (file.tensors[i] for i in (op.inputs[0], op.outputs[0]))
+    assert source.quantization is not None
+    assert target.quantization is not None
     real = values[source.name].double() - float(source.quantization.zero_point[0])
     ratio = float(source.quantization.scale[0]) / float(target.quantization.scale[0])
     exact = (real * ratio + float(target.quantization.zero_point[0])).clamp(-128, 127)

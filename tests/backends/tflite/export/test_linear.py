@@ -36,7 +36,9 @@ def kinds(path: Path) -> list[str]:
 def test_outputs_have_less_error_than_their_int8_codes(tmp_path: Path) -> None:
     model, path = qtool.quantize(network(), [images(64)], target="tflite"), tmp_path / "m.tflite"
     result = model.export(path, timing=0)
+    assert result is not None
     assert result.passed
+    assert result.exactness is not None
     assert result.exactness.float_steps == 0
     assert kinds(path).count("FULLY_CONNECTED") == max(PARTS)
     x = images(32, 2)

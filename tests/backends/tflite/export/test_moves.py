@@ -27,7 +27,8 @@ class ClassToken(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         patches = self.patches(x).flatten(2).transpose(1, 2)
         joined = torch.cat([self.token.expand(x.shape[0], -1, -1), patches], 1)
-        return self.head(joined)
+        scores: torch.Tensor = self.head(joined)
+        return scores
 
 
 class Replaced(nn.Module):
@@ -41,7 +42,8 @@ class Replaced(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x).clone()
         x[:, self.range] = x[:, self.range] * 2.0 + 1.0
-        return self.last(x)
+        scores: torch.Tensor = self.last(x)
+        return scores
 
 
 class Views(nn.Module):
@@ -80,7 +82,9 @@ def test_every_code_is_equal(name: str, tmp_path: Path) -> None:
     network, path = NETWORKS[name].eval(), tmp_path / "model.tflite"
     model = qtool.quantize(network, [images()], target="tflite", accuracy="fast")
     result = model.export(path, timing=0)
+    assert result is not None
     assert result.passed
+    assert result.exactness is not None
     assert result.exactness.exact
     assert compare_delegate_codes(TfliteFile(path), [[images(5).numpy()]]).exact
     (written,) = TfliteFile(path).run([images(3).numpy()])  # another batch than the sample's

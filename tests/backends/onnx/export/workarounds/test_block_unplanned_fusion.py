@@ -60,6 +60,8 @@ def test_what_a_recipe_leaves_in_float_runs_in_float(
 ) -> None:
     model = qtool.quantize(captured, [X], recipe=[{"select": name, "as": "float"}])
     found = model.export(tmp_path / "m.onnx")
+    assert found is not None
+    assert found.exactness is not None
     assert found.exactness.exact, str(found.exactness)
     kernels = [n.op_type for n in optimised_graph(tmp_path / "m.onnx").graph.node if n.name == name]
     assert not [k for k in kernels if k.startswith("Q")]
@@ -84,5 +86,7 @@ def test_a_clamp_does_not_pull_its_layer_into_float(clamp, sizes, tmp_path: Path
     torch.manual_seed(0)
     x = torch.randn(*sizes)
     found = qtool.quantize(Clamped(clamp).eval(), [x]).export(tmp_path / "m.onnx")
+    assert found is not None
     assert found.coverage.share == 1.0
+    assert found.exactness is not None
     assert found.exactness.exact
