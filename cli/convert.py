@@ -123,13 +123,14 @@ def show_file(file: QuantizedFile, as_json: bool, source: str) -> None:
     Args:
         source: value of MODEL, for the names of files that stayed.
     """
-    from qtool.cli.documents import ModelFile
+    from qtool.cli.documents import ModelFile, Outcome
 
     sources.report_kept(file.kept, source)
     if as_json:
         result = file.verification
         notes = (*file.notes, *result.notes)
-        output.show_json(replace(result, notes=notes), ModelFile.of(file))  # its `passed` counts
+        outcome = Outcome(file.passed and result.passed)
+        output.show_json(ModelFile.of(file), replace(result, notes=notes), outcome)
     else:
         output.show_summary(file.summary(), file.details())
     for sentence in file.warnings:

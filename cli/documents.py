@@ -100,7 +100,6 @@ class ModelFile:
         speed: comparison with the float model; null if it was not timed.
         min_coverage_met: whether --min-coverage is met; true without it.
         min_sqnr_met: whether --min-sqnr is met; true without it.
-        passed: whether the checks passed and all goals are met.
         metrics: results of `quantize` with --labels or --eval-data, float model first; those of
             the file alone where a block-wise conversion has no memory for both.
         float_size_bytes: size of the float model's file; of a torch model, of its ONNX file, and
@@ -115,7 +114,6 @@ class ModelFile:
     speed: Speedup | None
     min_coverage_met: bool
     min_sqnr_met: bool
-    passed: bool
     metrics: tuple[Metric, ...] = ()
     float_size_bytes: int = 0
     blocks: tuple[BlockRecord, ...] = ()
@@ -132,11 +130,21 @@ class ModelFile:
             file.speed,
             min_coverage_met=not missed["min_coverage"],
             min_sqnr_met=not missed["min_sqnr"],
-            passed=file.passed and file.verification.passed,
             metrics=() if file.accuracy is None else file.accuracy.metrics,
             float_size_bytes=file.float_size_bytes,
             blocks=file.blocks,
         )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the exit code says of a file that was written.
+
+    Attributes:
+        passed: whether the checks passed and all goals are met.
+    """
+
+    passed: bool
 
 
 @dataclass(frozen=True)
@@ -162,11 +170,11 @@ class Installed:
 
 
 DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
-    "quantize": ((ModelFile, Verification),),
+    "quantize": ((ModelFile, Verification, Outcome),),
     "calibrate": ((CalibrationFile,),),
     "merge": ((CalibrationFile,),),
-    "convert": ((ModelFile, Verification),),
-    "blockwise": ((ModelFile, Verification),),
+    "convert": ((ModelFile, Verification, Outcome),),
+    "blockwise": ((ModelFile, Verification, Outcome),),
     "verify": ((FileCheck,), (CpuComparison,), (WebGpuComparison,)),
     "gate": ((GateResult,),),
     "evaluate": ((Evaluation,),),

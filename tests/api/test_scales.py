@@ -18,6 +18,7 @@ from torch import nn
 import qtool
 from qtool.backends.onnxruntime.session import run, session
 from qtool.core.errors import CalibrationError
+from tests.needs import needs_vnni
 
 VNNI = "onnxruntime-x86-vnni"  # no scale changes there, neither for saturation nor for other CPUs
 
@@ -188,6 +189,7 @@ def test_a_model_of_torch_has_no_names_of_a_file(folder: Path) -> None:
         qtool.convert(_model(folder))
 
 
+@needs_vnni
 def test_verify_says_what_the_other_file_does_on_other_cpus(folder: Path) -> None:
     check = qtool.verify(folder / "other.onnx", samples=8)
     assert check.portability is not None

@@ -74,10 +74,6 @@ _KINDS: Mapping[str, Case] = {
         f"quantize {TABLE} --data table.csv --labels price {FAST} --eval-data table.csv"
         " -o out/a.onnx"
     ),
-    "table-tune": Case(
-        f"tune {TABLE} --data table.csv --labels price --eval-data table.csv {FAST}"
-        " --evaluations 2 -o out/a.onnx"
-    ),
     "onnx-quantize": Case("@quantize onnx static"),
     "onnx-blockwise": Case("@blockwise onnx weight-only"),
     "kept-part-quantize": Case("@quantize kept-part static"),

