@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.reference.text import normal_document, normal_log, normal_page, normal_text
 
-TICK = 0.125  # seconds between two looks of qtool at a clock; a power of two, so that sums are exact
+TICK = 0.125  # seconds between two looks of qtool at a clock; sums of it are exact
 CLOCKS = ("perf_counter", "monotonic", "thread_time")
 
 
