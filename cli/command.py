@@ -37,8 +37,8 @@ GROUPS = {
     "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
-    "repaired_file arm web webgpu title history junit badge provenance config "
-    "as_json verbose quiet log_level",
+    "repaired_file arm web webgpu title history junit badge markdown provenance "
+    "config as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
