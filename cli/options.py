@@ -50,8 +50,8 @@ runtime = click.option(
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
-    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators install --web` installs it. "
-    "webgpu: ONNX Runtime's WebGPU provider on a GPU; `qtool emulators install --webgpu`.",
+    "onnxruntime-web's WebAssembly, on one thread. "
+    "webgpu: ONNX Runtime's WebGPU provider on a GPU. `qtool emulators` says what these two need.",
 )
 observer = click.option(
     "--observer",

@@ -240,7 +240,7 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("onnxruntime-web", "onnxruntime-web is not installed: `qtool emulators install"),
+        ("onnxruntime-web", "onnxruntime-web is not installed: docs/emulators.md says"),
         ("qnn", "files for qnn do not run in ONNX Runtime here"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Real emulators, where they are installed: `qtool emulators install --arm --web`."""
+"""Real emulators, where they are installed. docs/emulators.md says how."""
 
 from __future__ import annotations
 
