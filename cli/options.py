@@ -9,7 +9,7 @@ from typing import Any
 import click
 from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
-from qtool.cli.source_options import F, Path_, RenamedOption
+from qtool.cli.source_options import F, Path_
 
 from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS, NATIVE
 from qtool.core.text_files import read_toml_or_json
@@ -171,8 +171,6 @@ min_sqnr = click.option(
 timing = click.option(
     "--seconds",
     "timing",
-    cls=RenamedOption,
-    old_name="--timing",
     default=1.0,
     show_default=True,
     type=Real(min=0, max=DAY),
