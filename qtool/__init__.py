@@ -130,7 +130,6 @@ _HOMES = {
 }
 _HOMES_WITHOUT_TORCH = dict.fromkeys(("compare", "evaluate", "load_data", "report"), "api.arrays")
 """Where these are for a process that has no torch."""
-_FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -216,7 +215,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF:
         message = f"module 'qtool' has no attribute '{name}'"
         raise AttributeError(message, name=name, obj=sys.modules[__name__])  # for its suggestions

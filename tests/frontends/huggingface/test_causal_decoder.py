@@ -190,7 +190,7 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
     texts.write_text("\n".join(TEXTS))
     line = ["quantize", str(folder), "--task", TASK, "--data", str(texts), "-o", str(out)]
-    line += ["--logits", "last", "--mode", "weight-only-int4", "--timing", "0"]
+    line += ["--logits", "last", "--mode", "weight-only-int4", "--seconds", "0"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     assert len(greedy(in_runtime(out), layers=1)) == STEPS
