@@ -43,10 +43,7 @@ def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
     ],
 )
 def test_install_takes_what_is_asked_for(
-    options: tuple[str, ...],
-    families: set[Family],
-    nothing: Cli,
-    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...], families: set[Family], nothing: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Family] = []
 

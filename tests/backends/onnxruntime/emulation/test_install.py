@@ -150,7 +150,7 @@ def test_the_webgpu_provider(
     (done,) = install_emulators([Family.WEBGPU])
     assert done == f"onnxruntime-webgpu 1.27.0 and SwiftShader were put into {folder}"
     assert [p.name for p in sorted((folder / "lib").iterdir())] == [
-        *("driver.json", "libvk_swiftshader.so", "libvulkan.so.1"),
+        *("driver.json", "libvk_swiftshader.so", "libvulkan.so.1")
     ]
     compiler, pip = clients.typed
     assert compiler.startswith("/bin/cc -shared")
