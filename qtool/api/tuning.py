@@ -22,9 +22,9 @@ from qtool.backends.open_files import runtime_title
 from qtool.backends.table import format_of, open_file, own_format
 from qtool.calibration.calibration import Calibration
 from qtool.calibration.collect import collect_statistics
+from qtool.core.array_batches import whole_arrays
 from qtool.core.atomic import scratch_folder
 from qtool.core.data import Batch, batches, peek, whole_texts
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError, OptionError
 from qtool.core.graph import FloatGraph
 from qtool.core.option_names import NATIVE, suffixes_of

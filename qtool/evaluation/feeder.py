@@ -11,9 +11,9 @@ import torch
 from qtool.backends.open_files import open_model
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core import random_inputs as generated
+from qtool.core.array_batches import whole_arrays
 from qtool.core.data import Batch, batches, to_batch
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.named_tensors import named_leaves
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
@@ -44,7 +44,7 @@ class Feeder:
         session = open_model(file) if isinstance(file, str | Path) else file
         self.inputs, self._moves = session.inputs, getattr(session, "is_foreign", False)
         self.names = [i.name for i in self.inputs]
-        self.arguments = Arguments(None, frozenset(self.names), frozenset(self.names))
+        self.arguments = Arguments(frozenset(self.names), frozenset(self.names))
         firsts = {i.shape[0] if i.shape else None for i in self.inputs}
         size = next(iter(firsts)) if len(firsts) == 1 else None
         self.batch_size = size if isinstance(size, int) and size > 0 else None

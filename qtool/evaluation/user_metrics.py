@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from qtool.backends.open_files import open_model
+from qtool.core.array_batches import whole_arrays
 from qtool.core.data import Batch, to_batch, to_tensor, whole_texts
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
 from qtool.core.option_names import NATIVE

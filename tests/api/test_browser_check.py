@@ -55,10 +55,7 @@ def test_a_file_for_webgpu_runs_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("target", "mode", "option"),
-    [
-        ("onnxruntime-web", "static", "--web"),
-        ("onnxruntime-webgpu", "weight-only", "--webgpu"),
-    ],
+    [("onnxruntime-web", "static", "--web"), ("onnxruntime-webgpu", "weight-only", "--webgpu")],
 )
 def test_what_is_missing_is_said(
     target: str, mode: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

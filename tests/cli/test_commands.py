@@ -68,9 +68,7 @@ def test_a_goal_is_not_reached_with_work_that_is_not_known(cli: Cli) -> None:
         "g",
         outside,
         [onnx.helper.make_tensor_value_info("y", 1, ["N", 8])],
-        [
-            onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32) * 1.5, "w"),
-        ],
+        [onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32) * 1.5, "w")],
     )
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(

@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 
 import qtool
 from qtool.backends.session import PortInfo
+from qtool.core.array_batches import whole_arrays
+from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import to_tensor
 from qtool.core.data.batches import batches
-from qtool.core.data.columns import table_arrays
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.measure.input_arrays import fit_array
 from qtool.frontends.data.class_order import chosen_classes
@@ -56,7 +56,7 @@ def columns(*names: str, **arrays: Any) -> Callable[[], object]:
         k: np.array(v, dtype=object if isinstance(v[0], list) else None) for k, v in arrays.items()
     }
     held = {k: v for k, v in held.items() if not names or k in names}
-    return lambda: table_arrays(held, Arguments(1, frozenset({"x"}), frozenset({"x"})))
+    return lambda: table_arrays(held, InputNames(frozenset({"x"}), frozenset({"x"})))
 
 
 def branches(**arrays: torch.Tensor) -> Callable[[], object]:

@@ -13,8 +13,8 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, IterableDataset
 
+from qtool.core.array_batches import whole_arrays, whole_texts
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
 from qtool.core.data.fixed_inputs import FixedInputs
@@ -128,19 +128,6 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     if first is None or iter(data) is not data:
         return first, data
     return first, itertools.chain([first], stream)
-
-
-def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
-    """Return the same samples in the form that accuracy is measured on.
-
-    Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
-    losses are not known; data that can also give whole texts and an empty cache has a method
-    `whole_texts`. Whole arrays become batches, a table a `Table`; other data is as it is.
-    """
-    whole: Iterable[Any] = (
-        data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)
-    )
-    return whole
 
 
 def _read(

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from qtool.core.array_batches import is_frame
+from qtool.core.columns import left_out
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import is_frame
-from qtool.core.data.columns import left_out
 from qtool.core.errors import CaptureError, DataError
 from qtool.core.remedies import Argument, DataEdit, Remedy
 

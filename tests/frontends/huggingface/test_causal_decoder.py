@@ -124,8 +124,7 @@ def wanted(model: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [llama, *(pytest.param(m, marks=pytest.mark.matrix) for m in (mistral, qwen, qwen2))],
+    "make", [llama, *(pytest.param(m, marks=pytest.mark.matrix) for m in (mistral, qwen, qwen2))]
 )
 def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 
-from qtool.core.data.arguments import Arguments
-from qtool.core.data.batch import to_tensor
-from qtool.core.data.columns import Columns, column_numbers, table_arrays
+from qtool.core.columns import Columns, InputNames, column_numbers, table_arrays
 from qtool.core.errors import DataError
 from qtool.core.remedies import DataEdit
 from qtool.core.types import Array
@@ -54,8 +51,13 @@ class ArrayBatches:
         """Yield every `step`-th batch from the `first` on."""
         for at in range(first, len(self), step):
             rows = slice(at * self.batch_size, (at + 1) * self.batch_size)
-            cut = {name: to_tensor(array[rows]) for name, array in self.arrays.items()}
+            cut = {name: self.convert(array[rows]) for name, array in self.arrays.items()}
             yield cut.get("", cut)
+
+    @staticmethod
+    def convert(rows: Any) -> Any:
+        """Return the rows of an array in a batch as they are handed out."""
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +84,24 @@ class Table:
 
     def every(self, first: int, step: int) -> Iterator[Any]:
         """Yield every `step`-th batch of all columns from the `first` on."""
-        return self.batches(Arguments()).every(first, step)
+        return self.batches(InputNames()).every(first, step)
 
-    def batches(self, arguments: Arguments) -> ArrayBatches:
+    def batches(self, inputs: InputNames) -> ArrayBatches:
         """Return the inputs of a model.
 
         Raises:
             DataError: a column holds no numbers, or there is none of an input.
         """
-        return ArrayBatches(table_arrays(self.columns, arguments))
+        return ArrayBatches(table_arrays(self.columns, inputs))
 
 
-def whole_arrays(data: Any, arguments: Arguments | None = None) -> Any:
+def whole_arrays(data: Any, inputs: InputNames | None = None) -> Any:
     """Return batches of data that is one tensor or array, rows of numbers, a dict of arrays, or a
     DataFrame or Series of pandas or polars; other data as it is.
 
     Args:
         data: the data.
-        arguments: what the model's forward takes; None: not known yet, so that a DataFrame becomes
-            a `Table`.
+        inputs: what the model takes; None: not known yet, so that a DataFrame becomes a `Table`.
 
     Raises:
         DataError: an array has no samples or another number of them, or a column no numbers.
@@ -108,8 +109,8 @@ def whole_arrays(data: Any, arguments: Arguments | None = None) -> Any:
     if is_frame(data) or is_series(data):
         data = Table(_columns_of(data))
     if isinstance(data, Table):
-        return data if arguments is None else data.batches(arguments)
-    if isinstance(data, torch.Tensor | np.ndarray):
+        return data if inputs is None else data.batches(inputs)
+    if is_array(data):
         arrays: dict[str, Any] = {"": data}
     elif isinstance(data, Mapping):
         arrays = {str(name): _values(array) for name, array in data.items()}
@@ -128,6 +129,26 @@ def whole_arrays(data: Any, arguments: Arguments | None = None) -> Any:
     if len(set(lengths.values())) > 1:
         raise DataError(f"the arrays of the data have different numbers of samples: {lengths}")
     return ArrayBatches(arrays)
+
+
+def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
+    """Return the same samples in the form that accuracy is measured on.
+
+    Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
+    losses are not known; data that can also give whole texts and an empty cache has a method
+    `whole_texts`. Whole arrays become batches, a table a `Table`; other data is as it is.
+    """
+    whole: Iterable[Any] = (
+        data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)
+    )
+    return whole
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array, of numpy or another library, or a tensor."""
+    return (
+        hasattr(value, "__array__") and hasattr(value, "ndim") and not isinstance(value, np.generic)
+    )
 
 
 def is_frame(data: Any) -> bool:
