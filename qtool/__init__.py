@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qtool.algorithms.registry import register_step
     from qtool.api.conversion import calibrate, convert, quantize
+    from qtool.api.data import load_data
     from qtool.api.evaluation import evaluate
     from qtool.api.extensions import (
         register_format,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from qtool.evaluation.options import Goals, ReportOptions
     from qtool.evaluation.report.report import Report
     from qtool.frontends.captured_model import Captured, capture_model
-    from qtool.frontends.data.load_data import load_data
     from qtool.frontends.data.recordings import with_states
     from qtool.frontends.huggingface.meta_init import without_weights
     from qtool.frontends.load_model import load_model
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "algorithms.registry": "register_step",
     "api.conversion": "calibrate convert quantize",
+    "api.data": "load_data",
     "api.evaluation": "evaluate",
     "api.extensions": "register_format register_observer register_operator register_pass "
     "register_runtime register_target",
@@ -116,7 +117,6 @@ _HOMES = {
     "evaluation.options": "Goals ReportOptions",
     "evaluation.report.report": "Report",
     "frontends.captured_model": "Captured capture_model",
-    "frontends.data.load_data": "load_data",
     "frontends.data.recordings": "with_states",
     "frontends.huggingface.meta_init": "without_weights",
     "frontends.load_model": "load_model",
@@ -128,8 +128,6 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult WebGpuComparison emulators",
 }
-_HOMES_WITHOUT_TORCH = dict.fromkeys(("compare", "evaluate", "load_data", "report"), "api.arrays")
-"""Where these are for a process that has no torch."""
 _FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -222,9 +220,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(message, name=name, obj=sys.modules[__name__])  # for its suggestions
     from qtool.core.torch_package import TORCH, has_torch, torch_error
 
-    home = _HOME_OF[name] if has_torch() else _HOMES_WITHOUT_TORCH.get(name, _HOME_OF[name])
     try:
-        return getattr(import_module(f"qtool.{home}"), name)
+        return getattr(import_module(f"qtool.{_HOME_OF[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != TORCH or has_torch():
             raise
