@@ -128,7 +128,6 @@ _HOMES = {
     "verification": "Coverage Exactness FileCheck SelfCheck Verification",
     "backends.onnxruntime.emulation": "CpuComparison CpuResult WebGpuComparison emulators",
 }
-_FORMER_NAMES = {"unfilled": "without_weights"}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -214,7 +213,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    name = _FORMER_NAMES.get(name, name)
     if name not in _HOME_OF:
         message = f"module 'qtool' has no attribute '{name}'"
         raise AttributeError(message, name=name, obj=sys.modules[__name__])  # for its suggestions

@@ -106,7 +106,7 @@ def convert_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
-    choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
+    choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block, memory]))

@@ -86,6 +86,19 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
+def one_line(text: str) -> str:
+    """Return a text without control characters and line breaks, which a name may hold."""
+    return printable(text).replace("\n", "\\n")
+
+
+_WIDEST = 120  # characters of a cell; names come from files of others
+
+
+def _cell(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= _WIDEST else f"{text[:80]}...{text[-37:]}"
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", align: str = ""
 ) -> str:
@@ -93,11 +106,11 @@ def table(
 
     Args:
         columns: headers.
-        rows: cells.
+        rows: cells; of long ones the ends are shown.
         title: line above the table.
         align: "l" (left) or "r" (right) per column; by default all but the first are right.
     """
-    lines = [tuple(columns), *map(tuple, rows)]
+    lines = [tuple(map(_cell, line)) for line in [columns, *rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = align or "l" + "r" * (len(widths) - 1)
     justify = [str.ljust if side == "l" else str.rjust for side in sides]

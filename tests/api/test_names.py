@@ -87,10 +87,6 @@ def test_a_name_stays_what_it_is_when_every_room_is_loaded() -> None:
     assert not {m.name for m in pkgutil.iter_modules(qtool.__path__)} & set(qtool.__all__)
 
 
-def test_former_names_still_work() -> None:
-    assert qtool.unfilled is qtool.without_weights
-
-
 def test_a_wrong_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'qtool' has no attribute 'calibrated'"):
         _ = qtool.calibrated

@@ -84,10 +84,7 @@ def test_a_column_of_lists_is_an_input():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"a": np.zeros(2), "city": np.array(["x", "y"], object)},
-            r"holds 'x' \(row 1\), no",
-        ),
+        ({"a": np.zeros(2), "city": np.array(["x", "y"], object)}, r"holds 'x' \(row 1\), no"),
         ({"a": np.zeros(2), "b": np.zeros((2, 3))}, r"column 'b' holds lists, .* \(a, b\)"),
         ({"a": np.array([[1], [1, 2]], object)}, "column 'a' holds"),
         ({"a": np.array([0.0, np.nan])}, "row 2 of the data: the column 'a' holds no value"),
