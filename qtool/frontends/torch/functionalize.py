@@ -1,8 +1,9 @@
 """Makes an exported graph functional with rewrite rules, without tracing it again.
 
 `run_decompositions({})` traces a program twice more, which takes longer than capturing it. It
-changes little in most graphs: batch norms, reshapes, casts, inactive dropouts, in-place operators
-on new results. The rules here give the same nodes. A graph with anything else is left to torch.
+changes little in most graphs: batch norms, reshapes, casts, chunks, inactive dropouts, regions
+without gradients, in-place operators on new results. The rules here give the same nodes. A graph
+with anything else is left to torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from qtool.core import graph as G
 
@@ -24,7 +26,13 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def make_functional(module: fx.GraphModule) -> bool:
-    """Rewrite the graph in place if rules cover all of it, and return whether they do."""
+    """Rewrite the graph in place if rules cover all of it, and return whether they do.
+
+    Otherwise only regions without gradients are inlined.
+    """
+    for node in G.calls(module.graph):
+        if node.target is _REGION:
+            _inline(module, node)
     mode = G.fake_mode(module.graph)
     # checking contiguity of symbolic sizes must not specialize a dynamic dimension
     guards = mode.shape_env.suppress_guards() if mode.shape_env is not None else nullcontext()
@@ -50,7 +58,7 @@ def _is_write(node: fx.Node) -> bool:
 
 def _is_unchanged(node: fx.Node) -> bool:
     """Return whether tracing leaves the operator unchanged; it decomposes what may alias."""
-    if node.target is operator.getitem:
+    if node.target is operator.getitem or node.target in _SIZES:
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or node.target in _TRACED:
         return False
@@ -131,11 +139,86 @@ def _cast(node: fx.Node) -> Edit | None:
     return _replacement(node, aten._to_copy.default, **options)
 
 
+def _inline(module: fx.GraphModule, call: fx.Node) -> None:
+    """Replace a region without gradients by its nodes: nothing here has gradients."""
+    region = module.get_submodule(str(call.args[1].target))  # type: ignore[union-attr]
+    assert isinstance(region, fx.GraphModule)
+    inputs = region.graph.find_nodes(op="placeholder")
+    known: dict[fx.Node, Any] = dict(zip(inputs, call.args[2:], strict=True))
+    with call.graph.inserting_before(call):
+        results: Any = call.graph.graph_copy(region.graph, known)
+    for user in list(call.users):
+        assert user.target is operator.getitem
+        G.replace(user, results[user.args[1]])
+    call.graph.erase_node(call)
+
+
 def _reshape(node: fx.Node) -> Edit | None:
-    _, sizes = node.args
-    if not G.value(G.source(node)).is_contiguous():
+    x, sizes = G.value(G.source(node)), node.args[1]
+    if x.is_contiguous():
+        return _replacement(node, aten.view.default, sizes)
+    whole, can_view = _whole_sizes(node, sizes), _can_view(x, G.shape(node))
+    if whole is None or can_view is None:
         return None
-    return _replacement(node, aten.view.default, sizes)
+
+    def edit() -> None:
+        data, target = node.args[0], aten.view.default
+        if not can_view:
+            layout: dict[str, Any] = {"memory_format": torch.contiguous_format}
+            with node.graph.inserting_before(node):
+                data = node.graph.call_function(aten.clone.default, (data,), layout)
+            data.meta = {**node.meta, "val": aten.clone.default(x, **layout)}
+            target = aten._unsafe_view.default
+        node.target, node.args = target, (data, [_size(node, s) for s in whole])
+
+    return edit
+
+
+def _can_view(x: torch.Tensor, shape: Any) -> bool | None:
+    """Return whether a tensor has a view of a shape; None if that depends on data."""
+    try:
+        aten.view.default(x, shape)
+    except GuardOnDataDependentSymNode:
+        return None
+    except (RuntimeError, ValueError):  # the strides do not allow it
+        return False
+    return True
+
+
+def _whole_sizes(node: fx.Node, sizes: Any) -> list[Any] | None:
+    """Return sizes with a number, a node, or an input's dimension in place of -1; None if -1 is
+    another size."""
+    shape = G.shape(node)
+    whole = [
+        _size_source(node.graph, n) if s == -1 else s for s, n in zip(sizes, shape, strict=True)
+    ]
+    return None if None in whole else whole
+
+
+def _unflatten(node: fx.Node) -> Edit | None:
+    """Replace by a view, if each size is a number or the size of an input."""
+    sources = [_size_source(node.graph, size) for size in G.shape(node)]
+    if None in sources:
+        return None
+
+    def edit() -> None:
+        sizes = [_size(node, source) for source in sources]
+        node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
+
+    return edit
+
+
+def _chunk(node: fx.Node) -> Edit | None:
+    """Replace by a split, if the number of elements is known."""
+    parts, axis = G.argument(node, 1, "chunks"), G.argument(node, 2, "dim") or 0
+    size = G.shape(G.source(node))[axis]
+    if not isinstance(size, int) or not size:
+        return None
+    return _replacement(node, aten.split.Tensor, -(-size // parts), axis)
+
+
+def _dropout_in_place(node: fx.Node) -> Edit | None:
+    return None if node.args[2] else _removal(node)
 
 
 def _flatten(node: fx.Node) -> Edit | None:
@@ -151,7 +234,7 @@ def _flatten(node: fx.Node) -> Edit | None:
         return None
 
     def edit() -> None:
-        sizes = [_size_node(node, s) if isinstance(s, tuple) else s for s in sources]
+        sizes = [_size(node, source) for source in sources]
         node.target, node.args, node.kwargs = aten.view.default, (node.args[0], sizes), {}
 
     return edit
@@ -168,8 +251,11 @@ def _size_source(graph: fx.Graph, size: Any) -> int | tuple[fx.Node, int] | None
     return None
 
 
-def _size_node(node: fx.Node, source: tuple[fx.Node, int]) -> fx.Node:
-    """Return the node of an input's size; insert it behind the inputs if there is none."""
+def _size(node: fx.Node, source: Any) -> Any:
+    """Return a number or node as it is, and the node of an input's size, which is inserted behind
+    the inputs if there is none."""
+    if not isinstance(source, tuple):
+        return source
     tensor, axis = source
     for user in tensor.users:
         if user.target is aten.sym_size.int and user.args == (tensor, axis):
@@ -222,14 +308,20 @@ def _may_alias(node: fx.Node) -> bool:
 
 _TRACED = (aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
 """Tracing changes these, although their schemas have no alias."""
+_SIZES = (operator.add, operator.sub, operator.mul, operator.floordiv)
+"""Arithmetic of sizes."""
+_REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 
 RULES: Mapping[Any, Rule] = {
     aten.batch_norm.default: _batch_norm,
+    aten.chunk.default: _chunk,
     aten.contiguous.default: _contiguous,
     aten.dropout.default: _dropout,
+    aten.dropout_.default: _dropout_in_place,
     aten.flatten.using_ints: _flatten,
     aten.reshape.default: _reshape,
     aten.to.device: _cast,
     aten.to.dtype: _cast,
     aten.to.dtype_layout: _cast,
+    aten.unflatten.int: _unflatten,
 }

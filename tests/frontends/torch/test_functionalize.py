@@ -70,7 +70,14 @@ def read_before_the_write(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return before + y.relu_()
 
 
-SHORT = {
+def without_gradients(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = conv(m, x)
+    with torch.no_grad():
+        a, b = y * 3, y.transpose(1, 2).reshape(x.shape[0], -1)
+    return a.flatten(1) + b.to(torch.float32)
+
+
+SHORT: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
     "batch norm": conv,
     "flatten": lambda m, x: conv(m, x).flatten(1),
     "flatten everything": lambda m, x: conv(m, x[:1]).flatten(),
@@ -93,10 +100,28 @@ SHORT = {
     "write then view": write_then_view,
     "read before the write": read_before_the_write,
 }
-LONG = {
-    "reshape of a transposed tensor": lambda m, x: conv(m, x).transpose(1, 2).reshape(-1, 64),
-    "flatten of a computed size": lambda m, x: conv(m, x).flatten(0, 1),
+SHORT |= {
+    "reshape that copies": lambda m, x: conv(m, x).transpose(1, 2).reshape(x.shape[0], 8, -1),
+    "reshape that copies everything": lambda m, x: conv(m, x).transpose(1, 3).reshape(-1, 256),
+    "reshape of a transposed view": lambda m, x: conv(m, x).transpose(0, 1).reshape(4, -1, 64),
+    "reshape of every second": lambda m, x: conv(m, x)[:, :, ::2].reshape(x.shape[0] * 4, -1, 8),
+    "reshape of an expanded tensor": lambda m, x: (
+        conv(m, x)[:, :1].expand(-1, 5, -1, -1).reshape(x.shape[0], -1)
+    ),
+    "arithmetic of sizes": lambda m, x: conv(m, x).reshape(4 * x.shape[0], -1) + x.shape[0] // 2,
+    "unflatten": lambda m, x: conv(m, x).unflatten(1, (2, -1)),
+    "unflatten of a transposed tensor": lambda m, x: (
+        conv(m, x).transpose(1, 2).unflatten(1, (2, 4))
+    ),
     "chunk": lambda m, x: conv(m, x).chunk(2, 1)[1],
+    "chunk of unequal parts": lambda m, x: torch.cat(conv(m, x).chunk(3, dim=1)[::-1], 1),
+    "dropout in place": lambda m, x: F.dropout(conv(m, x), training=False, inplace=True) + 1,
+    "a region without gradients": without_gradients,
+}
+LONG = {
+    "reshape of computed sizes": lambda m, x: conv(m, x).transpose(1, 2).reshape(-1, 64),
+    "flatten of a computed size": lambda m, x: conv(m, x).flatten(0, 1),
+    "chunk of the batch": lambda m, x: conv(m, x).chunk(2, 0)[0],
     "write under a view": write_under_a_view,
     "write to a view": write_to_a_view,
     "write to the input": write_to_the_input,
