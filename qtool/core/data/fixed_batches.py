@@ -9,7 +9,9 @@ from torch import fx, nn
 
 from qtool.core.attributes import attribute
 from qtool.core.data.batch import Batch
+from qtool.core.errors import DataError
 from qtool.core.log import log_note
+from qtool.core.remedies import DataEdit
 
 
 def fixed_batch_size(model: nn.Module | None) -> int | None:
@@ -32,6 +34,9 @@ def in_batches_of(size: int, batches: Iterator[Batch]) -> Iterator[Batch]:
 
     Batches whose tensors do not have a row per sample stay as they are. Samples at the end that do
     not fill a batch are left out, with a note; all of them stay if they do not fill a single one.
+
+    Raises:
+        DataError: samples that are to be in one batch have different sizes, as texts have.
     """
     left: Batch | None = None
     filled = False
@@ -58,5 +63,12 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def _joined(one: Batch, other: Batch) -> Batch:
+    for (name, first), (_, second) in zip(one.tensors(), other.tensors(), strict=True):
+        if first.shape[1:] != second.shape[1:]:
+            raise DataError(
+                f"the model takes a fixed number of samples at once, and {name} has samples of the "
+                f"sizes {list(first.shape[1:])} and {list(second.shape[1:])}",
+                DataEdit("pad them to one size"),
+            )
     rest = iter([t for _, t in other.tensors()])
     return one.map_tensors(lambda t: torch.cat([t, next(rest)]))
