@@ -86,6 +86,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
+WIDEST = 120
+"""Characters up to which the other cells of a column are filled up to a long one: all rows as long
+as one hostile name would fill the memory."""
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", align: str = ""
 ) -> str:
@@ -98,7 +103,7 @@ def table(
         align: "l" (left) or "r" (right) per column; by default all but the first are right.
     """
     lines = [tuple(columns), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*lines, strict=True)]
     sides = align or "l" + "r" * (len(widths) - 1)
     justify = [str.ljust if side == "l" else str.rjust for side in sides]
     text = [
