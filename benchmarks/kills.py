@@ -41,7 +41,7 @@ LOADED = (
         "examples.digits.network",
     ),
 )
-QUICK = ("--timing", "0")
+QUICK = ("--seconds", "0")
 BRIEF = ("--seconds", "0.05", "--batch-sizes", "1", "--layer-samples", "64")
 LABELLED = ("--data", "examples/digits/eval.npz", "--labels", "labels")
 

@@ -17,7 +17,7 @@ in a third or in one of them. Both convert, each case in a fresh process:
 - packaged (--packages): the set `packaged` of benchmarks/networks, unpacked as that says.
 
 A file is the same if its graph, weights and codes are equal byte for byte, and its metadata up to
-FORMER_NAMES and the wording of sentences. A plan is the same if all numbers, names and types in it
+the wording of sentences. A plan is the same if all numbers, names and types in it
 are equal in order. AFTER also reads what BEFORE wrote: it converts with its calibration to the same
 bytes, and verifies its files. What is in FOLDER already is kept, so that a run that was ended goes
 on; remove a case's files to repeat it. Exit code 1 if a case differs or fails.

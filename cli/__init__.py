@@ -131,7 +131,7 @@ HELP = {
     "calibrate": "Run a model on calibration data and write a calibration file.",
     "compare": "Compare ONNX files: accuracy, speed, size.",
     "convert": "Write the int8 ONNX model of a calibrated model.",
-    "emulators": "List the processors that can be emulated, or install emulators.",
+    "emulators": "List the processors that can be emulated, and what is missing.",
     "evaluate": "Compare an int8 file with its float model on data.",
     "explain": "Find the layers that cause changed predictions.",
     "gate": "Decide whether a quantized file may take the place of its float file, for CI.",

@@ -6,6 +6,7 @@ dependency for the sixty lines below.
 
 from __future__ import annotations
 
+import difflib
 import os
 from importlib import import_module
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import click
 from qtool.cli.config_file import config_option
 from qtool.cli.extra_arguments import meant, repeated, with_float_model
-from qtool.cli.other_options import meant_option
 
 __all__ = ["JSON", "LOGGED", "LOG_LEVEL", "QUIET", "VERBOSE", "Command", "heading"]
 
@@ -22,6 +22,7 @@ VERBOSE, QUIET, LOG_LEVEL = "qtool.verbose", "qtool.quiet", "qtool.log_level"
 LOGGED = "qtool.logged"
 _REPEATED = "qtool.repeated"
 """Keys in a context's meta."""
+_SIMILAR = 0.75  # ratio of equal letters
 
 GROUPS = {
     "Model": "model weights fix task tokenizer calibration scales against reference other_model",
@@ -37,7 +38,7 @@ GROUPS = {
     "Large models": "block memory",
     "Sampling": "tokens temperature top_k top_p seed",
     "Output": "output_ format_ layout interface batch external_data archive page save_recipe "
-    "repaired_file arm web webgpu title history junit badge provenance config "
+    "repaired_file title history junit badge markdown provenance config "
     "as_json verbose quiet log_level",
 }
 """Heading in the help -> names of the parameters below it."""
@@ -130,13 +131,12 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name, known = error.option_name, {"--help"}
-            known |= {
-                o for each in self.params if isinstance(each, click.Option) for o in each.opts
-            }
-            places = [p.human_readable_name for p in self.params if isinstance(p, click.Argument)]
-            error.possibilities = None  # of equal letters alone: --device for --recipe
-            if text := meant_option(name, known, places, _commands_with(name)):
+            near = difflib.get_close_matches(
+                error.option_name, error.possibilities or (), 1, _SIMILAR
+            )
+            error.possibilities = near  # click has worse ones: --recipe for --device
+            if text := _commands_with(error.option_name):
+                error.possibilities = None
                 error.message = f"{error.message.rstrip('.')}; {text}"
             raise
         except (click.MissingParameter, click.BadParameter) as error:

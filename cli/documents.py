@@ -158,17 +158,6 @@ class TunedFile:
     file: Path
 
 
-@dataclass(frozen=True)
-class Installed:
-    """What `qtool emulators install` did.
-
-    Attributes:
-        installed: sentences.
-    """
-
-    installed: tuple[str, ...]
-
-
 DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "quantize": ((ModelFile, Verification, Outcome),),
     "calibrate": ((CalibrationFile,),),
@@ -185,6 +174,6 @@ DOCUMENTS: dict[str, tuple[tuple[type, ...], ...]] = {
     "tune": ((TunedFile, TuneResult),),
     "explain": ((Explanation,),),
     "inspect": ((ModelContents,), (CalibrationContents,), (Provenance,)),
-    "emulators": ((Emulators, Installed),),
+    "emulators": ((Emulators,),),
 }
 """Command -> the alternatives of what it prints, each the parts of one object."""

@@ -26,8 +26,6 @@ from qtool.cli.command import Command
     click.option(
         "--max-samples",
         "most",
-        cls=source_options.RenamedOption,
-        old_name="--most",
         default=100,
         show_default=True,
         type=click.IntRange(1),
@@ -36,8 +34,6 @@ from qtool.cli.command import Command
     click.option(
         "--save-fixed",
         "repaired_file",
-        cls=source_options.RenamedOption,
-        old_name="--mended",
         type=source_options.Path_,
         help="Write a copy of INT8_FILE that keeps the layers found in float, which restores the "
         "predictions of all explained samples.",

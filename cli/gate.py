@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def _file(name: str, text: str) -> Any:
     options.history,
     _file("--junit", "Write a JUnit report to FILE."),
     _file("--badge", "Write the JSON of a badge (shields.io endpoint) to FILE."),
+    _file("--markdown", "Write a table for the summary of a CI job to FILE."),
     options.json_,
 )
 def command(
@@ -69,6 +71,7 @@ def command(
     batch_size: int,
     junit: Path | None,
     badge: Path | None,
+    markdown: Path | None,
     as_json: bool,
     **values: Any,
 ) -> None:
@@ -87,8 +90,8 @@ def command(
     from qtool.core.atomic import check_writable, write_atomic
     from qtool.evaluation.gate.metrics import find_metric
 
-    for path in filter(None, (junit, badge)):
-        check_writable(path, file, against)
+    for path in filter(None, (junit, badge, markdown)):
+        check_writable(path, file, against, *_read(data, labels))
     if ":" not in metric:
         find_metric(metric)
     sources.check_data(data, labels=labels)
@@ -105,10 +108,17 @@ def command(
         progress=output.stage("running", output.length_of(batches)),
         **values,
     )
-    for path, text in ((junit, result.junit()), (badge, result.badge())):
+    for path, write in ((junit, result.junit), (badge, result.badge), (markdown, result.markdown)):
         if path is not None:
-            write_atomic(path, text.encode())
+            write_atomic(path, write().encode())
     output.show(result, as_json, file)
     if result.exit_code:
-        click.echo(f"{result.outcome}: {result.reason()}", err=True)
+        if as_json or output.is_quiet():  # the table has it
+            click.echo(f"{result.outcome}: {result.reason()}", err=True)
         raise SystemExit(result.exit_code)
+
+
+def _read(data: str, labels: str | None) -> list[Path]:
+    """Return the files of the samples and labels: none of them may be overwritten."""
+    roots = [Path(each) for each in (data, labels) if each and os.path.exists(each)]  # noqa: PTH110
+    return [*roots, *(path for root in roots if root.is_dir() for path in root.rglob("*"))]

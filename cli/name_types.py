@@ -20,7 +20,6 @@ class Name(click.ParamType):
     Args:
         what: the kind of name, such as "target".
         known: names to list in the help.
-        former: names that are also accepted.
         several: the value is a comma-separated list.
         parameter: a name may be followed by a colon and a parameter, as in percentile:99.99.
         open: `--import` may add names.
@@ -32,13 +31,12 @@ class Name(click.ParamType):
         self,
         what: str,
         known: Sequence[str],
-        former: Sequence[str] = (),
         *,
         several: bool = False,
         parameter: bool = False,
         open: bool = True,  # noqa: A002  # the opposite of a closed set
     ) -> None:
-        self.what, self.known, self.former = what, known, former
+        self.what, self.known = what, known
         self.several, self.parameter, self.open = several, parameter, open
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002  # click's signature
@@ -54,17 +52,17 @@ class Name(click.ParamType):
             plain = name.partition(":")[0] if self.parameter else name
             if self.parameter and plain.partition("=")[0] in self.known and "=" in plain:
                 self.fail(f"write {name.replace('=', ':', 1)}", param, ctx)
-            if plain not in self.known and plain not in self.former:
+            if plain not in self.known:
                 self.fail(unknown_name(self.what, plain, self.known), param, ctx)
         return text
 
 
 RUNTIME = Name("runtime", option_names.RUNTIMES, open=False)
 OBSERVER = Name("observer", option_names.OBSERVERS, parameter=True)
-TARGET = Name("target", option_names.TARGETS, tuple(option_names.FORMER_TARGETS))
+TARGET = Name("target", option_names.TARGETS)
 FORMAT = Name("format", option_names.FORMATS)
 MODE = Name("mode", option_names.MODES, open=False)
 ACCURACY = Name("accuracy level", option_names.ACCURACIES, open=False)
 ACCURACIES = Name("accuracy level", option_names.ACCURACIES, several=True, open=False)
-STEPS = Name("recovery step", option_names.STEPS, option_names.FORMER_STEPS, several=True)
+STEPS = Name("recovery step", option_names.STEPS, several=True)
 CHOICES = Name("choice", option_names.CHOICES, several=True, open=False)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from qtool.cli import name_types
 from qtool.cli.number_types import DAY, Real, parse_counts
-from qtool.cli.source_options import F, Path_, RenamedOption
+from qtool.cli.source_options import F, Path_
 
 from qtool.core.option_names import FOLDER_LAYOUTS, IMAGE_LAYOUTS, NATIVE
 from qtool.core.text_files import read_toml_or_json
@@ -50,8 +50,8 @@ runtime = click.option(
     default=NATIVE,
     show_default=True,
     help="Where to run the files. onnxruntime: this machine (.tflite files run in LiteRT). node: "
-    "onnxruntime-web's WebAssembly, on one thread; `qtool emulators install --web` installs it. "
-    "webgpu: ONNX Runtime's WebGPU provider on a GPU; `qtool emulators install --webgpu`.",
+    "onnxruntime-web's WebAssembly, on one thread. "
+    "webgpu: ONNX Runtime's WebGPU provider on a GPU. `qtool emulators` says what these two need.",
 )
 observer = click.option(
     "--observer",
@@ -171,8 +171,6 @@ min_sqnr = click.option(
 timing = click.option(
     "--seconds",
     "timing",
-    cls=RenamedOption,
-    old_name="--timing",
     default=1.0,
     show_default=True,
     type=Real(min=0, max=DAY),

@@ -50,20 +50,6 @@ ExistingPath = _Path(path_type=Path, exists=True)
 NO_DATA = "none"
 
 
-class RenamedOption(click.Option):
-    """An option with an old spelling that still works but is not listed in the help."""
-
-    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.old_name = old_name
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        super().add_to_parser(parser, ctx)
-        names, self.opts = self.opts, [self.old_name]
-        super().add_to_parser(parser, ctx)
-        self.opts = names
-
-
 def _context_option(name: str, *spelled: str, **options: Any) -> Callable[[F], F]:
     """Return an option whose value is stored in the context, not passed to the command."""
 
@@ -215,8 +201,6 @@ _reading = apply(
     _context_option(
         "unreadable",
         "--max-unreadable",
-        cls=RenamedOption,
-        old_name="--unreadable",
         default=0.0,
         show_default=True,
         type=Real(0, 1),

@@ -115,7 +115,7 @@ def test_the_list_is_complete() -> None:
 def test_a_name_that_is_not_in_the_list_is_found() -> None:
     code = "from torch._inductor import config\nPACKAGE = 'torch.a'\npatch(f'{PACKAGE}._b')"
     assert {n for n in _names(ast.parse(code)) if _is_private(n)} == {
-        *("torch._inductor.config", "torch.a._b"),
+        *("torch._inductor.config", "torch.a._b")
     }
 
 

@@ -288,7 +288,7 @@ def calibrations(seeds: Path, random: Random) -> list[str]:
         text = json.dumps(header).encode()
         Path("m.calib").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
     net = ["convert", f"{MODULE}:net", "--weights", str(seeds / "w.pt")]
-    convert = [*net, "--calibration", "m.calib", "-o", "o.onnx", "--timing", "0"]
+    convert = [*net, "--calibration", "m.calib", "-o", "o.onnx", "--seconds", "0"]
     return random.choice([convert, ["inspect", "m.calib"], ["merge", "m.calib", "-o", "n.calib"]])
 
 

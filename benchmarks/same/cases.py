@@ -47,7 +47,16 @@ def _digits() -> dict[str, Case]:
         "int2": {"mode": "weight-only-int2"},
         "histogram": {"observer": "entropy"},
         "without-data": {"data": None},
-        "every-step": {"recover": ["equalize", "smooth", "refit", "round", "bias", "renorm"]},
+        "every-step": {
+            "recover": [
+                "cross-layer-equalization",
+                "smooth-quant",
+                "weight-scale-search",
+                "gptq",
+                "bias-correction",
+                "batch-norm-reestimation",
+            ]
+        },
         **{f"target-{t}": {"target": t} for t in ("onnxruntime-x86-vnni", "onnxruntime-arm")},
         **{f"target-{t}": {"target": t} for t in ("onnxruntime-web", "openvino", "tensorrt")},
         **{f"target-{t}": {"target": t} for t in ("tflite", "tflite-micro", "qnn")},
@@ -93,7 +102,7 @@ def language_model() -> dict[str, Case]:
         "dynamic": {"mode": "dynamic"},
         "weight-only": {"mode": "weight-only"},
         "int4": {"mode": "weight-only-int4"},
-        "int4-round": {"mode": "weight-only-int4", "recover": ["round"]},
+        "int4-round": {"mode": "weight-only-int4", "recover": ["gptq"]},
         "int2": {"mode": "weight-only-int2"},
     }
     tasks = {"": None, "-with-cache": "text-generation-with-past"}

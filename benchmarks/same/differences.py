@@ -14,7 +14,6 @@ import onnx
 from onnx import numpy_helper
 
 from qtool.backends.tflite.file import load
-from qtool.core.step_names import FORMER_NAMES
 
 __all__ = ["differences", "folder_differences", "leaves"]
 
@@ -139,12 +138,12 @@ def _parsed(text: str) -> Any:
 
 def _normal(value: Any) -> Any:
     if isinstance(value, dict):
-        return {FORMER_NAMES.get(k, k): _normal(v) for k, v in value.items()}
+        return {k: _normal(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_normal(v) for v in value]
     if isinstance(value, str) and " " in value:
         return "a sentence"
-    return FORMER_NAMES.get(value, value) if isinstance(value, str) else value
+    return value
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -166,7 +165,7 @@ def _leaf(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value) if isinstance(value.value, int) else type(value.value).__name__
     if isinstance(value, str):
-        return FORMER_NAMES.get(value, value)
+        return value
     if value is None or isinstance(value, (int, float)):
         return repr(value)
     if type(value).__name__ == "dtype":  # of torch before 0.2, by its name since

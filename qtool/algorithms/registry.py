@@ -33,7 +33,6 @@ from qtool.algorithms.weight_rounding.layer_step import GPTQ
 from qtool.algorithms.weight_scale_search import WEIGHT_SCALE_SEARCH
 from qtool.core.errors import PlanError
 from qtool.core.option_names import unknown_name
-from qtool.core.step_names import current_step_name
 from qtool.planning.plan import QuantPlan
 from qtool.planning.recipe import ACCURACIES, Recipe
 
@@ -121,9 +120,8 @@ def register_step(step: Step, *, before: str | None = SOLVE.name) -> None:
         PlanError: a step of that name is registered, or there is none called `before`.
     """
     names = [s.name for s in STEPS]
-    if current_step_name(step.name) in names:
+    if step.name in names:
         raise PlanError(f"a step '{step.name}' is registered already")
-    before = None if before is None else current_step_name(before)
     if before is not None and before not in names:
         raise PlanError(f"there is no step '{before}'; there are: {', '.join(names)}")
     STEPS.insert(len(STEPS) if before is None else names.index(before), step)

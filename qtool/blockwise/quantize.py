@@ -45,7 +45,7 @@ from qtool.core.progress import track
 from qtool.core.types import ObserverSpec
 from qtool.core.versions import own_version
 from qtool.distributed import collective, current
-from qtool.distributed.data_shard import broadcast_first_batch
+from qtool.distributed.first_batch import broadcast_first_batch
 from qtool.frontends.captured_model import (
     DEFAULT_OBSERVER,
     DynamicSizes,
@@ -106,7 +106,7 @@ def convert_blocks(
     chosen = Recipe.of(recipe, mode, accuracy, recover)
     _, skipped = select_block_steps(chosen)
     source = open_source(folder, model, task, attention, cache)
-    choices = [target, observer, chosen.digest_json(), own_version(), torch.__version__]
+    choices = [target, observer, chosen.to_json(), own_version(), torch.__version__]
     choices += [task or "", attention, cache]
     ranks.check_equal("a different model", source.fingerprint)
     ranks.check_equal("different options", json.dumps([*choices, block, memory]))

@@ -28,7 +28,6 @@ from qtool.core.downloads import check_download, unreadable
 from qtool.core.errors import MALFORMED, CalibrationError, PlanError
 from qtool.core.formats import quantity
 from qtool.core.missing_files import missing
-from qtool.core.option_names import current_target
 from qtool.core.path_arguments import accepts_paths
 from qtool.core.paths import is_file
 from qtool.core.quant_params import QuantParams
@@ -114,7 +113,7 @@ class Calibration(Summarized):
         Raises:
             CalibrationError: the calibration is for another one.
         """
-        if current_target(name) != self.target:
+        if name != self.target:
             raise CalibrationError(
                 f"the calibration was made for target {self.target}, and a file for {name} needs "
                 f"the ranges of other tensors",
@@ -224,7 +223,7 @@ class Calibration(Summarized):
             _check_count(inputs, samples)
             return cls(
                 _text(header["fingerprint"]),
-                current_target(_text(header["target"])),
+                _text(header["target"]),
                 _spec(header["observer"]),
                 Recipe.of(header["recipe"]),
                 inputs,

@@ -86,9 +86,17 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
-WIDEST = 120
-"""Characters up to which the other cells of a column are filled up to a long one: all rows as long
-as one hostile name would fill the memory."""
+def one_line(text: str) -> str:
+    """Return a text without control characters and line breaks, which a name may hold."""
+    return printable(text).replace("\n", "\\n")
+
+
+_WIDEST = 120  # characters of a cell; names come from files of others
+
+
+def _cell(text: str) -> str:
+    text = one_line(text)
+    return text if len(text) <= _WIDEST else f"{text[:80]}...{text[-37:]}"
 
 
 def table(
@@ -98,12 +106,12 @@ def table(
 
     Args:
         columns: headers.
-        rows: cells.
+        rows: cells; of long ones the ends are shown.
         title: line above the table.
         align: "l" (left) or "r" (right) per column; by default all but the first are right.
     """
-    lines = [tuple(columns), *map(tuple, rows)]
-    widths = [min(max(map(len, column)), WIDEST) for column in zip(*lines, strict=True)]
+    lines = [tuple(map(_cell, line)) for line in [columns, *rows]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = align or "l" + "r" * (len(widths) - 1)
     justify = [str.ljust if side == "l" else str.rjust for side in sides]
     text = [

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from qtool.core.other_words import meant_names
-from qtool.core.step_names import FORMER_NAMES, current_step_name
 
 TARGETS = (
     "onnxruntime",
@@ -34,11 +33,6 @@ TARGET_MACHINES: dict[str, tuple[str, ...] | None] = {
 }
 """Target of files that ONNX Runtime does not run, None, or not on every machine -> the profiles of
 those on which it has the kernels."""
-FORMER_TARGETS = {
-    "onnxruntime-x86": "onnxruntime-x86-vnni",
-    "onnxruntime-x86-novnni": "onnxruntime",
-}
-"""Former name in existing recipes, files and calibrations -> current name."""
 MODEL_SUFFIXES = (".onnx",)
 """Suffixes of ONNX files, the usual one first."""
 TFLITE_SUFFIX = ".tflite"
@@ -61,19 +55,17 @@ IMAGE_LAYOUTS = ("nhwc", "nchw")
 FOLDER_LAYOUTS = ("shared", "genai", "optimum", "transformers.js", "sentence-transformers")
 MODES = ("static", "dynamic", "weight-only", "weight-only-int4", "weight-only-int2")
 ACCURACIES = ("fast", "balanced", "best")
-STEPS = ("rotation", "output-equalization", "sensitive-layers", *FORMER_NAMES.values())
-FORMER_STEPS = tuple(FORMER_NAMES)
+STEPS = (
+    *("rotation", "output-equalization", "sensitive-layers", "cross-layer-equalization"),
+    *("smooth-quant", "gptq", "bias-correction", "weight-scale-search"),
+    *("batch-norm-reestimation", "learned-scales"),
+)
 CHOICES = (
     *("static", "static-16", "dynamic", "int8-weights", "int4-weights", "int2-weights"),
     "float",
 )
 
 _SIMILAR = 0.6  # of 1, for a suggestion
-
-
-def current_target(name: str) -> str:
-    """Return the current name of a target; any other text unchanged."""
-    return FORMER_TARGETS.get(name, name)
 
 
 def file_format(path: str | Path, requested: str) -> str:
@@ -105,11 +97,10 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     names = list(known)
     listed = ", ".join(names)
     meant = [each for each in meant_names(what, str(name)) if each in names]
-    former = [old for old, new in FORMER_NAMES.items() if new in names]
-    close = difflib.get_close_matches(str(name), names + former, n=1, cutoff=_SIMILAR)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=_SIMILAR)
     parts = [each for each in names if len(str(name)) > 2 and str(name).lower() in each.split("-")]
     close = close or (parts if len(parts) == 1 else [])
-    if meant := meant or [current_step_name(each) for each in close]:
+    if meant := meant or close:
         either = " or ".join(f"'{each}'" for each in meant)
         return f"unknown {what} '{name}'; did you mean {either}? There are: {listed}"
     return f"unknown {what} '{name}'; there are: {listed}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from qtool.core.formats import one_line
 from qtool.core.records import JsonRecord
 
 NOTES = 3
@@ -36,10 +37,10 @@ class Summary:
     warnings: tuple[str, ...] = ()
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return (label, text) per row, with notes; labels have one width."""
+        """Return (label, text) per row, with notes; labels have one width, texts one line."""
         width = max((len(label) for label, _ in self.rows), default=0)
-        rows = [(label.ljust(width), text) for label, text in self.rows]
-        return rows + [("note", note) for note in shorten(group_notes(self.notes))]
+        rows = [(label.ljust(width), one_line(text)) for label, text in self.rows]
+        return rows + [("note", one_line(note)) for note in shorten(group_notes(self.notes))]
 
     def __str__(self) -> str:
         head = f"{self.title}  {self.text}" if self.text else self.title

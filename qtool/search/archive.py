@@ -131,7 +131,7 @@ def _evaluations(folder: Path) -> Iterable[tuple[str, Trial]]:
 
 def recipe_key(recipe: Recipe) -> str:
     """Return the key of a recipe: 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(recipe.digest_json()).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(recipe.to_json()).encode()).hexdigest()[:16]
 
 
 def data_digest(data: Iterable[Any], labels: Array | None = None) -> str:

@@ -115,7 +115,7 @@ class SelfCheck(JsonRecord):
 
     def _advice(self) -> str:
         if not self.unmodified:
-            return f"The file was modified: {_NEW_FILE}"
+            return "The file was modified"
         return (
             "The kernels of this CPU or of this version of ONNX Runtime give other results: "
             f"convert for a target that fits this CPU, with {argument('--target')}"

@@ -104,17 +104,6 @@ def test_a_name_is_taken_once() -> None:
         register_step(trivial([]), before="nowhere")
 
 
-@pytest.mark.parametrize("name", ["smooth", "smooth-quant"])
-def test_former_names_of_steps_are_known(name: str) -> None:
-    with pytest.raises(PlanError, match=f"step '{name}' is registered already"):
-        register_step(replace(trivial([]), name=name))
-    step = replace(trivial([]), name="earlier")
-    register_step(step, before=name)
-    names = [each.name for each in STEPS]
-    STEPS.remove(step)
-    assert names.index("earlier") == names.index("smooth-quant") - 1
-
-
 def test_a_step_that_changes_the_function_is_refused() -> None:
     captured = qtool.capture_model(net(), batch())
     state = ConversionState.start(captured, captured.plan())

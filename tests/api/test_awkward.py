@@ -94,10 +94,7 @@ IMAGES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "a number times alpha": (lambda m, x: torch.add(m.c(x), 1, alpha=2), (8, 4, 6, 6)),
     "chunks of the batch": (lambda m, x: torch.cat([m.c(y) for y in x.chunk(2)]), (8, 4, 6, 6)),
     "a layer of no samples": (lambda m, x: (m.c(x), m.c(m.c(x)[:0])), (8, 4, 6, 6)),
-    "twice one name": (
-        lambda m, x: F.softplus(F.threshold(m.c(x), 0.1, 0.0)),
-        (8, 4, 6, 6),
-    ),
+    "twice one name": (lambda m, x: F.softplus(F.threshold(m.c(x), 0.1, 0.0)), (8, 4, 6, 6)),
 }
 ROWS = {
     "linear, a norm behind one use": lambda m, x: (m.b(m.c(x)), m.c(F.relu(x))),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import qtool
 from qtool.core import errors
+from qtool.core.versions import own_version
 
 FUNCTIONS = (
     "bench",
@@ -87,8 +90,19 @@ def test_a_name_stays_what_it_is_when_every_room_is_loaded() -> None:
     assert not {m.name for m in pkgutil.iter_modules(qtool.__path__)} & set(qtool.__all__)
 
 
-def test_former_names_still_work() -> None:
-    assert qtool.unfilled is qtool.without_weights
+def test_nothing_else_is_listed() -> None:
+    assert {*dir(qtool)} == {*qtool.__all__, "__version__"}
+    assert qtool.__version__ == own_version()
+
+
+def test_type_checkers_see_the_names() -> None:
+    """A stub exports a name that is imported as itself, and __all__ is of these."""
+    package = Path(qtool.__file__).parent
+    stub = ast.parse((package / "__init__.pyi").read_text())
+    names = [n for line in stub.body if isinstance(line, ast.ImportFrom) for n in line.names]
+    assert all(name.asname == name.name for name in names)
+    assert sorted(name.name for name in names) == qtool.__all__
+    assert (package / "py.typed").is_file()
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:

@@ -19,10 +19,7 @@ from tests.needs import needs_litert
 
 @pytest.mark.parametrize(
     ("suffix", "runtime"),
-    [
-        (".onnx", "onnxruntime [0-9.]+"),
-        pytest.param(".tflite", "LiteRT", marks=needs_litert),
-    ],
+    [(".onnx", "onnxruntime [0-9.]+"), pytest.param(".tflite", "LiteRT", marks=needs_litert)],
 )
 def test_a_file_has_ports_runs_and_is_timed(suffix: str, runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -597,19 +597,6 @@ def test_work_of_others_is_left_alone(
         made(folder, path)
 
 
-def test_work_begun_under_the_former_name_of_a_step_goes_on(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "net.onnx"
-    for recover in (["round"], ["gptq"]):
-        with monkeypatch.context() as patch:
-            patch.setattr(quantize, "convert_block", lambda *_: sys.exit())
-            with pytest.raises(SystemExit):
-                made(folder, path, recover=recover)
-        start = json.loads((tmp_path / "net.onnx.blocks" / "start.json").read_text())
-        assert json.loads(start["choice"])[2]["recover"] == ["round"]
-
-
 def copied(folder: Path, to: Path) -> Path:
     to.mkdir()
     for file in folder.iterdir():

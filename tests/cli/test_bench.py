@@ -65,7 +65,7 @@ def test_refusals(cli: Cli, files: list[str]) -> None:
     ("runtime", "sentence"),
     [
         ("browser", "unknown runtime 'browser'; there are: onnxruntime, node, webgpu"),
-        ("node", "onnxruntime-web is not installed: `qtool emulators install --web` installs"),
+        ("node", "onnxruntime-web is not installed: docs/emulators.md says how"),
     ],
 )
 def test_a_runtime_that_is_not_here(

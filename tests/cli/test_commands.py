@@ -68,9 +68,7 @@ def test_a_goal_is_not_reached_with_work_that_is_not_known(cli: Cli) -> None:
         "g",
         outside,
         [onnx.helper.make_tensor_value_info("y", 1, ["N", 8])],
-        [
-            onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32) * 1.5, "w"),
-        ],
+        [onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32) * 1.5, "w")],
     )
     opsets = [onnx.helper.make_opsetid("", 17)]
     onnx.save(
@@ -143,9 +141,9 @@ def test_a_file_that_is_slower_than_float_is_warned_of(
     assert "slower than float here (0.50x, batch 1, 1 thread)" in result.stderr
     assert "head: 9 us in QGemm" in result.stderr
     assert json.loads(cli(*call, "--json").stdout)["speed"]["ratio"] == 0.5
-    result = cli(*call, "--timing", "0")
+    result = cli(*call, "--seconds", "0")
     assert "slower" not in result.output
-    assert json.loads(cli(*call, "--timing", "0", "--json").stdout)["speed"] is None
+    assert json.loads(cli(*call, "--seconds", "0", "--json").stdout)["speed"] is None
 
 
 def test_a_saved_program_is_a_model(cli: Cli) -> None:
@@ -227,7 +225,7 @@ def test_progress_shows_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("least", "code"), [(5, 0), (90, 1)])
 def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> None:
     arguments = ("convert", *DIGITS, "--calibration", "digits.calib", "-o", "again.onnx")
-    result = sample(*arguments, "--timing", 0, "--json", "--min-sqnr", least, code=code)
+    result = sample(*arguments, "--seconds", 0, "--json", "--min-sqnr", least, code=code)
     printed = json.loads(result.stdout)
     assert printed["min_sqnr_met"] is (code == 0)
     assert printed["fidelity"]["outputs"][0]["output"] == "output"
@@ -240,7 +238,7 @@ def test_a_least_signal_to_noise_ratio(sample: Cli, least: float, code: int) -> 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("onnxruntime-web", "onnxruntime-web is not installed: `qtool emulators install"),
+        ("onnxruntime-web", "onnxruntime-web is not installed: docs/emulators.md says"),
         ("qnn", "files for qnn do not run in ONNX Runtime here"),
     ],
 )
@@ -250,5 +248,5 @@ def test_why_there_is_no_speed(
     monkeypatch.setenv("QTOOL_CACHE", str(cli.folder / "cache"))
     monkeypatch.setattr("shutil.which", lambda _: "node")
     line = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out.onnx")
-    assert f"not measured: {reason}" in cli(*line, "--target", target, "--timing", "0.1").output
-    assert "not measured" not in cli(*line, "--target", target, "--timing", "0").output
+    assert f"not measured: {reason}" in cli(*line, "--target", target, "--seconds", "0.1").output
+    assert "not measured" not in cli(*line, "--target", target, "--seconds", "0").output

@@ -73,7 +73,7 @@ def test_torchrun_calibrates_to_the_same_bytes(sample: Cli) -> None:
 def test_a_model_has_the_same_bytes(sample: Cli) -> None:
     file = sample.folder / "two.onnx"
     (code, output, _), *other = ended(
-        sample, "quantize", *DIGITS, *DATA, "-o", str(file), "--timing", "0"
+        sample, "quantize", *DIGITS, *DATA, "-o", str(file), "--seconds", "0"
     )
     assert code == 0
     assert output.startswith(f"{file}  ")
@@ -151,7 +151,7 @@ def test_help_and_a_missed_goal(sample: Cli) -> None:
     (code, output, errors), other = ended(sample, "quantize", "--help")
     assert (code, errors, other) == (0, "", (0, "", ""))
     assert output.startswith("Usage: ")
-    arguments = (*DIGITS, *DATA, "-o", str(sample.folder / "a.onnx"), "--timing", "0")
+    arguments = (*DIGITS, *DATA, "-o", str(sample.folder / "a.onnx"), "--seconds", "0")
     (code, _, errors), other = ended(sample, "quantize", *arguments, "--min-sqnr", "500")
     assert (code, other) == (1, (1, "", ""))
     assert errors.endswith("dB, below --min-sqnr 500; the file was written\n")

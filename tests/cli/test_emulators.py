@@ -1,16 +1,16 @@
-"""qtool emulators: the list, and what gets installed."""
+"""qtool emulators: the list, and what is missing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from qtool.backends.onnxruntime import emulation
-from qtool.backends.onnxruntime.emulation import CPUS, Family
+from qtool.backends.onnxruntime.emulation import CPUS
 from tests.cli.conftest import Cli
+from tests.docs.snippets import ROOT
 
 
 @pytest.fixture
@@ -21,50 +21,24 @@ def nothing(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return cli
 
 
-def test_what_is_missing_is_listed_with_the_command(nothing: Cli) -> None:
+def test_what_is_missing_is_listed_with_the_page(nothing: Cli) -> None:
     message = nothing("emulators").stdout
     assert all(f"\n{name} " in message for name in CPUS)
-    assert message.endswith(
-        "install what is missing with `qtool emulators install --arm --web --webgpu`\n"
-    )
-    assert nothing("emulators", "list").stdout == message
+    assert message.endswith("docs/emulators.md says how to install what is missing\n")
     printed = json.loads(nothing("emulators", "--json").stdout)
     assert set(printed["cpus"]) == set(CPUS)
     assert all(printed["cpus"].values())
     assert not (nothing.folder / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "families"),
-    [
-        ((), {Family.X86}),
-        (("--arm",), {Family.X86, Family.ARM}),
-        (("--arm", "--web", "--webgpu"), set(Family)),
-    ],
-)
-def test_install_takes_what_is_asked_for(
-    options: tuple[str, ...],
-    families: set[Family],
-    nothing: Cli,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Family] = []
-
-    def install(wanted: Iterable[Family]) -> tuple[str, ...]:
-        asked.extend(wanted)
-        return ("something was installed",)
-
-    monkeypatch.setattr(emulation, "install_emulators", install)
-    message = nothing("emulators", "install", *options).stdout
-    assert set(asked) == families
-    assert message.startswith("something was installed\n")
-    printed = json.loads(nothing("emulators", "install", *options, "--json").stdout)
-    assert printed["installed"] == ["something was installed"]
-
-
-def test_refusals(nothing: Cli) -> None:
-    message = nothing("emulators", "--arm", code=2).stderr
-    assert "--arm, --web and --webgpu are for `qtool emulators install`" in message
-    assert "`sudo apt-get install --no-install-recommends qemu-user`" in nothing.refuses(
-        "emulators", "install"
-    )
+def test_the_script_runs_the_commands_of_the_page(tmp_path: Path) -> None:
+    """npm is replaced by a program that writes what it was called with."""
+    (tmp_path / "npm").write_text("#!/bin/sh\necho $* > $QTOOL_CACHE/typed\n")
+    (tmp_path / "npm").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "QTOOL_CACHE": str(tmp_path)}
+    script = str(ROOT / ".ci/emulators")
+    subprocess.run([script, "WebAssembly"], env=variables, check=True)
+    typed = (tmp_path / "typed").read_text()
+    assert typed.endswith(f"--prefix {tmp_path}/emulators/web onnxruntime-web\n")
+    done = subprocess.run([script, "Web"], env=variables, check=False, capture_output=True)
+    assert (done.returncode, b"no commands for Web" in done.stderr) == (2, True)

@@ -45,7 +45,7 @@ FAULTS: dict[str, tuple[Any, str, BaseException]] = {
 CALIBRATE = ("calibrate", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.calib")
 CONVERT = (
     *("convert", *DIGITS, "--calibration", "digits.calib", "-o", "out/digits.onnx"),
-    *("--timing", "0", "--accuracy", "fast"),
+    *("--seconds", "0", "--accuracy", "fast"),
 )
 QUANTIZE = ("quantize", *DIGITS, "--data", "calib_data/digits", "-o", "out/digits.onnx")
 LABELLED = ("--model", *DIGITS, "--data", "examples/digits/eval.npz", "--labels", "labels")
@@ -57,7 +57,7 @@ REPORT = (
 )
 EVALUATE = ("evaluate", "digits.int8.onnx", *LABELLED, "--seconds", "0.02")
 COMMANDS = {"calibrate": CALIBRATE, "convert": CONVERT}
-LONGER = {"quantize": (*QUANTIZE, "--timing", "0"), "report": REPORT, "evaluate": EVALUATE}
+LONGER = {"quantize": (*QUANTIZE, "--seconds", "0"), "report": REPORT, "evaluate": EVALUATE}
 COMMANDS_OF_ONE = {"quantize"}
 """Of `LONGER`, what is one of `COMMANDS` behind the other: `make matrix` runs it."""
 ALL = os.environ.get("QTOOL_FAULTS") == "all"

@@ -38,9 +38,10 @@ def files(sample: Cli) -> Cli:
 
 def test_the_example_and_what_it_writes(files: Cli) -> None:
     words = files.example_of("gate")
-    more = ("--junit", "j.xml", "--badge", "b.json", "--history", "h.jsonl")
+    more = ("--junit", "j.xml", "--badge", "b.json", "--markdown", "m.md", "--history", "h.jsonl")
     assert "accepted" in files(*words, *more).stdout
     assert json.loads(Path("b.json").read_text())["color"] == "brightgreen"
+    assert "| top-1 | accepted |" in Path("m.md").read_text()
     assert '<testsuite name="qtool gate"' in Path("j.xml").read_text()
     document = json.loads(files(*words, "--history", "h.jsonl", "--json").stdout)
     assert document["outcome"] == "accepted"
@@ -49,19 +50,25 @@ def test_the_example_and_what_it_writes(files: Cli) -> None:
 
 def test_a_flipped_bit_and_few_samples(files: Cli) -> None:
     words = ("--against", "float.onnx", *EVAL)
-    assert "modified since qtool wrote it" in files("gate", "flipped.onnx", *words, code=1).stderr
+    result = files("gate", "flipped.onnx", *words, code=1)
+    assert result.stdout.count("modified since qtool wrote it") == 1
+    assert "modified" not in result.stderr
+    assert result.stdout.count("take a fresh copy") == 1
+    assert "modified since" in files("gate", "flipped.onnx", *words, "--json", code=1).stderr
     result = files("gate", "digits.int8.onnx", *words, "--max-drop", "0.001", code=3)
-    assert "samples would decide" in result.stderr
+    assert "samples would decide" in result.stdout
 
 
 def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script as the shell of a runner does, with qtool on its path."""
-    path = folder / "bin"
-    path.mkdir(exist_ok=True)
-    program = path / "qtool"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m qtool "$@"\n')
-    program.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{path}:{os.environ['PATH']}"}
+    """Run a script as the shell of a runner does, with qtool installed as the action does."""
+    path = folder / "qtool" / "bin"
+    path.mkdir(parents=True, exist_ok=True)
+    for name, words in (("qtool", "-m qtool"), ("python", "")):
+        program = path / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        program.chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RUNNER_TEMP": str(folder)}
+    environment["PATH"] = f"{path}:{os.environ['PATH']}"
     return subprocess.run(
         [shutil.which("bash") or "bash", "-eo", "pipefail", "-c", script],
         cwd=folder,
@@ -75,8 +82,7 @@ def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedPr
 def run_action(files: Cli, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the step of the action that has the gate, with the variables of a runner."""
     action = yaml.safe_load((ROOT / "action.yml").read_text())
-    install, gate = action["runs"]["steps"]
-    assert '"$GITHUB_ACTION_PATH"' in install["run"]
+    _, gate = action["runs"]["steps"]
     defaults = {
         name: action["inputs"][value.split("inputs.")[1].rstrip(" }")].get("default", "")
         for name, value in gate["env"].items()
@@ -98,7 +104,7 @@ SLOW = "--seconds 0.1\n--min-speedup 500"  # no file is
     [
         ({}, 0, "accepted"),
         ({"FILE": "flipped.onnx"}, 1, "regression"),
-        ({"FILE": "--help"}, 1, "regression"),
+        ({"FILE": "--help"}, 2, "error"),  # a file of that name, which is no model
         ({"ARGS": f"\n--labels labels\n\n{SLOW}\n"}, 1, "regression"),
         ({"ARGS": "--help"}, 2, "error"),
     ],
@@ -107,15 +113,41 @@ def test_the_steps_of_the_action(
     files: Cli, variables: dict[str, str], code: int, outcome: str
 ) -> None:
     Path("gate.log").write_text("of the user")
-    shutil.copy("flipped.onnx", "--help")
+    Path("--help").write_text("no model")
     result = run_action(files, **variables)
     assert result.returncode == code, result.stdout + result.stderr
-    assert Path("output").read_text() == f"outcome={outcome}\n"
+    outputs = dict(line.split("=", 1) for line in Path("output").read_text().splitlines())
+    assert outputs.pop("outcome") == outcome
     assert Path("gate.log").read_text() == "of the user"
     if outcome != "error":
-        file = variables.get("FILE", "digits.int8.onnx")
-        assert f"{file}  {outcome}" in Path("summary").read_text()
+        assert f"### qtool gate: {outcome}\n" in Path("summary").read_text()
         assert Path("qtool-gate.xml").is_file()
+        assert set(outputs) == {"metric", "drop", "low", "high"}
+    if outcome == "accepted":
+        assert outputs["metric"] == "top-1"
+        assert float(outputs["low"]) <= float(outputs["drop"]) <= float(outputs["high"])
+
+
+@pytest.mark.matrix  # downloads packages
+def test_the_action_installs_qtool_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    install, _ = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    environment = {**os.environ, "RUNNER_TEMP": str(tmp_path), "GITHUB_ACTION_PATH": str(ROOT)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-eo", "pipefail", "-c", install["run"]], env=environment, check=True)
+    program = tmp_path / "qtool" / "bin" / "qtool"
+    assert str(tmp_path) in program.read_text().splitlines()[0]  # no environment of the user
+    help_ = subprocess.run([program, "gate", "--help"], capture_output=True, text=True, check=True)
+    assert "--against" in help_.stdout
+
+
+def test_what_is_read_is_not_overwritten(files: Cli) -> None:
+    Path("folder").mkdir()
+    shutil.copy("examples/digits/eval.npz", "folder/eval.npz")
+    words = ("gate", "digits.int8.onnx", "--against", "float.onnx")
+    for option in ("--junit", "--badge", "--markdown"):
+        for data, file in (("folder", "folder/eval.npz"), ("folder/eval.npz",) * 2):
+            result = files(*words, "--data", data, option, file, code=2)
+            assert "is an input" in result.stderr
 
 
 def test_the_hook(files: Cli) -> None:

@@ -111,15 +111,6 @@ def test_names_of_imported_modules_are_left_to_the_library(cli: Cli) -> None:
     assert sentence.startswith("unknown target 'its'; there are: onnxruntime")
 
 
-def test_old_names_of_options_still_work(cli: Cli) -> None:
-    old = ("--most", "5", "--mended", "a.onnx", "--unreadable", "0.5")
-    assert "cannot import m:f" in cli.refuses(
-        "explain", "no.onnx", "--model", "m:f", "--data", "d", *old
-    )
-    text = cli("explain", "--help").output
-    assert not any(re.search(rf"{name}\b", text) for name in old[::2])
-
-
 def test_options_of_language_models_are_behind_the_data(cli: Cli) -> None:
     text = cli("quantize", "--help").output
     for option in ("--cache", "--attention", "--logits", "--memory", "--processor"):

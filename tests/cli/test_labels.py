@@ -85,7 +85,7 @@ def test_an_array_that_is_an_input_is_not_noted_as_labels(
 
 
 def test_a_column_of_a_usual_name_has_the_labels(folder: Path, tmp_path: Path) -> None:
-    words = f"quantize torch.nn:Linear(3,2) --data {folder}/animals.csv --accuracy fast --timing 0"
+    words = f"quantize torch.nn:Linear(3,2) --data {folder}/animals.csv --accuracy fast --seconds 0"
     more = f"--eval-data {folder}/animals.csv -o {tmp_path}/animals.onnx --json"
     result = CliRunner().invoke(main, [*words.split(), *more.split()])
     assert result.exit_code == 0, result.output

@@ -121,9 +121,7 @@ class Result:
         return "every node"
 
 
-def test_a_result_is_a_few_lines_with_details_on_demand(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_result_is_a_few_lines_with_details_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
     for settings, out in (
         ({}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n"),
         ({VERBOSE: 1}, "a.onnx  int8\n  size  1 KiB\n  note  zero\n\nevery node\n"),

@@ -25,7 +25,7 @@ UNTIMED = qtool.FileOptions(timing=0)
 def test_has_the_figures_of_the_command(tmp_path: Path) -> None:
     weights, data = str(EXAMPLE / "weights.safetensors"), str(EXAMPLE / "eval.npz")
     line = ["quantize", DIGITS, "--weights", weights, "--data", DATA, "--accuracy", "fast"]
-    line += ["--eval-data", data, "--labels", "labels", "--timing", "0", "--json"]
+    line += ["--eval-data", data, "--labels", "labels", "--seconds", "0", "--json"]
     shown = CliRunner().invoke(main, [*line, "-o", str(tmp_path / "command.onnx")])
     assert shown.exit_code == 0, shown.output
     command = json.loads(shown.stdout)

@@ -24,7 +24,7 @@ def test_a_file_of_scales_becomes_a_verified_file(cli: Cli, tmp_path: Path) -> N
     x = write_float_onnx(tmp_path)
     source, other, written = (str(tmp_path / f"{n}.onnx") for n in ("float", "other", "own"))
     quantize_static(source, other, _Reader(x))
-    result = cli("convert", source, "--scales", other, "--timing", "0", "--json", "-o", written)
+    result = cli("convert", source, "--scales", other, "--seconds", "0", "--json", "-o", written)
     notes = " ".join(json.loads(result.stdout)["notes"])
     assert f"of 5 scales are those of {other} (onnx.quantize)" in notes
     assert "no step recovers accuracy" in notes

@@ -26,13 +26,13 @@ def test_labels_are_no_input_of_the_calibration(cli: Cli, data: str) -> None:
     """The network takes any number of columns, so that one too many would not be seen."""
     other = data.replace("train", "test").replace("inputs", "test")
     command = ("quantize", MODEL, "--data", data, "--labels", "price", "--eval-data", other)
-    made = cli(*command, "-o", "m.onnx", "--timing", "0")
+    made = cli(*command, "-o", "m.onnx", "--seconds", "0")
     assert "MAE" in made.stdout
     assert "(calibration data)" not in made.stdout
 
 
 @pytest.mark.usefixtures("tables")
 def test_an_evaluation_on_the_calibration_data_says_so(cli: Cli) -> None:
-    command = ("quantize", MODEL, "--data", "train.csv", "--labels", "price", "--timing", "0")
+    command = ("quantize", MODEL, "--data", "train.csv", "--labels", "price", "--seconds", "0")
     made = cli(*command, "--eval-data", "train.csv", "-o", "m.onnx")
     assert "(calibration data)" in made.stdout

@@ -138,7 +138,7 @@ def test_other_sizes_are_measured(tmp_path: Path) -> None:
     quantized = qtool.quantize(model, [torch.randn(16, 3, 32, 48)], dynamic=dims)
     result = quantized.export(tmp_path / "m.onnx")
     assert [check.sizes for check in result.other_sizes] == [
-        *("height 16, width 36", "height 48, width 60"),
+        *("height 16, width 36", "height 48, width 60")
     ]
     assert all(check.sqnr_db > 25 and not check.wrong for check in result.other_sizes)
     assert "other sizes" in str(result)

@@ -62,12 +62,6 @@ def test_tables(options: tuple[str, ...], lines: list[str]) -> None:
     assert formats.table(("a", "b"), []) == "a  b"
 
 
-def test_a_long_name_makes_its_own_row_long_alone() -> None:
-    text = formats.table(("name", "n"), [("n" * 10_000, "1"), ("m", "2")])
-    lengths = [len(line) for line in text.splitlines()]
-    assert lengths == [formats.WIDEST + 3, 10_003, formats.WIDEST + 3]
-
-
 def test_a_row_of_another_length_is_a_bug() -> None:
     with pytest.raises(ValueError, match="zip"):
         formats.table(("a", "b"), [("1",)])

@@ -22,7 +22,6 @@ def test_the_tables_are_those_of_the_registries() -> None:
         assert option_names.TARGET_MACHINES.get(name, ()) == known
     formats = {f for name in option_names.TARGETS for f in TARGETS[name].file.formats}
     assert set(option_names.FORMATS) == formats
-    assert set(option_names.FORMER_TARGETS.values()) <= set(TARGETS)
     assert tuple(OBSERVERS) == tuple(OPTIONS) == option_names.OBSERVERS
     assert set(MODES) == set(option_names.MODES)
     assert tuple(ACCURACIES) == option_names.ACCURACIES

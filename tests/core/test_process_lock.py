@@ -18,12 +18,7 @@ from torch import nn
 
 import qtool
 from qtool.core import process_lock
-from qtool.core.process_lock import (
-    _promote_survivors,
-    relaxed_gc,
-    silence_logging,
-    trim_memory,
-)
+from qtool.core.process_lock import _promote_survivors, relaxed_gc, silence_logging, trim_memory
 
 
 class Circle:

@@ -48,7 +48,7 @@ LANGUAGES = {"python", "sh", "output", "text", "toml", "yaml"}
 LANGUAGES |= {"{include}", "{eval-rst}", "{toctree}"}
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.(?:toml|py))\n")
-QUICK = {"--timing": "0", "--seconds": "0.05"}  # whatever a command has of these, and is not given
+QUICK = {"--seconds": "0.05"}  # whatever a command has of these, and is not given
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,7 @@ from torch import nn
 import qtool
 
 VOCABULARY = 12
-DYNAMIC = {
-    "input_ids": {0: "batch", 1: "sequence"},
-    "attention_mask": {0: "batch", 1: "sequence"},
-}
+DYNAMIC = {"input_ids": {0: "batch", 1: "sequence"}, "attention_mask": {0: "batch", 1: "sequence"}}
 
 
 class Tagger(nn.Module):

@@ -12,12 +12,7 @@ __all__ = ["linear_file"]
 
 
 def linear_file(
-    path: Path,
-    weight: np.ndarray,
-    *,
-    name: str = "x",
-    size: int | str = "batch",
-    rank: int = 2,
+    path: Path, weight: np.ndarray, *, name: str = "x", size: int | str = "batch", rank: int = 2
 ) -> Path:
     """y = x @ weight, as an ONNX file; `size` of the batch may be fixed."""
     inputs, outputs = weight.shape

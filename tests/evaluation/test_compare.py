@@ -110,13 +110,7 @@ def test_file_alone_is_compared_with_its_float_twin(made, images, tmp_path):
 
 def test_restored_file_has_the_layers_of_the_model(made, captured, images, tmp_path):
     folder, report = made
-    found = qtool.report(
-        folder / "model.int8.onnx",
-        images,
-        tmp_path / "r",
-        QUICK,
-        model=captured,
-    )
+    found = qtool.report(folder / "model.int8.onnx", images, tmp_path / "r", QUICK, model=captured)
     assert found.layers == report.layers
     assert found.edges == report.edges
 

@@ -10,11 +10,7 @@ import qtool
 from qtool.evaluation.float_operators import _INSTEAD, float_row
 from qtool.verification.coverage import planned_coverage
 
-MODULES = {
-    "silu": nn.SiLU,
-    "mish": nn.Mish,
-    "hard_sigmoid": nn.Hardsigmoid,
-}
+MODULES = {"silu": nn.SiLU, "mish": nn.Mish, "hard_sigmoid": nn.Hardsigmoid}
 TARGETS = {"hard_sigmoid": "tflite"}
 
 

@@ -62,7 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source = EXAMPLES / name
         for options in each:
             line = ["quantize", str(source / "model"), "--data", str(source / "calibration.txt")]
-            line += ["--layout", "transformers.js", "--timing", "0", "-o", str(root / name)]
+            line += ["--layout", "transformers.js", "--seconds", "0", "-o", str(root / name)]
             result = CliRunner().invoke(main, [*line, *both, *options])
             assert result.exit_code == 0, result.output
         assert "device wasm: model_quantized.onnx; device webgpu: model_q4.onnx" in result.output

@@ -100,9 +100,7 @@ class Net:
 
 def _invoke(model: bytes, feeds: list[np.ndarray]) -> np.ndarray:
     interpreter = Interpreter(
-        model_content=model,
-        num_threads=1,
-        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        model_content=model, num_threads=1, experimental_op_resolver_type=OpResolverType.BUILTIN_REF
     )
     interpreter.allocate_tensors()
     for detail, array in zip(interpreter.get_input_details(), feeds, strict=True):

@@ -125,8 +125,7 @@ def test_padding_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "warning"),
-    [(0.02, None), (0.15, None), (4.0, "'out' is hardly of use (same token ")],
+    ("noise", "warning"), [(0.02, None), (0.15, None), (4.0, "'out' is hardly of use (same token ")]
 )
 def test_warnings_follow_the_yardstick(noise: float, warning: str | None) -> None:
     """Clear texts, at 34, 16 and -12 dB."""

@@ -21,7 +21,7 @@ from qtool.core.errors import QtoolError
 from qtool.core.remedies import Argument, DataEdit, Omission, Remedy
 
 M = "tests.mistakes.nets"
-QUICKLY = {"quantize": "--accuracy fast --timing 0", "evaluate": "--seconds 0.01"}
+QUICKLY = {"quantize": "--accuracy fast --seconds 0", "evaluate": "--seconds 0.01"}
 """Command -> what makes it quick."""
 VALUES = {
     "--data": f"{M}:images",

@@ -15,14 +15,14 @@ from torch.utils.data import DataLoader
 
 import qtool
 from qtool.backends.session import PortInfo
+from qtool.core.array_batches import whole_arrays
+from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.batches import batches
-from qtool.core.data.columns import table_arrays
-from qtool.core.data.fixed_batches import in_batches_of
+from qtool.core.data.fixed_batches import batches_of_size
 from qtool.core.remedies import DataEdit
-from qtool.evaluation.measure.input_arrays import fit_array
+from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
 from qtool.frontends.data.recordings import with_states
 from qtool.metrics.labels import check_classes, check_labels, check_no_names
@@ -57,7 +57,7 @@ def columns(*names: str, **arrays: Any) -> Callable[[], object]:
         k: np.array(v, dtype=object if isinstance(v[0], list) else None) for k, v in arrays.items()
     }
     held = {k: v for k, v in held.items() if not names or k in names}
-    return lambda: table_arrays(held, Arguments(1, frozenset({"x"}), frozenset({"x"})))
+    return lambda: table_arrays(held, InputNames(frozenset({"x"}), frozenset({"x"})))
 
 
 def branches(**arrays: torch.Tensor) -> Callable[[], object]:
@@ -183,8 +183,8 @@ EDITS: dict[str, Edit] = {
         lambda: quantize({"x": IMAGES}),
     ),
     "pad them to one size": (
-        lambda: list(in_batches_of(2, iter([Batch((A[:1],)), Batch((B[:1],))]))),
-        lambda: list(in_batches_of(2, iter([Batch((B[:1],)), Batch((B[1:2],))]))),
+        lambda: list(batches_of_size(2, iter([Batch((A[:1],)), Batch((B[:1],))]))),
+        lambda: list(batches_of_size(2, iter([Batch((B[:1],)), Batch((B[1:2],))]))),
     ),
     "remove empty batches": (read(IMAGES[:0]), read(IMAGES)),
     "remove or repair that sample": (read(IMAGES / 0), read(IMAGES)),

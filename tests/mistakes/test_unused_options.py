@@ -129,7 +129,7 @@ def test_commands_refuse_what_they_would_ignore(command: str, int8: Path, folder
 def test_each_of_two_sources_uses_a_part_of_the_options(folder: Path) -> None:
     command = (
         f"quantize {M}:image_net --data photos --transform {M}:tensor_of --eval-data images.npy "
-        "--labels labels.npy --batch-size 20 --accuracy fast --timing 0 -o out.onnx"
+        "--labels labels.npy --batch-size 20 --accuracy fast --seconds 0 -o out.onnx"
     )
     np.save("labels.npy", np.arange(40) % 5)
     result = CliRunner().invoke(main, command.split(), prog_name="qtool")

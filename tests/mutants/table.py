@@ -350,13 +350,4 @@ _OTHERS = (
     ),
 )
 
-MUTANTS = (
-    *_ONNXRUNTIME,
-    *_TFLITE,
-    *_PLANNING,
-    *_METRICS,
-    *_GATE,
-    *_OBSERVERS,
-    *_GPTQ,
-    *_OTHERS,
-)
+MUTANTS = (*_ONNXRUNTIME, *_TFLITE, *_PLANNING, *_METRICS, *_GATE, *_OBSERVERS, *_GPTQ, *_OTHERS)

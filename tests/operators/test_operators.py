@@ -14,7 +14,7 @@ from tests.operators.table import CASES
 
 every = pytest.mark.parametrize("name", CASES, scope="module")  # all tests of an arm in a row
 COMPUTED = {  # by onnxscript's translations
-    *("attention_causal", "group_norm", "mask", "unfold", "variance"),
+    *("attention_causal", "group_norm", "mask", "unfold", "variance")
 }
 MOVES = ("pass", "result")  # of floats: what is around them has the reason
 

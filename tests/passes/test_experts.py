@@ -99,8 +99,7 @@ def test_gradients_of_experts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "mode", "bits"),
-    [("Mixtral", "weight-only-int4", 4), ("Qwen2Moe", "weight-only", 8)],
+    ("family", "mode", "bits"), [("Mixtral", "weight-only-int4", 4), ("Qwen2Moe", "weight-only", 8)]
 )
 def test_a_file_has_one_kernel_for_the_experts(
     family: str, mode: str, bits: int, tmp_path: Path

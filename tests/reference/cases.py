@@ -80,7 +80,7 @@ _KINDS: Mapping[str, Case] = {
     "tflite-quantize": Case(f"quantize {CNN} {CALIBRATION} {FAST} {TARGET} -o out/a.tflite"),
 }
 _FILES: Mapping[str, Case] = {
-    "verify": Case("verify base/int8.onnx", base=True, quick=True),
+    "verify": Case("verify base/int8.onnx", base=True),
     "verify-data": Case("verify base/int8.onnx --data base/eval.npz", base=True),
     "verify-tflite": Case("verify base/int8.tflite", base=True),
     "verify-damaged": Case("verify base/damaged.onnx", base=True),
@@ -90,18 +90,18 @@ _FILES: Mapping[str, Case] = {
     "inspect-verbose": Case("inspect base/int8.onnx -v", (TEXT,), base=True),
     "inspect-tflite": Case("inspect base/int8.tflite -v", (TEXT,), base=True),
     "inspect-foreign": Case("inspect foreign.onnx -v", (TEXT,), base=True),
-    "evaluate": Case(f"evaluate base/int8.onnx {FLOAT}", base=True, quick=True),
+    "evaluate": Case(f"evaluate base/int8.onnx {FLOAT}", base=True),
     "evaluate-tflite": Case(f"evaluate base/int8.tflite {FLOAT}", base=True),
     "evaluate-foreign": Case(f"evaluate foreign.onnx {FLOAT}", base=True),
     "report": Case(f"report base/int8.onnx {FLOAT} -o out/r", (TEXT,), base=True),
     "report-tflite": Case(f"report base/int8.tflite {FLOAT} -o out/r", (TEXT,), base=True),
     "report-foreign": Case(f"report foreign.onnx {FLOAT} -o out/r", (TEXT,), base=True),
-    "report-stored": Case("report base/report.json -o out/r", (TEXT,), base=True, quick=True),
+    "report-stored": Case("report base/report.json -o out/r", (TEXT,), base=True),
     "compare": Case(
         f"compare base/float.onnx base/int8.onnx foreign.onnx base/int8.tflite {EVAL}", base=True
     ),
     "bench": Case("bench base/float.onnx base/int8.onnx", base=True),
-    "gate": Case(f"gate base/int8.onnx {GATE}", base=True, quick=True),
+    "gate": Case(f"gate base/int8.onnx {GATE}", base=True),
     "gate-speed": Case(f"gate base/int8.onnx {GATE} --min-speedup 1.1", base=True),
     "gate-tflite": Case(f"gate base/int8.tflite {GATE}", base=True),
     "gate-foreign": Case(f"gate foreign.onnx {GATE}", base=True),

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from qtool.metrics.output_errors import OutputErrors
-from qtool.verification.estimate import (
-    CALIBRATION,
-    ESTIMATE,
-    InBatches,
-    Reach,
-    estimate_outputs,
-)
+from qtool.verification.estimate import CALIBRATION, ESTIMATE, InBatches, Reach, estimate_outputs
 
 RNG = np.random.default_rng(0)
 

@@ -15,11 +15,7 @@ from qtool.backends.onnxruntime.session import run, session
 from qtool.core.graph import clone
 from qtool.simulation.costly_layers import costliest_layers
 from qtool.verification.estimate import ESTIMATE, Estimate, OutputEstimate
-from qtool.verification.fidelity import (
-    Fidelity,
-    OutputSqnr,
-    compare_outputs,
-)
+from qtool.verification.fidelity import Fidelity, OutputSqnr, compare_outputs
 
 
 class Undone(nn.Module):

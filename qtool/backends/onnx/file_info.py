@@ -17,9 +17,7 @@ import onnx
 
 from qtool.backends.onnx.origin import Origin
 from qtool.core.errors import MALFORMED, PlanError, VerificationError
-from qtool.core.option_names import current_target
 from qtool.core.remedies import OtherFile
-from qtool.core.step_names import current_step_name
 from qtool.core.types import Change, ObserverSpec
 from qtool.core.versions import own_version
 from qtool.planning.plan import Execution, QuantPlan
@@ -130,7 +128,7 @@ class FileInfo:
             name, options = json.loads(metadata.get(_OBSERVER, '["minmax",{}]'))
             return cls(
                 str(metadata[_VERSION]),
-                current_target(str(metadata[_TARGET])),
+                str(metadata[_TARGET]),
                 str(metadata[_PLAN]),
                 ObserverSpec(str(name), tuple(options.items())),
                 Recipe.of(json.loads(metadata.get(_RECIPE, "[]"))),
@@ -194,6 +192,4 @@ def _unpack(packed: Mapping[str, Any]) -> Change:
     for name, (shape, text) in packed["arrays"].items():
         raw = np.frombuffer(base64.b64decode(text, validate=True), "<f4")
         arrays[str(name)] = raw.astype(np.float32).reshape(shape)
-    return Change(
-        current_step_name(str(packed["step"])), int(packed["count"]), str(packed["reason"]), arrays
-    )
+    return Change(str(packed["step"]), int(packed["count"]), str(packed["reason"]), arrays)

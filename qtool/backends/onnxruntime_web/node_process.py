@@ -7,20 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qtool.backends.onnxruntime.emulation.cache_folder import web_folder, web_version
+from qtool.backends.onnxruntime.emulation.cache_folder import (
+    INSTALL_PAGE,
+    web_folder,
+    web_version,
+)
 from qtool.backends.pipe_process import FAILED, Message, PipeProcess
 from qtool.backends.runtime import Arrays
 from qtool.core.errors import VerificationError
 
 _SCRIPT = Path(__file__).with_name("serve.mjs")
-_REMEDY = "`qtool emulators install --web` installs onnxruntime-web for it"
 
 
 def problem() -> str:
     """Return what is not installed, and how to install it; "" if node and onnxruntime-web are."""
     if shutil.which("node") is None:
-        return f"node is not installed: install it (version 18 or newer); {_REMEDY}"
-    return "" if web_version() else f"onnxruntime-web is not installed: {_REMEDY}"
+        return f"node is not installed: {INSTALL_PAGE} says how to install it (18 or newer)"
+    how = f"{INSTALL_PAGE} says how to install it"
+    return "" if web_version() else f"onnxruntime-web is not installed: {how}"
 
 
 class NodeProcess(PipeProcess):

@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 
 from qtool.backends import subprocess_runner
-from qtool.backends.onnxruntime.emulation.cache_folder import webgpu_folder, webgpu_version
+from qtool.backends.onnxruntime.emulation.cache_folder import (
+    INSTALL_PAGE,
+    webgpu_folder,
+    webgpu_version,
+)
 from qtool.backends.onnxruntime_webgpu.vulkan_adapters import Adapter, list_adapters, load_vulkan
 from qtool.backends.pipe_process import Message
 from qtool.backends.runtime import Arrays
@@ -68,8 +72,8 @@ def problem() -> str:
         return ""
     if not webgpu_version():
         return (
-            "onnxruntime-webgpu is not installed: `qtool emulators install --webgpu` installs it, "
-            "and a time needs a GPU"
+            f"onnxruntime-webgpu is not installed: {INSTALL_PAGE} says how to install it, and a "
+            "time needs a GPU"
         )
     software = ", ".join(a.name for a in adapters()) or "SwiftShader of `qtool verify --cpu webgpu`"
     return (

@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from qtool.core.attributes import attribute
+from qtool.core.columns import InputNames
 from qtool.core.data.batch import NAMED, Batch
 from qtool.core.label_names import LABELS
 from qtool.core.user_code import uncompiled
@@ -22,19 +23,14 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(InputNames):
     """What a model's forward takes.
 
     Attributes:
         positional: number of positional arguments; None: any number, or unknown.
-        required: names of arguments without a default.
-        names: names of all arguments; None: any, or unknown. The inputs of an ONNX file have two
-            names, the file's and a Python identifier.
     """
 
     positional: int | None = None
-    required: frozenset[str] = frozenset()
-    names: frozenset[str] | None = None
 
     @classmethod
     def of(cls, model: nn.Module | None) -> Arguments:
@@ -51,7 +47,7 @@ class Arguments:
         inputs = _input_names(model)
         anything = any(p.kind in _VARIADIC for p in parameters)
         names = None if anything else frozenset([*(p.name for p in parameters), *inputs])
-        return cls(None if variadic else positional, inputs or frozenset(required), names)
+        return cls(inputs or frozenset(required), names, None if variadic else positional)
 
     def of_batch(self, batch: Batch) -> tuple[Batch, str | None]:
         """Return the entries of a batch that are arguments, and a note on the others.

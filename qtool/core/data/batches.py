@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, IterableDataset
 
+from qtool.core.array_batches import no_batch, open_data, read_items, whole_arrays, whole_texts
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import whole_arrays
 from qtool.core.data.batch import Batch, to_tensor
-from qtool.core.data.fixed_batches import fixed_batch_size, in_batches_of
+from qtool.core.data.fixed_batches import batches_of_size, fixed_batch_size
 from qtool.core.data.fixed_inputs import FixedInputs
-from qtool.core.errors import DataError, QtoolError, describe
+from qtool.core.errors import DataError
 from qtool.core.log import log_note
-from qtool.core.remedies import CallEdit, DataEdit
-from qtool.core.user_code import user_place
 
 __all__ = ["Batch", "batches", "peek", "to_batch", "to_tensor", "whole_texts"]
 
@@ -49,29 +45,15 @@ def to_batch(item: Any, accepts: int | None = None) -> Batch:
     if isinstance(item, Sequence) and not isinstance(item, str | bytes) and len(item):
         used = item if accepts is None else item[:accepts]
         return Batch(tuple(pytree.tree_map(to_tensor, v) for v in used))
-    raise DataError(
-        f"a batch is a {type(item).__name__}",
-        DataEdit(
-            "give tensors, tuples of tensors or dicts of tensors (images through a "
-            "transform, texts through a tokenizer)"
-        ),
-    )
+    raise no_batch(item)
 
 
-def batches(
-    data: Iterable[Any],
-    model: nn.Module | None = None,
-    *,
-    inputs: Collection[str] = (),
-    size: int | None = None,
-) -> Iterator[Batch]:
+def batches(data: Iterable[Any], model: nn.Module | None = None) -> Iterator[Batch]:
     """Yield the batches of any iterable.
 
     Args:
         data: items as `to_batch` takes them, or all samples as `whole_arrays` takes them.
         model: whose forward says how many entries of a tuple are arguments.
-        inputs: names of inputs, which are no labels, where there is no model.
-        size: number of samples of each batch; None: as the model, or else the data, has it.
 
     Entries of dicts that are labels are left out, unless forward requires them; so are the last
     ones of a tuple longer than the arguments. See `Arguments`.
@@ -82,34 +64,12 @@ def batches(
         DataError: `data` is not iterable, an error occurs while it is read, or an item is no
             batch.
     """
-    if isinstance(data, str | Path):
-        raise DataError(
-            f"data is the name {str(data)!r}", DataEdit(f"give qtool.load_data({str(data)!r})")
-        )
-    arguments = Arguments(required=frozenset(inputs)) if model is None else Arguments.of(model)
-    data = whole_arrays(data, arguments)
     if isinstance(data, nn.Module):
         raise DataError(f"data is a {type(data).__name__}, a model; the model comes first")
-    source: Any = data  # mypy finds the method orders of the classes below inconsistent
-    if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
-        raise DataError(
-            f"data is a {type(data).__name__}, a dataset of single samples",
-            DataEdit(
-                "give DataLoader(data, batch_size=32), or batch_size=None if its items are batches"
-            ),
-        )
-    try:
-        iterator = iter(data)
-    except TypeError as error:
-        call = [CallEdit("call it, and give its result")] if callable(data) else []
-        what = f"data of type {type(data).__name__} cannot be iterated over"
-        raise DataError(what, *call) from error
-    except QtoolError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise DataError(f"the data cannot be read: {describe(error)}{user_place(error)}") from error
-    size, stream = size or fixed_batch_size(model), _read(iterator, model, arguments)
-    return stream if size is None else in_batches_of(size, stream)
+    arguments = Arguments.of(model)
+    stream = _read(open_data(whole_arrays(data, arguments)), model, arguments)
+    size = fixed_batch_size(model)
+    return stream if size is None else batches_of_size(size, stream)
 
 
 def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | None, Iterable[Any]]:
@@ -130,36 +90,12 @@ def peek(data: Iterable[Any], model: nn.Module | None = None) -> tuple[Batch | N
     return first, itertools.chain([first], stream)
 
 
-def whole_texts(data: Iterable[Any]) -> Iterable[Any]:
-    """Return the same samples in the form that accuracy is measured on.
-
-    Calibration data of a decoder has the first tokens of each text in the KV cache, so that their
-    losses are not known; data that can also give whole texts and an empty cache has a method
-    `whole_texts`. Whole arrays become batches, a table a `Table`; other data is as it is.
-    """
-    whole: Iterable[Any] = (
-        data.whole_texts() if hasattr(data, "whole_texts") else whole_arrays(data)
-    )
-    return whole
-
-
 def _read(
     iterator: Iterator[Any], model: nn.Module | None, arguments: Arguments
 ) -> Iterator[Batch]:
     fixed = FixedInputs.of(model)
     accepts = len(fixed.order) or arguments.positional
-    for index in itertools.count():
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        except QtoolError:
-            raise
-        except (Exception, SystemExit) as error:
-            why = f"{describe(error)}{user_place(error)}"
-            images = "PIL." in why and "collate" in why  # the DataLoader's own message
-            edits = [DataEdit("give the dataset a transform that returns tensors")] * images
-            raise DataError(f"reading batch {index} failed: {why}", *edits) from error
+    for index, item in enumerate(read_items(iterator)):
         batch = to_batch(item, accepts)
         if fixed.values:
             batch = fixed.remove(batch, index)

@@ -1,4 +1,5 @@
-"""Whether the samples of a gate are what the quantized file was made for, and whole."""
+"""Whether the samples of a gate are whole and what the quantized file was made for, and whether its
+outputs depend on them."""
 
 from __future__ import annotations
 
@@ -51,6 +52,39 @@ class DataChecks:
             last = start + run - 1
             return f"samples {start} to {last} of {count} are equal; is the data cut off?"
         return ""
+
+
+class ConstantOutputs:
+    """Outputs that are equal for all samples."""
+
+    def __init__(self, outputs: int) -> None:
+        """
+        Args:
+            outputs: number of outputs.
+        """
+        self._first: list[list[bytes]] = []
+        self._varies = np.zeros((2, outputs), bool)  # of the float file and of the other one
+
+    def add(self, outputs: Sequence[Sequence[Array]]) -> None:
+        """Look at the outputs of both files for a batch."""
+        if not self._first:
+            self._first = [[_row(o, 0) for o in own] for own in outputs]
+        for varies, own, first in zip(self._varies, outputs, self._first, strict=True):
+            for index in np.flatnonzero(~varies).tolist():
+                rows = range(len(own[index]) if own[index].ndim else 1)
+                varies[index] = any(_row(own[index], row) != first[index] for row in rows)
+
+    def checks(self, names: Sequence[str], samples: int) -> list[GateCheck]:
+        """Return the outputs that the quantized file alone has constant."""
+        constant = [n for n, real, other in zip(names, *self._varies, strict=True) if real > other]
+        if not constant or samples < FEW:
+            return []
+        text = f"'{constant[0]}' is the same for all {samples:,} samples; the float file's varies"
+        return [GateCheck("outputs", Outcome.REGRESSION, text)]
+
+
+def _row(array: Array, index: int) -> bytes:
+    return (array[index] if array.ndim else array).tobytes()
 
 
 class _InputValues:

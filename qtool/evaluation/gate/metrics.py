@@ -125,6 +125,7 @@ class GateMetric:
         number: the number after @, if the name has none; None where it has to have one.
         groups: number of groups of samples for its interval.
         counts_tokens: whether the statistics have all that it needs of logits of tokens.
+        percent: whether it is a share whatever the outputs are.
     """
 
     measure: Callable[[Samples, Any, int], Measured]
@@ -133,6 +134,7 @@ class GateMetric:
     number: int | None = 0
     groups: int = GROUPS
     counts_tokens: bool = False
+    percent: bool = False
 
     def keep_of_tokens(self, outputs: Outputs, output: VectorOutput) -> Any:
         """Return what it keeps where the outputs are logits of tokens, which are large."""
@@ -292,17 +294,17 @@ def _wer(samples: Samples, labels: Any, blank: int) -> Measured:
 
 METRICS: dict[str, GateMetric] = {
     AGREEMENT: GateMetric(_agreement, keep=_keep_first, counts_tokens=True),
-    "top-1": GateMetric(_top, "class numbers", number=1),
-    "top-5": GateMetric(_top, "class numbers", number=5),
-    "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first),
-    "map": GateMetric(_map, "classes", _keep_first),
+    "top-1": GateMetric(_top, "class numbers", number=1, percent=True),
+    "top-5": GateMetric(_top, "class numbers", number=5, percent=True),
+    "f1": GateMetric(_f1, "class numbers, or 0 and 1 per output", _keep_first, percent=True),
+    "map": GateMetric(_map, "classes", _keep_first, percent=True),
     **{
         name.lower(): GateMetric(partial(_regression, name), "numbers")
         for name in ("MAE", "MSE", "R2")
     },
-    "recall": GateMetric(_recall, "group numbers", _keep_vectors, None),
+    "recall": GateMetric(_recall, "group numbers", _keep_vectors, None, percent=True),
     "spearman": GateMetric(_spearman, "numbers", _keep_vectors),
-    "wer": GateMetric(_wer, "words as numbers", _keep_first),
+    "wer": GateMetric(_wer, "words as numbers", _keep_first, percent=True),
     PERPLEXITY: GateMetric(_perplexity),
 }
 """Name -> metric; a number follows @, such as recall@10."""
@@ -347,6 +349,11 @@ def user_metric(
         if result.ndim > 1 or result.shape not in ((), (len(outputs[0]),)):
             raise DataError(
                 f"{where} returned shape {list(result.shape)}", CallEdit("return a number")
+            )
+        if (wrong := ~np.isfinite(result)).any():
+            raise DataError(
+                f"{where} returned {result[wrong][0]} on {len(outputs[0])} samples",
+                CallEdit("return a number for any samples"),
             )
         return result
 

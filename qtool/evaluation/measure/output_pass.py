@@ -18,7 +18,7 @@ from qtool.backends.open_files import open_model, open_readable
 from qtool.backends.session import FLOATS, PortInfo, Session, fit_channels
 from qtool.core.errors import DataError
 from qtool.core.option_names import NATIVE
-from qtool.core.remedies import DataEdit
+from qtool.core.remedies import DataEdit, OtherFile
 from qtool.core.store import Store
 from qtool.core.types import Array
 from qtool.evaluation.language_model import find_language_model
@@ -29,6 +29,15 @@ SAVE_EVERY = 5.0
 
 Arrays = list[Array]
 """A batch: an array per input."""
+
+_KINDS = {"f": "number", "V": "number", "i": "whole", "u": "whole", "b": "whole"} | dict.fromkeys(
+    "OSUT", "text"
+)
+"""Kind of an array's type -> what its values are; V is bfloat16."""
+
+
+class OutputTypeError(DataError):
+    """Outputs of a file are of another kind than those of the float file."""
 
 
 class Reference:
@@ -144,7 +153,9 @@ def measure_arrays(
         watch: receives the inputs of each batch and the outputs of every file.
 
     Raises:
-        DataError: no data, or data that does not fit. VerificationError: a file does not run.
+        DataError: no data, or data that does not fit.
+        OutputTypeError: a file has codes or text where the first one has numbers, or vice versa.
+        VerificationError: a file does not run.
     """
     reference = reference or Reference(files[0], runtime)
     sessions = [open_model(f, runtime=runtime) for f in files[1:]]
@@ -159,7 +170,10 @@ def measure_arrays(
             continue
         expected = reference.outputs(index, arrays)
         reader = reference.reader
-        others = [reader.padding.strip(arrays, _like(expected, s.run(arrays))) for s in sessions]
+        own = [_like(expected, s.run(arrays)) for s in sessions]
+        for file, outputs in zip(files[1:], own, strict=True):
+            _check_types(file, files[0], reader.names, expected, outputs)
+        others = [reader.padding.strip(arrays, outputs) for outputs in own]
         watch(arrays, [expected, *others])
         context = 0 if contexts is None else contexts[index]
         statistics.add(reader.read(arrays, [expected, *others], context, ranges), mark)
@@ -186,6 +200,18 @@ def _ranges(file: Path, reference: Session) -> Ranges:
 def _like(expected: Arrays, outputs: Arrays) -> Arrays:
     """Return outputs with the channels of images where the first file has them."""
     return [fit_channels(o, e.shape) for e, o in zip(expected, outputs, strict=True)]
+
+
+def _check_types(
+    file: Path, first: Path, names: Sequence[str], expected: Arrays, outputs: Arrays
+) -> None:
+    for name, real, other in zip(names, expected, outputs, strict=True):
+        if _KINDS[real.dtype.kind] != _KINDS[other.dtype.kind]:
+            raise OutputTypeError(
+                f"output '{name}' of {file.name} is {other.dtype}, that of {first.name} "
+                f"{real.dtype}, so they cannot be compared",
+                OtherFile("give a file with the output dequantized"),
+            )
 
 
 class _Accumulator:

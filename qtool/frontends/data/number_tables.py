@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from qtool.core.columns import Columns
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.columns import Columns
 from qtool.frontends.data.class_order import class_numbers
 from qtool.frontends.data.rows import Row
 from qtool.frontends.data.tables import number_columns

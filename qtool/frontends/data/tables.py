@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from qtool.core.argument_names import argument
+from qtool.core.columns import Columns, EmptyCellError, left_out, table_arrays
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import ArrayBatches
-from qtool.core.data.columns import Columns, EmptyCellError, left_out, table_arrays
+from qtool.core.data.array_files import TensorBatches
 from qtool.core.downloads import DOWNLOAD, check_download, unreadable
 from qtool.core.errors import DataError, describe
 from qtool.core.label_names import LABELS
@@ -251,7 +251,7 @@ def number_batches(
     chosen: Sequence[str],
     batch_size: int,
     samples: int | None,
-) -> ArrayBatches:
+) -> TensorBatches:
     """Return the columns of numbers of a table as batches.
 
     Args:
@@ -272,7 +272,7 @@ def number_batches(
     except EmptyCellError as error:
         raise _odd_row(path, int(at[error.row]), error.name, np.nan) from error
     together = tuple(columns) if "" in arrays else ()
-    return ArrayBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
+    return TensorBatches(arrays, batch_size, None if labels is None else labels[at], at, together)
 
 
 def has_named_columns(path: Path) -> bool:

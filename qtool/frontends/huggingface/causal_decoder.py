@@ -249,8 +249,6 @@ class DecoderWithCache(nn.Module):
             batch["input_ids"],
         )
 
-    hold_in_int8 = quantize_cache  # its former name
-
     @torch.no_grad()
     def use_int8_cache(self, scales: Sequence[Pair], ids: torch.Tensor) -> None:
         """Hold the KV cache in int8 from now on.

@@ -32,7 +32,6 @@ from typing import Any, ClassVar
 from qtool.core.errors import PlanError
 from qtool.core.remedies import CallEdit
 from qtool.core.schemes import SCHEMES
-from qtool.core.step_names import current_step_name, former_step_name
 from qtool.core.text_files import read_toml_or_json
 from qtool.planning.recipe.rule import KEYS, REGEX, Choice, Rule, comma_separated
 
@@ -105,7 +104,6 @@ class Recipe:
             isinstance(steps, tuple) and all(isinstance(name, str) for name in steps)
         ):
             raise PlanError(f"recover is {steps!r}; it must be a list of step names")
-        object.__setattr__(self, "recover", _step_names(steps))
         object.__setattr__(self, "parts", _part_names(self.parts))
 
     @classmethod
@@ -139,12 +137,11 @@ class Recipe:
         if not isinstance(source, Mapping):
             source = {"rules": () if source is None else source}
         _check_keys(source, _RECIPE_KEYS, "the recipe")
-        steps = source.get("recover")
         return cls(
             _rules(source.get("rules", ())),
             _resolve("mode", source.get("mode"), mode, default_mode),
             _resolve("accuracy", source.get("accuracy"), accuracy, DEFAULT_ACCURACY),
-            _resolve("recover", _step_names(steps), _step_names(recover), None),
+            _resolve("recover", _step_names(source.get("recover")), _step_names(recover), None),
             source.get("slow_layers", FLOAT_LAYERS),
             source.get("parts", ()),
         )
@@ -166,14 +163,6 @@ class Recipe:
         tables = [self._header(), *(rule.settings for rule in self.rules)]
         lines = ("".join(f"{key} = {_toml_value(v)}\n" for key, v in t.items()) for t in tables)
         return "\n[[rules]]\n".join(lines)
-
-    def digest_json(self) -> dict[str, Any]:
-        """Return what digests of this recipe are made of: `to_json` with the former names of steps,
-        so that digests stored by earlier versions stay valid."""
-        content = self.to_json()
-        if self.recover is not None:
-            content["recover"] = [former_step_name(name) for name in self.recover]
-        return content
 
     def _header(self) -> dict[str, Any]:
         header: dict[str, Any] = {"mode": self.mode, "accuracy": self.accuracy}
@@ -242,21 +231,9 @@ class Recipe:
 
 
 def _step_names(value: Any) -> Any:
-    """Return a list of steps as a tuple of their current names; anything else as it is.
-
-    Raises:
-        PlanError: one step has its current and its former name.
-    """
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        return value
-    names = tuple(value)
-    for name in names:
-        if isinstance(name, str) and name != (current := current_step_name(name)) in names:
-            raise PlanError(
-                f'recover names one step twice: "{name}" is the former name of "{current}"',
-                CallEdit("remove one"),
-            )
-    return tuple(current_step_name(n) if isinstance(n, str) else n for n in names)
+    """Return a list of steps as a tuple; anything else as it is."""
+    is_list = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(value) if is_list else value
 
 
 def _part_names(value: Any) -> tuple[str, ...]:

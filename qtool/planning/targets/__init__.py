@@ -1,7 +1,7 @@
 """Targets: a file per runtime, with a table for each kind of hardware."""
 
 from qtool.core.errors import ExportError, PlanError
-from qtool.core.option_names import FORMER_TARGETS, current_target, unknown_name
+from qtool.core.option_names import unknown_name
 from qtool.core.remedies import Argument, CallEdit
 from qtool.planning.targets.base import WEIGHT_ONLY_SCHEMES, KernelRule, Target
 from qtool.planning.targets.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_ARM, ONNXRUNTIME_X86_VNNI
@@ -33,14 +33,14 @@ _FORMAT_TARGETS = {"c-array": TFLITE_MICRO.name}
 
 
 def target(name: str) -> Target:
-    """Return the target of that name, which may be a former one.
+    """Return the target of that name.
 
     Raises:
         PlanError: unknown name; the message lists the known ones.
     """
-    if current_target(str(name)) not in TARGETS:  # of any type
+    if str(name) not in TARGETS:  # of any type
         raise PlanError(unknown_name("target", name, TARGETS))
-    return TARGETS[current_target(name)]
+    return TARGETS[name]
 
 
 def register(new: Target) -> None:
@@ -49,7 +49,7 @@ def register(new: Target) -> None:
     Raises:
         PlanError: the name is taken.
     """
-    if new.name in TARGETS or new.name in FORMER_TARGETS:
+    if new.name in TARGETS:
         raise PlanError(
             f"target '{new.name}' is registered already", CallEdit("choose another name")
         )

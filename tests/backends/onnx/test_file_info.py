@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -41,20 +40,6 @@ def test_it_reads_back() -> None:
     (change,) = found.changes
     assert (change.step, change.count, change.reason) == ("smooth-quant", 2, "wide")
     assert all(np.array_equal(change.arrays[k], a) for k, a in INFO.changes[0].arrays.items())
-
-
-def test_former_names_of_steps_are_read_as_the_current_ones() -> None:
-    """Files of earlier versions hold them in the record of changes and in the recipe."""
-    info = replace(INFO, recipe=Recipe(recover=("smooth-quant", "gptq")))
-    metadata = info.metadata()
-    for key in ("qtool_changes", "qtool_recipe"):
-        text = metadata[key].replace("smooth-quant", "smooth").replace("gptq", "round")
-        assert text != metadata[key]
-        metadata[key] = text
-    found = FileInfo.of(model(metadata))
-    assert found is not None
-    assert found.recipe == info.recipe
-    assert [change.step for change in found.changes] == ["smooth-quant"]
 
 
 def test_files_of_others_say_nothing() -> None:

@@ -62,12 +62,7 @@ CASES = {  # operator: sizes of inputs, size of the result, attributes, MACs by 
     "FusedMatMul": ([(2, 7, 5), (2, 6, 5)], (2, 7, 6), {"transB": 1}, 2 * 7 * 30),
     "FusedGemm": ([(1, 5), (5, 6)], (1, 6), {}, 30),
     "LSTM": ([(7, 1, 5), (2, 24, 5), (2, 24, 6)], None, {}, 7 * 2 * 24 * 11),
-    "DynamicQuantizeLSTM": (
-        [(7, 1, 5), (2, 5, 24), (2, 6, 24)],
-        None,
-        {},
-        7 * 2 * 24 * 11,
-    ),
+    "DynamicQuantizeLSTM": ([(7, 1, 5), (2, 5, 24), (2, 6, 24)], None, {}, 7 * 2 * 24 * 11),
     "GRU": ([(7, 1, 5), (1, 18, 5), (1, 18, 6)], None, {}, 7 * 18 * 11),
     "RNN": ([(7, 1, 5), (1, 6, 5), (1, 6, 6)], None, {}, 7 * 6 * 11),
 }

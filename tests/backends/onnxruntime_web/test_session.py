@@ -1,4 +1,4 @@
-"""Files in onnxruntime-web next to ONNX Runtime, where `qtool emulators install --web` ran."""
+"""Files in onnxruntime-web next to ONNX Runtime, where it is installed."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_what_is_missing_is_named_with_its_remedy(
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("QTOOL_CACHE", str(tmp_path / "cache"))
     PROCESS.close()
-    with pytest.raises(VerificationError, match=f"{missing} not installed.*emulators install"):
+    with pytest.raises(VerificationError, match=f"{missing} not installed: docs/emulators.md"):
         WebSession(linear_file(tmp_path / "a.onnx", np.eye(3)))
 
 

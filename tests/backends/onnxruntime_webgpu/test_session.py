@@ -102,5 +102,5 @@ def test_why_nothing_is_timed_without_the_provider(
 ) -> None:
     monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
     gpu_process.adapters.cache_clear()
-    assert "`qtool emulators install --webgpu`" in other_runtime("webgpu").problem()
+    assert "docs/emulators.md says how" in other_runtime("webgpu").problem()
     gpu_process.adapters.cache_clear()

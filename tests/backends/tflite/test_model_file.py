@@ -164,9 +164,7 @@ def test_only_files_for_microcontrollers_have_a_deployment(tmp_path: Path) -> No
 
 
 @needs_litert
-def test_timed_runs_are_on_kept_inputs(
-    layouts: tuple[qtool.QuantizedModel, Path],
-) -> None:
+def test_timed_runs_are_on_kept_inputs(layouts: tuple[qtool.QuantizedModel, Path]) -> None:
     session = LitertSession(layouts[1])
     batch, ticks = signals(3).numpy(), itertools.count()
     expected = session.run([batch])

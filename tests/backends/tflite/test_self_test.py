@@ -16,11 +16,7 @@ from qtool.backends.onnx.self_test_format import KEY, MAX_BYTES, SelfTest
 from qtool.backends.tflite import litert
 from qtool.backends.tflite.conversion_record import METADATA
 from qtool.backends.tflite.file import from_bytes, load, save, to_bytes
-from qtool.backends.tflite.self_test import (
-    check_self_test,
-    with_self_test,
-    without_self_test,
-)
+from qtool.backends.tflite.self_test import check_self_test, with_self_test, without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.core.errors import QtoolError
 from qtool.verification import FileCheck

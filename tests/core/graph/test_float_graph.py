@@ -77,10 +77,7 @@ MISFITS = {
         Batch((IMAGE.int(), VECTOR)),
         "batch 5, input 'image' is int32, the model takes float32; convert it first",
     ),
-    "size": (
-        Batch((IMAGE, VECTOR[:, :4])),
-        r"\[3, 4\], the model takes vector: float32\[batch, 5",
-    ),
+    "size": (Batch((IMAGE, VECTOR[:, :4])), r"\[3, 4\], the model takes vector: float32\[batch, 5"),
     "rank": (Batch((IMAGE[0], VECTOR)), r"input 'image' has shape \[3, 6, 6\]"),
     "no tensor": (Batch((IMAGE, 3)), "input 'vector' is a int, not a tensor"),
     "list": (Batch((IMAGE, [VECTOR, VECTOR])), "has 3 tensors, the model takes 2"),

@@ -9,16 +9,7 @@ import torch
 
 from qtool.core import graph as G
 from qtool.core.errors import PlanError
-from qtool.core.ops import (
-    OPS,
-    Op,
-    Role,
-    data_inputs,
-    register,
-    row_named,
-    row_of,
-    rows,
-)
+from qtool.core.ops import OPS, Op, Role, data_inputs, register, row_named, row_of, rows
 from qtool.planning.targets import TARGETS
 from tests.planning.planned import network_graph
 

@@ -7,9 +7,14 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import qtool
+from qtool.backends.open_files import open_model
+from qtool.evaluation.gate.result import GateCheck, GateResult, Outcome
+from qtool.evaluation.measure.output_pass import measure_arrays
 from tests.evaluation.onnx_files import linear_file
 
 GENERATOR = np.random.default_rng(0)
@@ -78,6 +83,35 @@ CASES: dict[str, Case] = {
         *(WEIGHT, X, {"metric": lambda o, y: 1.0, "labels": LABELS[:300]}),
         *("not comparable", "300 labels for 600 samples of <lambda>; give one label per sample"),
     ),
+    "a function of NaN": (
+        *(WEIGHT, X, {"metric": lambda o, y: np.nan}),
+        *("not comparable", "returned nan on 600 samples"),
+    ),
+    "labels of text": (
+        *(WEIGHT, X, {"metric": "f1", "labels": [f"class {i}" for i in LABELS]}),
+        *("not comparable", "the labels are names, such as 'class"),
+    ),
+    "dates as labels": (
+        *(WEIGHT, X, {"metric": "f1", "labels": np.full(600, "2026-01-01", "M8[D]")}),
+        *("not comparable", "the labels are datetime64[D]; give numbers"),
+    ),
+    "NaN as a label": (
+        *(WEIGHT, X, {"metric": "f1", "labels": np.where(LABELS == 1, np.nan, LABELS)}),
+        *("not comparable", "are NaN or Inf, the first that of sample"),
+    ),
+    "ragged labels": (
+        *(WEIGHT, X, {"metric": "top-1", "labels": [[1, 2], [3]]}),
+        *("not comparable", "rows of different lengths"),
+    ),
+    "no labels at all": (
+        *(WEIGHT, X, {"metric": "mae", "labels": []}),
+        *("not comparable", "the labels have shape [0]"),
+    ),
+    "one label": (
+        *(WEIGHT, X, {"metric": "spearman", "labels": 3}),
+        *("not comparable", "the labels have shape []"),
+    ),
+    "the same for all": (0 * WEIGHT, X, {}, "regression", "'y' is the same for all 600 samples"),
     "f1": (small(1e-4), X, {"metric": "f1"}, "accepted", "F1"),
     "mean absolute error": (
         *(small(1e-4), X, {"metric": "mae", "labels": NUMBERS, "max_drop": None}),
@@ -107,9 +141,86 @@ def test_outcomes(name: str, tmp_path: Path) -> None:
     result = qtool.gate(file, real, batches, labels, **{"max_drop": 0.01, **options})
     assert str(result.outcome) == outcome, result
     assert text in str(result)
-    cases = ET.fromstring(result.junit()).findall("testcase")
-    assert len(cases) == len(result.checks)
-    assert any(len(case) for case in cases) == (outcome != "accepted")
+    suite = ET.fromstring(result.junit())
+    assert [case.findtext("system-out") for case in suite.iter("testcase")] == [
+        check.text for check in result.checks
+    ]
+    bad = [*suite.iter("failure"), *suite.iter("error")]
+    assert bool(bad) == (outcome != "accepted")
+    assert outcome in result.markdown()
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "text"),
+    [
+        (1, 32, "takes 1 sample at a time, and the batches have 32; give batches of that size"),
+        (256, 256, "takes 256 samples at a time, and batch 2 has 88; give a multiple of 256"),
+    ],
+)
+def test_a_fixed_batch_is_no_regression(size: int, rows: int, text: str, tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    file = linear_file(tmp_path / "other.onnx", WEIGHT, size=size)
+    result = qtool.gate(file, real, np.split(X, range(rows, len(X), rows)))
+    assert result.exit_code == 4
+    assert text in str(result)
+
+
+def test_codes_in_place_of_numbers(tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    model = onnx.load(real)
+    model.graph.node[0].output[0] = "sum"
+    model.graph.node.append(helper.make_node("Cast", ["sum"], ["y"], to=TensorProto.INT8))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    onnx.save(model, tmp_path / "codes.onnx")
+    result = qtool.gate(tmp_path / "codes.onnx", real, [X])
+    assert result.exit_code == 4
+    assert "output 'y' of codes.onnx is int8, that of float.onnx float32" in str(result)
+    with pytest.raises(qtool.DataError, match="give a file with the output dequantized"):
+        measure_arrays([real, tmp_path / "codes.onnx"], [[X]])
+
+
+def test_an_accepted_result_says_on_what_it_was_decided(tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    runs = [
+        qtool.gate(real, real, np.split(X, range(n, len(X), n)), LABELS, metric="top-1").run
+        for n in (32, 100)
+    ]
+    assert runs[0] is not None
+    assert runs[1] is not None
+    assert runs[0].data_sha256 == runs[1].data_sha256  # whatever batches they come in
+    other = qtool.gate(real, real, [X], LABELS[::-1], metric="top-1").run
+    assert other is None or other.labels_sha256 != runs[0].labels_sha256
+    suite = ET.fromstring(qtool.gate(real, real, [X]).junit())
+    properties = {p.get("name"): p.get("value") for p in suite.iter("property")}
+    assert properties["data_sha256"] == runs[0].data_sha256
+    assert {"cpu", "runtime", "drop_high", "quantized"} <= set(properties)
+    assert float(suite.get("time", "")) > 0
+
+
+def test_names_stay_in_their_line_and_cell() -> None:
+    name = "x\n::error::|`"
+    wild = GateResult("a.onnx", "b.onnx", (GateCheck("y", Outcome.REGRESSION, name),))
+    assert not any(line.strip().startswith("::") for line in str(wild).splitlines())
+    assert wild.markdown().splitlines()[-1] == (
+        r"| y | regression | x\n&#58;&#58;error&#58;&#58;&#124;&#96; |"
+    )
+
+
+def test_a_quantized_reference_is_noted(
+    caplog: pytest.LogCaptureFixture, chain_files: tuple[Path, Path]
+) -> None:
+    _, file = chain_files
+    (port,) = open_model(file).inputs
+    data = np.zeros([n if isinstance(n, int) else 4 for n in port.shape], np.float32)
+    qtool.gate(file, file, [data])
+    assert f"{file.name} is quantized itself" in caplog.text
+
+
+def test_a_limit_that_every_file_meets_is_refused_before_files_run(tmp_path: Path) -> None:
+    real = linear_file(tmp_path / "float.onnx", WEIGHT)
+    never = iter(lambda: pytest.fail("the data was read"), None)
+    with pytest.raises(qtool.OptionError, match="allows 500 points"):
+        qtool.gate(real, real, never, LABELS, metric="top-1", max_drop=5)
 
 
 def test_a_file_that_does_not_load_is_a_regression(tmp_path: Path) -> None:
@@ -136,3 +247,16 @@ def test_refusals(tmp_path: Path) -> None:
         qtool.gate(real, real, [X], metric="top-1")
     with pytest.raises(qtool.FileError, match="no such file"):
         qtool.gate(tmp_path / "no.onnx", real, [X])
+    np.savez(tmp_path / "data.npz", x=X)
+    with pytest.raises(qtool.FileError, match="arrays of NumPy"):
+        qtool.gate(tmp_path / "data.npz", real, [X])
+
+
+def test_one_answer_of_the_file_alone_is_said(tmp_path: Path) -> None:
+    data = np.concatenate([np.abs(X), [[9.0, *[0.0] * 15]]]).astype(np.float32)
+    rare = np.stack([X[0] * 0 + 1, np.eye(16)[0] * 1.5], 1).astype(np.float32)
+    real = linear_file(tmp_path / "float.onnx", rare)
+    file = linear_file(tmp_path / "other.onnx", rare * np.float32([1.0, 0.5]))
+    result = qtool.gate(file, real, [data], max_drop=0.5)
+    assert result.exit_code == 0
+    assert "it answers class 0 on all of them, the float file another on 1 sample" in str(result)

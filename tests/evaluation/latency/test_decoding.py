@@ -25,10 +25,7 @@ class Cached(nn.Module):
         self.embed.weight.data = torch.randn(VOCABULARY, 4, generator=generator)
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        past_key_values: torch.Tensor,
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         x = torch.cat([past_key_values[:, 0], self.embed(input_ids)], 1)
         mask = attention_mask[:, :, None].float()

@@ -11,13 +11,7 @@ import pytest
 
 from qtool.backends.session import time_calls
 from qtool.evaluation.latency import interleaved_timing
-from qtool.evaluation.latency.interleaved_timing import (
-    Ratio,
-    Spread,
-    Timing,
-    clock_for,
-    time_files,
-)
+from qtool.evaluation.latency.interleaved_timing import Ratio, Spread, Timing, clock_for, time_files
 from tests.evaluation.onnx_files import linear_file
 
 

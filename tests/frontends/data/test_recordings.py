@@ -111,7 +111,7 @@ def test_a_module_begins_with_the_states_of_the_recording() -> None:
 def test_the_command(file: Path) -> None:
     out = file.parent / "net.int8.onnx"
     data = ["--data", str(file.parent), "--state", "hn=h", "--state", "cn=c"]
-    line = ["quantize", str(file), *data, "-o", str(out), "--timing", "0"]
+    line = ["quantize", str(file), *data, "-o", str(out), "--seconds", "0"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     line = ["evaluate", str(out), "--model", str(file), *data, "--seconds", "0.01", "--json"]

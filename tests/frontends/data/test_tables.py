@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from qtool.core.data.array_batches import ArrayBatches
+from qtool.core.array_batches import ArrayBatches
 from qtool.core.errors import DataError
 from qtool.frontends.data.collators import render_conversations
 from qtool.frontends.data.load_data import load_data

@@ -124,8 +124,7 @@ def wanted(model: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [llama, *(pytest.param(m, marks=pytest.mark.matrix) for m in (mistral, qwen, qwen2))],
+    "make", [llama, *(pytest.param(m, marks=pytest.mark.matrix) for m in (mistral, qwen, qwen2))]
 )
 def test_the_float_file_and_the_engine_give_the_tokens_of_their_models(
     make: Callable[[], Any], tmp_path: Path
@@ -190,7 +189,7 @@ def test_one_command_from_a_folder(folder: Path, tmp_path: Path) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "model.onnx"
     texts.write_text("\n".join(TEXTS))
     line = ["quantize", str(folder), "--task", TASK, "--data", str(texts), "-o", str(out)]
-    line += ["--logits", "last", "--mode", "weight-only-int4", "--timing", "0"]
+    line += ["--logits", "last", "--mode", "weight-only-int4", "--seconds", "0"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     assert len(greedy(in_runtime(out), layers=1)) == STEPS

@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
 
 
 def convert(source: Path, out: Path, data: Path, *more: str) -> Path:
-    line = ["quantize", str(source), "--data", str(data), "-o", str(out), "--timing", "0", *more]
+    line = ["quantize", str(source), "--data", str(data), "-o", str(out), "--seconds", "0", *more]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     return out

@@ -209,7 +209,7 @@ def test_two_files_write_what_the_model_writes(tmp_path: Path) -> None:
 def test_one_command_for_the_decoder(t5: Path, texts: Path, tmp_path: Path) -> None:
     path = tmp_path / "decoder.onnx"
     line = ["quantize", str(t5), "--task", "text2text-generation-decoder", "--data", str(texts)]
-    line += ["-o", str(path), "--timing", "0", "--mode", "dynamic"]
+    line += ["-o", str(path), "--seconds", "0", "--mode", "dynamic"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     inputs = {i.name: i.shape for i in ort.InferenceSession(path).get_inputs()}
@@ -229,7 +229,7 @@ def test_one_command_for_speech(sounds: Path, tmp_path: Path, half: str) -> None
     for part in (model, heard, words):
         part.save_pretrained(folder)
     line = ["quantize", str(folder), "--task", f"automatic-speech-recognition-{half}"]
-    line += ["--data", str(sounds), "-o", str(path), "--timing", "0"]
+    line += ["--data", str(sounds), "-o", str(path), "--seconds", "0"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     names = {i.name for i in ort.InferenceSession(path).get_inputs()}

@@ -27,10 +27,7 @@ from tests.frontends.huggingface.test_causal_decoder import (
 library = pytest.importorskip("transformers")
 WIDE: dict[str, Any] = {**SIZES, "hidden_size": 64, "pad_token_id": 0}
 """Heads of 16 features, which the kernel rotates."""
-BOTH: dict[str, Any] = {
-    "layer_types": ["full_attention", "sliding_attention"],
-    "sliding_window": 8,
-}
+BOTH: dict[str, Any] = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Mistral": {"sliding_window": 8},
@@ -66,8 +63,7 @@ def kinds(path: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "family",
-    [f if f in QUICK else pytest.param(f, marks=pytest.mark.matrix) for f in FAMILIES],
+    "family", [f if f in QUICK else pytest.param(f, marks=pytest.mark.matrix) for f in FAMILIES]
 )
 def test_the_float_file_gives_the_tokens_of_transformers(family: str, tmp_path: Path) -> None:
     model = model_of(family)

@@ -30,7 +30,7 @@ def test_the_tokens_of_a_folder(attention: str, cache: str, tmp_path: Path) -> N
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(TEXTS))
     line = ["quantize", str(source), "--task", TASK, "--data", str(texts), "-o", str(out)]
-    line += ["--mode", "weight-only-int4", "--timing", "0", "--cache", cache]
+    line += ["--mode", "weight-only-int4", "--seconds", "0", "--cache", cache]
     result = CliRunner().invoke(main, [*line, "--attention", attention])
     assert result.exit_code == 0, result.output
     prompt = TEXTS[0]

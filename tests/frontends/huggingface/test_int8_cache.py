@@ -105,7 +105,7 @@ def test_one_command(folder: Path, tmp_path: Path) -> None:  # noqa: F811
     other = CliRunner().invoke(main, line)
     assert other.exit_code == 2
     assert "is for --task text-generation-with-past" in other.output
-    line += ["--task", TASK, "--mode", "weight-only-int4", "--timing", "0"]
+    line += ["--task", TASK, "--mode", "weight-only-int4", "--seconds", "0"]
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
     types = {i.name: i.type for i in ort.InferenceSession(out).get_inputs()}

@@ -178,7 +178,7 @@ def test_one_command(bert: Path, texts: Path, tmp_path: Path) -> None:
     from qtool.cli import main
 
     out = tmp_path / "int8.onnx"
-    given = [str(bert), "--data", str(texts), "-o", str(out), "--timing", "0"]
+    given = [str(bert), "--data", str(texts), "-o", str(out), "--seconds", "0"]
     result = CliRunner().invoke(main, ["quantize", "-v", *given], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "all 6 output values identical" in result.output

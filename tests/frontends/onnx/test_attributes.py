@@ -33,8 +33,7 @@ def resize(scale: str, attributes: str) -> str:
 
 RESIZED = {
     f"{scale}, {where}, {rounding}": resize(
-        scale,
-        f'coordinate_transformation_mode = "{where}", nearest_mode = "{rounding}"',
+        scale, f'coordinate_transformation_mode = "{where}", nearest_mode = "{rounding}"'
     )
     for scale in ("up", "part", "down")
     for where in WHERE

@@ -25,14 +25,8 @@ def _wide(x: Tensor) -> int:
 
 FIXED: dict[str, tuple[Make, str]] = {
     "half": (lambda x: x[:, int(_wide(x) / 2) :], "8 to 9"),
-    "scaled": (
-        lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))),
-        "8 to 9",
-    ),
-    "a loop": (
-        lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1),
-        "8 to 11",
-    ),
+    "scaled": (lambda x: F.interpolate(x.mT, size=int(0.5 * _wide(x))), "8 to 9"),
+    "a loop": (lambda x: torch.cat([x[:, i : i + 1] for i in range(_wide(x) // 4)], 1), "8 to 11"),
 }
 DECIDED: dict[str, tuple[Make, str]] = {
     "even": (lambda x: x + 1 if _wide(x) % 2 == 0 else x, "a multiple of 2"),

@@ -221,27 +221,6 @@ def test_a_mode_given_twice_has_to_agree() -> None:
         Recipe.of({"mode": "dynamic"}, "static")
 
 
-FORMER, CURRENT = ("equalize", "round"), ("cross-layer-equalization", "gptq")
-
-
-def test_former_names_of_steps_are_read_as_the_current_ones(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text('recover = ["equalize", "round"]\n')
-    for recipe in (
-        Recipe(recover=FORMER),
-        Recipe.of({"recover": list(FORMER)}, recover=CURRENT),
-        Recipe.of(None, recover=iter(FORMER)),
-        Recipe.of(tmp_path / "r.toml"),
-    ):
-        assert recipe == Recipe(recover=CURRENT)
-        assert recipe.to_json()["recover"] == list(CURRENT)
-        assert recipe.digest_json()["recover"] == list(FORMER)
-
-
-def test_one_step_under_two_names_is_refused() -> None:
-    with pytest.raises(PlanError, match='twice: "round" is the former name of "gptq"'):
-        Recipe.of({"recover": ["gptq", "round"]})
-
-
 def test_every_mode_is_a_scheme() -> None:
     assert set(MODES.values()) < set(SCHEMES)
 

@@ -18,10 +18,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.tflite import litert, tflm
 from qtool.backends.tflite.conversion_record import ENTRY
-from qtool.backends.tflite.file import (
-    load,
-    to_bytes,
-)
+from qtool.backends.tflite.file import load, to_bytes
 from qtool.backends.tflite.self_test import without_self_test
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes

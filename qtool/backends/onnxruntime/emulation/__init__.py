@@ -12,7 +12,6 @@ from qtool.backends.onnxruntime.emulation.cpus import (
     names_all,
     parse_cpus,
 )
-from qtool.backends.onnxruntime.emulation.install import install_emulators
 from qtool.backends.onnxruntime.emulation.result import CpuComparison, CpuResult, FirstDifference
 from qtool.backends.onnxruntime.emulation.webgpu_result import (
     NodeDifference,
@@ -36,7 +35,6 @@ __all__ = [
     "WebGpuComparison",
     "check_available",
     "emulators",
-    "install_emulators",
     "names_all",
     "parse_cpus",
     "run_on_cpus",

@@ -1,4 +1,4 @@
-"""Installed emulators, and the commands that install missing ones."""
+"""Installed emulators, and which are missing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from qtool.backends.onnxruntime.emulation.cache_folder import (
+    INSTALL_PAGE,
     arm_folder,
     sysroot,
     web_folder,
@@ -30,8 +31,6 @@ QEMU_X86, QEMU_ARM = "qemu-x86_64", "qemu-aarch64"
 _MIN_VERSION = (7, 2)  # the first version of QEMU with AVX2
 _WEBGPU = "onnxruntime-webgpu and SwiftShader"
 _SECONDS = 60.0
-_OPTIONS = {Family.ARM: " --arm", Family.WEB: " --web", Family.WEBGPU: " --webgpu"}
-"""Options of `qtool emulators install`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Emulator:
         version: empty if it is missing.
         where: path of the program or of the folder.
         problem: why it cannot be used; empty if it works.
-        installable: whether `qtool emulators install` solves the problem.
+        installable: whether an installation solves the problem.
     """
 
     name: str
@@ -96,7 +95,7 @@ class Missing:
 
     Attributes:
         cpus: their names.
-        reason: what is missing for each, and the command that installs it; empty without any.
+        reason: what is missing for each, and how to install it; empty without any.
     """
 
     cpus: tuple[str, ...] = ()
@@ -121,7 +120,7 @@ def check_available(cpus: Iterable[Cpu], some: bool = False) -> Missing:
         some: one that can be emulated is enough.
 
     Raises:
-        EmulationError: some cannot be emulated; with the command that installs what is missing.
+        EmulationError: some cannot be emulated; with how to install what is missing.
     """
     checked = tuple(cpus)
     families = dict.fromkeys(cpu.family for cpu in checked)
@@ -153,10 +152,9 @@ def _missing(cpu: Cpu, parts: Iterable[Emulator]) -> str:
 
 
 def _advice(parts: Iterable[Emulator]) -> str:
-    """Return the command that solves the problems; empty if there is none."""
-    families = {p.family for p in parts if p.problem and p.installable}
-    options = "".join(text for family, text in _OPTIONS.items() if family in families)
-    return f"; install what is missing with `qtool emulators install{options}`" if families else ""
+    """Return where the installation is described; empty if it would solve no problem."""
+    missing = any(p.problem and p.installable for p in parts)
+    return f"; {INSTALL_PAGE} says how to install what is missing" if missing else ""
 
 
 def _x86_parts() -> list[Emulator]:

@@ -1,4 +1,4 @@
-"""The cache folder for emulators that qtool installed."""
+"""The cache folder for emulators, in which INSTALL_PAGE puts them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-SYSROOT = "sysroot.json"
-WEBGPU_FACTS = "webgpu.json"
+INSTALL_PAGE = "docs/emulators.md"
+_SYSROOT, _WEBGPU_FACTS = "sysroot.json", "webgpu.json"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def sysroot(version: str) -> Sysroot | None:
     """Return the sysroot for a version of ONNX Runtime, or None if it is not installed."""
     folder = arm_folder(version)
     try:
-        facts = json.loads((folder / SYSROOT).read_text(encoding="utf-8"))
+        facts = json.loads((folder / _SYSROOT).read_text(encoding="utf-8"))
         return Sysroot(folder, facts["python"], facts["onnxruntime"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -72,7 +72,7 @@ def web_version() -> str:
 
 def webgpu_version() -> str:
     """Return the version of onnxruntime-webgpu; empty if it is not installed."""
-    return _version(webgpu_folder() / WEBGPU_FACTS)
+    return _version(webgpu_folder() / _WEBGPU_FACTS)
 
 
 def _version(facts: Path) -> str:

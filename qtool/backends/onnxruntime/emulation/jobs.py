@@ -16,6 +16,7 @@ import numpy as np
 from qtool.backends.onnx.storage import model_files
 from qtool.backends.onnxruntime.emulation.available import QEMU_ARM, QEMU_X86
 from qtool.backends.onnxruntime.emulation.cache_folder import (
+    INSTALL_PAGE,
     Sysroot,
     sysroot,
     web_folder,
@@ -266,5 +267,5 @@ def _environment() -> dict[str, str]:
 def _program(program: str) -> str:
     path = shutil.which(program)
     if path is None:
-        raise EmulationError(f"{program} is not installed; `qtool emulators install` installs it")
+        raise EmulationError(f"{program} is not installed; {INSTALL_PAGE} says how to install it")
     return path

@@ -273,10 +273,7 @@ NETWORKS: dict[str, Network] = {
     "attention": Network(
         Attention,
         shaped((5, 6)),
-        {
-            **dict.fromkeys(("FusedMatMul", "Softmax", "MatMul", "Tanh", "Add"), 1),
-            "QGemm": 5,
-        },
+        {**dict.fromkeys(("FusedMatMul", "Softmax", "MatMul", "Tanh", "Add"), 1), "QGemm": 5},
         5 * (6 * 8 + 3 * 8 * 8 + 8 * 3) + 2 * 2 * 5 * 5 * 4,
         ("first", "query", "scaled_dot_product_attention", "last"),
         integer=5 * (6 * 8 + 3 * 8 * 8 + 8 * 3),

@@ -15,10 +15,7 @@ import qtool
 from qtool.evaluation.restored_model import restore
 from qtool.planning.plan import Execution
 
-LAYERS = {
-    "one": {"num_layers": 1},
-    "two, both ways": {"num_layers": 2, "bidirectional": True},
-}
+LAYERS = {"one": {"num_layers": 1}, "two, both ways": {"num_layers": 2, "bidirectional": True}}
 
 
 class Net(nn.Module):

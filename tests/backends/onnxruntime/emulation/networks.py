@@ -58,7 +58,7 @@ def batches(count: int = 2, size: int = 4) -> list[torch.Tensor]:
     return [torch.rand(size, 3, 8, 8, generator=generator) for _ in range(count)]
 
 
-def by_qtool(path: Path, target: str = "onnxruntime-x86") -> Path:
+def by_qtool(path: Path, target: str = "onnxruntime-x86-vnni") -> Path:
     torch.manual_seed(0)
     quantized = qtool.quantize(Branches().eval(), batches(), target=target, accuracy="fast")
     quantized.export(path)

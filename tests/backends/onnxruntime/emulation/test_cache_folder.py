@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from qtool.backends.onnxruntime.emulation.cache_folder import (
-    WEBGPU_FACTS,
     arm_folder,
     cache_folder,
     sysroot,
@@ -54,7 +53,7 @@ def test_the_webgpu_provider_of_another_python_is_not_installed_here(
 ) -> None:
     monkeypatch.setenv("QTOOL_CACHE", str(tmp_path))
     webgpu_folder().mkdir(parents=True)
-    (webgpu_folder() / WEBGPU_FACTS).write_text('{"version": "1.27.0"}')
+    (webgpu_folder() / "webgpu.json").write_text('{"version": "1.27.0"}')
     assert webgpu_version() == "1.27.0"
     monkeypatch.setattr(sys.implementation, "cache_tag", "cpython-39")
     assert webgpu_version() == ""

@@ -1,4 +1,4 @@
-"""Files on the WebGPU provider, where `qtool emulators install --webgpu` ran."""
+"""Files on the WebGPU provider, where it is installed."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ def test_all_stands_for_every_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "why"),
-    [("zen", "unknown processor 'zen'"), (",", "no processor is")],
+    ("names", "why"), [("zen", "unknown processor 'zen'"), (",", "no processor is")]
 )
 def test_other_names_are_refused_with_all_that_there_are(names: str, why: str) -> None:
     with pytest.raises(EmulationError, match=why) as caught:

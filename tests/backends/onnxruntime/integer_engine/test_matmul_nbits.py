@@ -153,17 +153,11 @@ READERS: dict[str, tuple[str, bool]] = {
         False,
     ),
     "a Relu that is read twice": ("p = Gemm (x, real, b) c = Relu (p) y = Mul (c, c)", False),
-    "a Relu and others": (
-        "p = Gemm (x, real, b) c = Relu (p) d = Neg (p) y = Mul (c, d)",
-        False,
-    ),
+    "a Relu and others": ("p = Gemm (x, real, b) c = Relu (p) d = Neg (p) y = Mul (c, d)", False),
     "another function": ("p = Gemm (x, real, b) c = Tanh (p) y = Neg (c)", False),
     "an Add of a number": ("p = MatMul (x, real) y = Add (p, low)", False),
     "an Add of a tensor of more dimensions": ("p = MatMul (x, real) y = Add (more, p)", False),
-    "an Add and others": (
-        "p = MatMul (x, real) c = Add (p, b) d = Neg (p) y = Mul (c, d)",
-        False,
-    ),
+    "an Add and others": ("p = MatMul (x, real) c = Add (p, b) d = Neg (p) y = Mul (c, d)", False),
 }
 """What reads a product -> whether the product is one of floats."""
 

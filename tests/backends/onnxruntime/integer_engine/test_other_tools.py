@@ -71,10 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "symmetric": {"activation_type": S8, "extra_options": {"ActivationSymmetric": True}},
     "pairs at weights": {"extra_options": {"AddQDQPairToWeight": True}},
     "pairs at channels": {"per_channel": True, "extra_options": {"AddQDQPairToWeight": True}},
-    "a pair for each reader": {
-        "activation_type": U8,
-        "extra_options": {"DedicatedQDQPair": True},
-    },
+    "a pair for each reader": {"activation_type": U8, "extra_options": {"DedicatedQDQPair": True}},
     "int8 pairs for each reader": {"extra_options": {"DedicatedQDQPair": True}},
     "float biases": {"activation_type": U8, "extra_options": {"QuantizeBias": False}},
 }

@@ -12,10 +12,7 @@ from qtool.core.types import INT8, UINT8
 from tests.backends.kernels.ort_session import params, qdq
 from tests.backends.onnxruntime.kernels.oracle import BIND, FUSED, KINDS, Draw, assert_same, tensor
 
-RAN = {
-    "add": ["QLinearAdd"],
-    "mul": ["QLinearMul"],
-}
+RAN = {"add": ["QLinearAdd"], "mul": ["QLinearMul"]}
 
 
 def pairs(qtype):

@@ -18,8 +18,6 @@ from tests.needs import needs_litert
 GENERATOR = np.random.default_rng(0)
 
 
-
-
 def codes(name: str, shape: tuple[int, ...], scale: float, zero: int) -> Tensor:
     params = Quantization(np.array([scale], np.float32), np.array([zero], np.int64))
     return Tensor(name, "int8", shape, quantization=params)

@@ -13,14 +13,7 @@ from torch.nn import functional as F
 import qtool
 from qtool.backends.tflite import deployment, litert
 from qtool.backends.tflite.engine import lower
-from qtool.backends.tflite.file import (
-    Model,
-    Operator,
-    Quantization,
-    Tensor,
-    load,
-    to_bytes,
-)
+from qtool.backends.tflite.file import Model, Operator, Quantization, Tensor, load, to_bytes
 from qtool.backends.tflite.tflite_file import TfliteFile
 from qtool.backends.tflite.verification import compare_litert_codes
 from qtool.core.data import to_batch

@@ -58,10 +58,7 @@ NETWORKS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
         Function(_functions, _convolution(), _convolution(), nn.Linear(16, 4)),
         (8, 8, 8),
     ),
-    "attention": (
-        Function(_attention, *(nn.Linear(16, 16) for _ in range(4))),
-        (6, 16),
-    ),
+    "attention": (Function(_attention, *(nn.Linear(16, 16) for _ in range(4))), (6, 16)),
 }
 
 

@@ -9,14 +9,7 @@ from qtool.backends.kernels import accumulate
 from qtool.backends.kernels import fixed_point as fp
 from qtool.backends.kernels.params import per_tensor
 from qtool.backends.profiles import PROFILES, Profile
-from qtool.backends.tflite.kernels import (
-    activation,
-    bounds,
-    concat,
-    elementwise,
-    quantize,
-    scaling,
-)
+from qtool.backends.tflite.kernels import activation, bounds, concat, elementwise, quantize, scaling
 from qtool.core.quant_params import torch_dtype
 from tests.backends.kernels.golden import mismatches
 

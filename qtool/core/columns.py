@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
 
-from qtool.core.data.arguments import Arguments
 from qtool.core.errors import DataError
 from qtool.core.label_names import LABELS
 from qtool.core.log import log_note
@@ -16,6 +16,20 @@ from qtool.core.types import Array
 
 Columns = Mapping[str, Array]
 """Name of a column -> its values, [samples] or [samples, ...]; texts have the dtype object."""
+
+
+@dataclass(frozen=True)
+class InputNames:
+    """What a model takes, by name.
+
+    Attributes:
+        required: names of inputs without a default.
+        names: names of all inputs; None: any, or unknown. The inputs of an ONNX file have two
+            names, the file's and a Python identifier.
+    """
+
+    required: frozenset[str] = frozenset()
+    names: frozenset[str] | None = None
 
 
 class EmptyCellError(DataError):
@@ -35,7 +49,7 @@ class EmptyCellError(DataError):
 
 
 def table_arrays(
-    columns: Columns, arguments: Arguments, chosen: Sequence[str] = ()
+    columns: Columns, inputs: InputNames, chosen: Sequence[str] = ()
 ) -> dict[str, Array]:
     """Return the inputs of a model from the columns of a table.
 
@@ -46,18 +60,18 @@ def table_arrays(
 
     Args:
         columns: the table, without its labels.
-        arguments: what the model's forward takes.
+        inputs: what the model takes.
         chosen: columns that the user chose; by default all but the usual ones of labels, and but
             one without a name (the index that pandas writes).
 
     Raises:
         DataError: a column holds no numbers, or there is none of an input.
     """
-    dropped = [] if chosen else left_out(columns, arguments)
+    dropped = [] if chosen else left_out(columns, inputs)
     if dropped and len(dropped) < len(columns):
         _note_unused(name or "without a name" for name in dropped)
         columns = {name: a for name, a in columns.items() if name not in dropped}
-    required, known = arguments.required, arguments.names
+    required, known = inputs.required, inputs.names
     if len(required) > 1:
         return _several_inputs(columns, required, known)
     only = next(iter(required), None)
@@ -130,15 +144,15 @@ def _note_unused(names: Iterable[str]) -> None:
         log_note(f"the column '{listed}' is left out: it is no input")
 
 
-def left_out(columns: Collection[str], arguments: Arguments) -> list[str]:
+def left_out(columns: Collection[str], inputs: InputNames) -> list[str]:
     """Return the columns that are no input by their usual names; x, y and others are coordinates.
 
     Args:
         columns: names of the columns.
-        arguments: what the model's forward takes.
+        inputs: what the model takes.
     """
     coordinates = {"y"} if "x" in columns and len(columns) > 2 else set()
-    labels = LABELS - arguments.required - coordinates
+    labels = LABELS - inputs.required - coordinates
     return [name for name in columns if name in labels or not name]
 
 

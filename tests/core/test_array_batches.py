@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from qtool.core.array_batches import ArrayBatches, whole_arrays
+from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data import batches, peek
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.array_batches import ArrayBatches, whole_arrays
-from qtool.core.data.columns import table_arrays
 from qtool.core.errors import DataError
 from tests.passes.differential import Function
 
@@ -78,16 +78,13 @@ def test_columns_with_the_names_of_arguments():
 def test_a_column_of_lists_is_an_input():
     pixels = np.empty(4, object)
     pixels[:] = [[1.0, 2.0, 3.0]] * 4
-    assert table_arrays({"pixels": pixels}, Arguments())[""].shape == (4, 3)
+    assert table_arrays({"pixels": pixels}, InputNames())[""].shape == (4, 3)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"a": np.zeros(2), "city": np.array(["x", "y"], object)},
-            r"holds 'x' \(row 1\), no",
-        ),
+        ({"a": np.zeros(2), "city": np.array(["x", "y"], object)}, r"holds 'x' \(row 1\), no"),
         ({"a": np.zeros(2), "b": np.zeros((2, 3))}, r"column 'b' holds lists, .* \(a, b\)"),
         ({"a": np.array([[1], [1, 2]], object)}, "column 'a' holds"),
         ({"a": np.array([0.0, np.nan])}, "row 2 of the data: the column 'a' holds no value"),
@@ -99,7 +96,7 @@ def test_what_is_no_table(columns, message):
         table_arrays(columns, Arguments.of(ONE_INPUT))
 
 
-TAKES = Arguments(2, frozenset({"x", "region"}), frozenset({"x", "region", "labels"}))
+TAKES = InputNames(frozenset({"x", "region"}), frozenset({"x", "region", "labels"}))
 LISTS = np.empty(4, object)
 LISTS[:] = [[1.0, 2.0]] * 4
 

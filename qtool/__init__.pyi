@@ -1,0 +1,86 @@
+"""The public names and their modules: type checkers read this file, and so does `qtool`."""
+
+from qtool.algorithms.registry import register_step as register_step
+from qtool.api.conversion import calibrate as calibrate, convert as convert, quantize as quantize
+from qtool.api.evaluation import evaluate as evaluate
+from qtool.api.extensions import (
+    register_format as register_format,
+    register_observer as register_observer,
+    register_operator as register_operator,
+    register_pass as register_pass,
+    register_runtime as register_runtime,
+    register_target as register_target,
+)
+from qtool.api.fastest_recipe import fastest_recipe as fastest_recipe
+from qtool.api.file_check import verify as verify
+from qtool.api.gate import gate as gate
+from qtool.api.generation import generate as generate
+from qtool.api.other_cpus import verify_on as verify_on, verify_on_webgpu as verify_on_webgpu
+from qtool.api.quantize_options import QuantizeOptions as QuantizeOptions
+from qtool.api.quantize_to_file import quantize_to_file as quantize_to_file
+from qtool.api.quantized_file import (
+    EvaluationData as EvaluationData,
+    FileOptions as FileOptions,
+    QuantizedFile as QuantizedFile,
+    write_file as write_file,
+)
+from qtool.api.quantized_model import QuantizedModel as QuantizedModel
+from qtool.api.reports import compare as compare, report as report
+from qtool.api.stored_model import quantize_by_blocks as quantize_by_blocks
+from qtool.api.tuned_model import TunedModel as TunedModel
+from qtool.api.tuning import explain as explain, tune as tune
+from qtool.backends.onnxruntime.emulation import (
+    CpuComparison as CpuComparison,
+    CpuResult as CpuResult,
+    WebGpuComparison as WebGpuComparison,
+    emulators as emulators,
+)
+from qtool.calibration.calibration import Calibration as Calibration
+from qtool.core.errors import (
+    CalibrationError as CalibrationError,
+    CaptureError as CaptureError,
+    DataError as DataError,
+    EmulationError as EmulationError,
+    ExportError as ExportError,
+    FileError as FileError,
+    InstallError as InstallError,
+    KernelError as KernelError,
+    OptionError as OptionError,
+    PassError as PassError,
+    PlanError as PlanError,
+    QtoolError as QtoolError,
+    RanksError as RanksError,
+    VerificationError as VerificationError,
+)
+from qtool.distributed import within as within
+from qtool.evaluation.bench import bench as bench
+from qtool.evaluation.evaluation import Evaluation as Evaluation
+from qtool.evaluation.file_contents import (
+    CalibrationContents as CalibrationContents,
+    inspect as inspect,
+)
+from qtool.evaluation.gate.result import GateResult as GateResult
+from qtool.evaluation.generation import Generation as Generation
+from qtool.evaluation.latency.bench import Bench as Bench
+from qtool.evaluation.measure.model_contents import ModelContents as ModelContents
+from qtool.evaluation.options import Goals as Goals, ReportOptions as ReportOptions
+from qtool.evaluation.report.report import Report as Report
+from qtool.frontends.captured_model import Captured as Captured, capture_model as capture_model
+from qtool.api.data import load_data as load_data
+from qtool.frontends.data.recordings import with_states as with_states
+from qtool.frontends.huggingface.meta_init import without_weights as without_weights
+from qtool.frontends.load_model import load_model as load_model
+from qtool.frontends.onnx import load_onnx as load_onnx
+from qtool.planning.plan import QuantPlan as QuantPlan
+from qtool.search.explanation import Explanation as Explanation
+from qtool.search.fastest_recipe import FastestRecipe as FastestRecipe
+from qtool.search.goals import SearchOptions as SearchOptions, TuneGoals as TuneGoals
+from qtool.verification import (
+    Coverage as Coverage,
+    Exactness as Exactness,
+    FileCheck as FileCheck,
+    SelfCheck as SelfCheck,
+    Verification as Verification,
+)
+
+__version__: str
