@@ -136,6 +136,6 @@ def _plain(kind: type, value: Any) -> Any:
         raise TypeError(f"{value!r} is not {kind.__name__}")
     if isinstance(value, str):
         value.encode()
-    elif abs(value) >= _LARGEST:
+    elif isinstance(value, int) and abs(value) >= _LARGEST:
         raise ValueError(f"{value!r} is too large")
     return value
