@@ -94,8 +94,14 @@ def note_labels(data: Path) -> None:
     from qtool.core.label_names import LABELS
     from qtool.core.log import log_note
     from qtool.core.numpy_files import array_names
+    from qtool.core.torch_package import has_torch
 
-    if usual := sorted(array_names(data) & LABELS):
+    names = array_names(data) & LABELS
+    if names and has_torch():
+        from qtool.frontends.data.load_data import input_names
+
+        names -= input_names(loaded_model()[1])
+    if usual := sorted(names):
         log_note(f"{data} has labels; --labels {usual[0]} measures accuracy with them")
 
 

@@ -46,9 +46,11 @@ def load_model(
     Raises:
         click.BadParameter: the model becomes two files, and the command takes one.
     """
+    from qtool.core.missing_files import check_task_folder
     from qtool.core.progress import track_task
     from qtool.core.torch_package import has_torch
 
+    check_task_folder(source, context_value("task"))  # before torch is imported
     if not has_torch():
         return _float_file(source)
     from qtool.frontends.huggingface.encoder_decoder import EncoderDecoder

@@ -77,6 +77,11 @@ class _Results:
     coverage: Coverage | None = None
     fidelity: Fidelity | None = None
 
+    def __deepcopy__(self, memo: Any) -> _Results:
+        """Return the results without graphs and writers, which a copy makes anew: nodes of files
+        are chained, and copying them would exceed the recursion limit."""
+        return replace(self, graph=None, exports={})
+
 
 class Quantized(Summarized, InProcess):
     """A quantized model, callable as the float model was.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from shlex import quote
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _KEYWORDS = {
     "-o": "path",
@@ -35,6 +38,11 @@ def options_in_messages() -> Iterator[None]:
         yield
     finally:
         _on_command_line = before
+
+
+def python_only(*remedies: T) -> tuple[T, ...]:
+    """Return what a user of Python can do; nothing in a command, which has no such argument."""
+    return () if _on_command_line else remedies
 
 
 def argument(option: str, value: object = None) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from qtool.core.errors import QtoolError
+from qtool.core.errors import CaptureError, QtoolError
 from qtool.core.remedies import CallEdit, OtherFile, Remedy
 
 _CODE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\(.*\))?")
@@ -26,6 +26,16 @@ def missing(path: str | os.PathLike[str], kind: type[QtoolError], what: str = "f
         made = CallEdit("give a file: `qtool quantize` writes one of code that builds a model")
         return kind(f"{path}: no such file", made)
     return kind(f"{path}: no such {what}", *path_remedies(path))
+
+
+def check_task_folder(source: str, task: str | None) -> None:
+    """Check that there is something at the path that a task is for.
+
+    Raises:
+        CaptureError: there is nothing.
+    """
+    if task is not None and ":" not in source and not Path(source).exists():
+        raise missing(source, CaptureError, "folder")
 
 
 def path_remedies(path: str | os.PathLike[str]) -> list[Remedy]:

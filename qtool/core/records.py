@@ -4,7 +4,8 @@ Named tuples and mappings become objects, other tuples lists, Enum members their
 that are not finite become null, since JSON cannot represent them; null of a float field is read as
 NaN, of others as None. A field `float_` is written as "float". Properties that a class lists in
 `JSON_PROPERTIES` are written as well; a class with `JSON_FORM`, a description, has a form of its
-own, from its `to_json`. `core/json_schema.py` describes the result.
+own, from its `to_json`. `core/json_schema.py` describes the result. What is read is checked:
+anybody may have written it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+_LARGEST = 2**63  # of integers; larger ones are no number of anything, and overflow a float
 
 
 def json_field_names(kind: Any) -> list[str]:
@@ -96,11 +99,13 @@ def _build(kind: Any, value: Any) -> Any:
             return None
         return _build(next(a for a in arguments if a is not type(None)), value)
     if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{value!r} is no list")
         if len(arguments) == 2 and arguments[1] is ...:
             return tuple(_build(arguments[0], v) for v in value)
         return tuple(_build(a, v) for a, v in zip(arguments, value, strict=True))
     if origin is not None and issubclass(origin, Mapping):
-        return {k: _build(arguments[1], v) for k, v in value.items()}
+        return {_build(str, k): _build(arguments[1], v) for k, v in value.items()}
     if is_dataclass(kind):
         hints = _hints(kind)  # type: ignore[arg-type]  # a dataclass type, not an instance
         keys = {f.name: key_of(f.name) for f in fields(kind)}
@@ -111,7 +116,26 @@ def _build(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, tuple):  # a named one
         return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items()})
     if kind is float:
-        return float("nan") if value is None else float(value)
-    if kind in (int, str, bool) and not isinstance(value, kind):
+        return float("nan") if value is None else _number(value)
+    if kind in (int, str, bool):
+        return _plain(kind, value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    if not math.isfinite(value) or abs(value) >= _LARGEST**2:
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
+def _plain(kind: type, value: Any) -> Any:
+    """Return a number or text; lone surrogates are no text, which no file could hold."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise TypeError(f"{value!r} is not {kind.__name__}")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and abs(value) >= _LARGEST:
+        raise ValueError(f"{value!r} is too large")
     return value

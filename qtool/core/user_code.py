@@ -7,6 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from qtool.core.attributes import attribute
+
 _STANDARD_LIBRARY = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 
 
@@ -25,7 +27,7 @@ def user_place(error: BaseException) -> str:
 def uncompiled(model: Any) -> Any:
     """Return the module that torch.compile wraps, which computes the same with the arguments of its
     own; another object as it is."""
-    return getattr(model, "_orig_mod", model)
+    return attribute(model, "_orig_mod", default=model)
 
 
 def _shown(file: Path) -> Path:

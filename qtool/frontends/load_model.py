@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from qtool.core.argument_names import argument
 from qtool.core.errors import CaptureError, describe
 from qtool.core.file_forms import is_torch_script
+from qtool.core.missing_files import check_task_folder
 from qtool.core.paths import is_dir, is_file
 from qtool.core.remedies import CallEdit, ModelEdit, Omission, OtherFile
 from qtool.core.user_code import user_place
@@ -58,6 +59,7 @@ def load_model(
     source = _text(source)
     path = Path(source)
     reader = _FILES.get(path.suffix)
+    check_task_folder(source, task)
     check_float_weights(path)
     if task is not None and not is_dir(path):
         raise CaptureError(

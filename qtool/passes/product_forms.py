@@ -36,11 +36,13 @@ def _addmm(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
 
 
 def _plain_layer(module: fx.GraphModule, node: fx.Node) -> fx.Node | None:
-    """Expand a scalar bias to all outputs; replace a layer without input features, and one whose
-    input is stored and whose weight is data."""
+    """Expand a scalar bias to all outputs; replace a layer without input features, one whose input
+    is stored and whose weight is data, and one whose weight is a vector."""
     x, weight, bias = (
         G.argument(node, i, name) for i, name in enumerate(("input", "weight", "bias"))
     )
+    if G.rank(weight) == 1:  # torch takes no bias then
+        return _product(module, node) or clone_as(node, aten.matmul.default, (x, weight))
     if _is_left(x, weight):
         columns = insert_before(node, aten.transpose.int, (weight, 0, 1), "input")
         if bias is None:
@@ -104,8 +106,12 @@ def _transposed_layer(node: fx.Node, matrix: Any, x: Any, part: str) -> fx.Node:
 
 
 def _linear(node: fx.Node, x: Any, weight: Any, bias: Any) -> fx.Node | None:
-    if not _stored(weight) or G.rank(weight) != 2 or _stored(x) or G.rank(x) < 2:
+    if not _stored(weight) or G.rank(weight) not in (1, 2) or _stored(x) or G.rank(x) < 2:
         return None
+    if G.rank(weight) == 1:  # a layer of one output
+        row = insert_before(node, aten.unsqueeze.default, (weight, 0), "weight")
+        column = insert_before(node, aten.linear.default, (x, row, bias), "linear")
+        return insert_before(node, aten.squeeze.dim, (column, -1))
     transposed = insert_before(node, aten.transpose.int, (weight, 0, 1), "weight")
     return clone_as(node, aten.linear.default, (x, transposed, bias))
 
@@ -195,5 +201,6 @@ PRODUCT_RULES: Mapping[Any, Rule] = {
     aten.addmm.default: _addmm,
     aten.mm.default: _product,
     aten.matmul.default: _product,
+    aten.mv.default: _product,
     aten.einsum.default: _einsum,
 }

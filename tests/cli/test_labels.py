@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from PIL import Image
-from qtool.cli import main
+from qtool.cli import labels, main
+from torch import nn
 
 from tests.mistakes.nets import IMAGES, image_net, quantize
 
@@ -65,6 +67,21 @@ def test_the_reason_for_no_labels(folder: Path) -> None:
     assert (
         "photos has no labels, so there is no top-1: put its files into a folder" in result.stderr
     )
+
+
+def test_an_array_that_is_an_input_is_not_noted_as_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(3))
+    for model, noted in ((None, True), (Two(), False)):
+        monkeypatch.setattr(labels, "loaded_model", lambda model=model: (None, model))
+        caplog.clear()
+        labels.note_labels(tmp_path / "two.npz")
+        assert ("has labels; --labels y" in caplog.text) == noted
 
 
 def test_a_column_of_a_usual_name_has_the_labels(folder: Path, tmp_path: Path) -> None:

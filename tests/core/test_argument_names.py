@@ -10,7 +10,7 @@ import pytest
 
 import qtool
 from qtool.core import argument_names
-from qtool.core.argument_names import argument, options_in_messages
+from qtool.core.argument_names import argument, options_in_messages, python_only
 
 PACKAGE = Path(argument_names.__file__).parents[1]
 NAMED = r"(?:argument|Argument|Omission|options_in_use)\("
@@ -74,3 +74,9 @@ def test_no_message_names_an_option_alone() -> None:
         and not line.strip().startswith(("#", "name: as in"))
     ]
     assert not wrong
+
+
+def test_a_command_is_not_told_what_only_python_has() -> None:
+    assert python_only("dynamic={}") == ("dynamic={}",)
+    with options_in_messages():
+        assert python_only("dynamic={}") == ()

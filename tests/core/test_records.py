@@ -80,9 +80,26 @@ def test_properties_and_named_tuples_are_written_and_described():
     assert schema["$defs"]["Pair"]["properties"]["db"] == {"type": ["number", "null"]}
 
 
-@pytest.mark.parametrize("damage", [{"pair": [1]}, {"many": [{"name": 3, "value": 1}]}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"pair": [1]},
+        {"pair": "1x"},
+        {"pair": [True, "x"]},
+        {"pair": [2**63, "x"]},
+        {"pair": [1, "\ud800"]},
+        {"many": [{"name": 3, "value": 1}]},
+        {"many": [{"name": "a", "value": "1"}]},
+        {"many": [{"name": "a", "value": float("inf")}]},
+        {"many": [{"name": "a", "value": 10**400}]},
+        {"many": {}},
+        {"words": {"\ud800": "v"}},
+        {"words": [["k", "v"]]},
+    ],
+    ids=repr,
+)
 def test_damaged(damage):
-    with pytest.raises((KeyError, TypeError, ValueError)):
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError, OverflowError)):
         from_json(Outer, to_json(FULL) | damage)
 
 

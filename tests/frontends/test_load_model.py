@@ -221,6 +221,8 @@ def test_pickled_code_is_not_run(tmp_path: Path, bare: bool) -> None:
 
 
 def test_a_task_of_what_is_no_folder_is_not_ignored(package: Path) -> None:
+    with pytest.raises(CaptureError, match="missing: no such folder"):
+        load_model("missing", task="text-classification")
     with pytest.raises(CaptureError, match="'task' is for folders of transformers"):
         load_model("nets.small:linear", task="fill-mask")
 

@@ -18,8 +18,9 @@ from qtool.backends.session import PortInfo
 from qtool.core.array_batches import whole_arrays
 from qtool.core.columns import InputNames, table_arrays
 from qtool.core.data.arguments import Arguments
-from qtool.core.data.batch import to_tensor
+from qtool.core.data.batch import Batch, to_tensor
 from qtool.core.data.batches import batches
+from qtool.core.data.fixed_batches import batches_of_size
 from qtool.core.remedies import DataEdit
 from qtool.evaluation.feeder import fit_array
 from qtool.frontends.data.class_order import chosen_classes
@@ -180,6 +181,10 @@ EDITS: dict[str, Edit] = {
     "give arrays of all samples, or a list of batches": (
         lambda: quantize({"x": 3}),
         lambda: quantize({"x": IMAGES}),
+    ),
+    "pad them to one size": (
+        lambda: list(batches_of_size(2, iter([Batch((A[:1],)), Batch((B[:1],))]))),
+        lambda: list(batches_of_size(2, iter([Batch((B[:1],)), Batch((B[1:2],))]))),
     ),
     "remove empty batches": (read(IMAGES[:0]), read(IMAGES)),
     "remove or repair that sample": (read(IMAGES / 0), read(IMAGES)),

@@ -34,7 +34,19 @@ FORMS = [canonicalize, fold_constants]
         lambda x, m: m.weight @ x.t(),
         ["transpose", "transpose", "linear", "transpose"],
     ),
-    ("a vector", lambda x, m: x @ m.bias, ["matmul"]),
+    ("a vector", lambda x, m: x @ m.bias, ["linear", "squeeze"]),
+    ("a layer with a vector", lambda x, m: F.linear(x, m.bias), ["linear", "squeeze"]),
+    (
+        "of several dimensions",
+        lambda x, m: x[:, None] @ m.bias,
+        ["unsqueeze", "reshape", "linear", "reshape", "squeeze"],
+    ),
+    (
+        "data for the vector",
+        lambda x, m: F.linear(m.weight, x[0]),
+        ["select", "reshape", "linear", "reshape"],
+    ),
+    ("data for both", lambda x, m: F.linear(x, x[0]), ["select", "matmul"]),
 )
 def test_products_with_a_stored_matrix(
     function: Callable[..., torch.Tensor], ops: list[str]

@@ -552,7 +552,7 @@ def test_products_say_whether_their_weights_are_chosen_or_made() -> None:
     assert reasons == [
         "its weights are selected at run time; integer kernels need constants",
         "a product of two activations is not faster in integers",
-        "it has several weight matrices; integer kernels take one",
+        "it has several weight matrices, and qtool quantizes layers of one",
     ]
 
 

@@ -77,7 +77,8 @@ def _probes(graph: fx.Graph, plan: QuantPlan) -> Sequence[Probe]:
         if row.bounds(node)[1] is not None and G.is_float(source) and G.rank(source) > 1:
             name = G.name_of(source)
             axis = 1 if G.rank(source) > 2 else -1
-            probes[_probe_name(name)] = Probe(_probe_name(name), name, spec, axis)
+            if isinstance(G.shape(source)[axis], int):  # no channels, but samples or positions
+                probes[_probe_name(name)] = Probe(_probe_name(name), name, spec, axis)
     return tuple(probes.values())
 
 

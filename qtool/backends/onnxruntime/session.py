@@ -22,6 +22,7 @@ from qtool.core.types import Array
 RUNTIME = f"onnxruntime {ort.__version__}"
 VERSION = tuple(int(part) for part in ort.__version__.split(".")[:2])
 """Major and minor version of the runtime."""
+_MOST_DIMENSIONS = 64
 SILENT = 4  # fatal errors only: others are raised
 _EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers"
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -60,9 +61,16 @@ def session(
         write_graph(options, save_to)
     source = _with_outputs(path, outputs, options) if outputs else str(path)
     try:
-        return cpu_session(source, options, threads)
+        opened = cpu_session(source, options, threads)
     except Exception as error:
         raise VerificationError(f"{path}: {RUNTIME} does not load it: {error}") from error
+    for port in (*opened.get_inputs(), *opened.get_outputs()):
+        if len(port.shape or ()) > _MOST_DIMENSIONS:
+            raise VerificationError(
+                f"{path}: '{port.name}' has {len(port.shape)} dimensions, and arrays of NumPy have "
+                f"at most {_MOST_DIMENSIONS}"
+            )
+    return opened
 
 
 def cpu_session(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from qtool.core.summary import Result, Summary
 from qtool.evaluation.latency.interleaved_timing import Timing, speed_rows
 from qtool.evaluation.latency.node_times import Profile
 from qtool.evaluation.machine import Machine
-from qtool.evaluation.measure.accuracy import Accuracy
+from qtool.evaluation.measure.accuracy import AGREEMENTS, Accuracy
 from qtool.evaluation.measure.layer_errors import Sensitivity
 from qtool.evaluation.report.plan_facts import EdgeFact, FloatOperator, PlanRow
 from qtool.evaluation.report.ranking import Best, best_in_column
@@ -126,11 +127,37 @@ class Report(Result):
                 OtherFile("create the report again"),
             )
         try:
-            return from_json(cls, value)
+            report = from_json(cls, value)
+            report._check()
         except MALFORMED as error:
             raise FileError(
                 f"the report is damaged ({error!r})", OtherFile("create it again")
             ) from error
+        return report
+
+    def _check(self) -> None:
+        """Check what the types of fields do not say: what is stored for each model.
+
+        Raises:
+            ValueError: a list is too short or too long, or a model lacks its verdict.
+        """
+        measured, nodes = self.accuracy, self.profile.nodes if self.profile else ()
+        per_model: list[tuple[Any, ...]] = [measured.models]
+        per_model += [v for m in measured.metrics for v in (m.values, m.drops, m.intervals)]
+        per_model += [v for timing in self.latency for v in (timing.models, timing.ratios)]
+        per_model += [v for node in nodes for v in (node.kernels, node.microseconds)]
+        if any(len(values) != len(self.models) for values in per_model):
+            raise ValueError(f"not all lists have an entry for each of {len(self.models)} models")
+        if [m.verdict is None for m in self.models] != [i == 0 for i in range(len(self.models))]:
+            raise ValueError("all models but the first, which is the reference, have a verdict")
+        if measured.scores and measured.scores not in AGREEMENTS:
+            raise ValueError(f"scores {measured.scores!r}")
+        times = (vars(t) for each in self.latency for t in (*each.models, *each.ratios))
+        if not all(isfinite(value) for numbers in times for value in numbers.values()):
+            raise ValueError("a time is no number")
+        shown = (worst.thumbnail for model in measured.models for worst in model.worst)
+        if any(image and not image.startswith("data:image/") for image in shown):
+            raise ValueError("a thumbnail is the address of an image, not the image")
 
     @classmethod
     def read(cls, path: Path) -> Report:
@@ -143,7 +170,7 @@ class Report(Result):
             value = json.loads(path.read_bytes())
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileError(f"{path}: not JSON ({error})", OtherFile("give report.json")) from error
         if not isinstance(value, dict) or not {"models", "accuracy"} <= value.keys():
             raise FileError(f"{path}: not a report", OtherFile("give the report.json of one"))

@@ -225,7 +225,7 @@ def load_data(
         note_others(path)
         (files := ArrayFiles(path, batch_size, without, samples)).files()
         if labels is not None:
-            check_label_array(files, labels, _input_names(model))
+            check_label_array(files, labels, input_names(model))
         return files
     folder_path = None if (own := folder or model_folder) is None else Path(own)
     if stride is not None:
@@ -259,7 +259,8 @@ def load_data(
     return Rows(batches, collate, numbers, tuple(errors.values()), order is not None)
 
 
-def _input_names(model: object) -> frozenset[str]:
+def input_names(model: object) -> frozenset[str]:
+    """Return the names of the inputs of a model; empty without one."""
     return Arguments.of(model).required if isinstance(model, nn.Module) else frozenset()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from qtool.core.attributes import attribute
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import Argument, Omission
 
@@ -56,7 +57,7 @@ def tower_remedies(model: Any, inputs: set[str]) -> list[Argument]:
         model: the whole model.
         inputs: names of the inputs that there are.
     """
-    if not all(hasattr(model, f"get_{kind}_features") for kind in ("text", "image")):
+    if any(attribute(model, f"get_{kind}_features") is None for kind in ("text", "image")):
         return []
     text = "it takes texts and images at once; choose the tower of these alone with {}"
     tasks = [t for t, part in TOWERS.items() if (part == "Text") == ("input_ids" in inputs)]

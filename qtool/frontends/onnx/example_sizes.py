@@ -4,18 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
+import numpy as np
 import torch
+from onnx import helper
 
+from qtool.backends.onnx.subgraph import TORCH_TYPES
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import Argument
+from qtool.frontends.onnx.file_remedies import batch_remedies
 from qtool.frontends.onnx.onnx_module import OnnxModule
+from qtool.frontends.onnx.open_dimensions import open_dimensions
 from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.onnx.size_branches import SizeBranch
 
 Dynamic = Mapping[str, Mapping[int, str]]
 MAX_NAMES = 4
 """Dynamic dimensions from which on only single ones are left out, or all: each set is a trace."""
+
+
+def in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
+    """Return the tensors of a batch in the order of the file's inputs."""
+    values = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
+    if set(values) != set(model.inputs) or len(values) != len(example.args) + len(example.kwargs):
+        missing = [name for name in model.inputs if name not in values]
+        fixed = tuple(f"{n}=VALUE" for n in missing if values.keys() < set(model.inputs))
+        raise CaptureError(
+            f"the batch gives {', '.join(values) or 'nothing'}; the inputs of the file are "
+            f"{', '.join(model.inputs)}",
+            *([Argument("--fix", fixed, "make those constants with {}")] if fixed else []),
+        )
+    for name, value in values.items():
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise CaptureError(f"input '{name}' is a {kind} in the batch, not a tensor")
+    return tuple(values[n] for n in model.inputs)
+
+
+def check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
+    wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    names = open_dimensions(kind)
+    sizes = [names.get(axis, d.dim_value) for axis, d in enumerate(kind.shape.dim)]
+    fits = not kind.HasField("shape") or (
+        len(sizes) == tensor.dim()
+        and all(
+            isinstance(s, str) or s == n or axis in dynamic.get(name, {})
+            for axis, (s, n) in enumerate(zip(sizes, tensor.shape, strict=True))
+        )
+    )
+    if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
+        raise CaptureError(
+            f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
+            f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
+            *batch_remedies(sizes, wanted, tensor),
+        )
 
 
 def without_ones(model: OnnxModule, batch: Batch, wanted: Dynamic) -> tuple[Batch, Dynamic]:
@@ -47,6 +91,16 @@ def _doubled(model: OnnxModule, batch: Batch, axes: Mapping[str, Sequence[int]])
         run_file(model.model, {n: t.cpu().numpy() for n, t in zip(axes, tensors, strict=True)})
     except CaptureError:
         return None
+    return Batch(tuple(tensors))
+
+
+def with_own_sizes(model: OnnxModule, batch: Batch, own: Batch, dynamic: Dynamic) -> Batch:
+    """Return a doubled batch with its own sizes in the dimensions that are not dynamic."""
+    tensors = []
+    for name, doubled, tensor in zip(model.inputs, batch.args, own.args, strict=True):
+        for axis in set(range(tensor.dim())) - dynamic.get(name, {}).keys():
+            doubled = doubled.narrow(axis, 0, tensor.shape[axis])
+        tensors.append(doubled)
     return Batch(tuple(tensors))
 
 

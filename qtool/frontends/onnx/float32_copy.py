@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from qtool.backends.onnx.nested_graphs import inner_graphs, nested_nodes
+from qtool.backends.onnx.nested_graphs import all_graphs, nested_nodes
 from qtool.core.summary import group_names
 from qtool.frontends.onnx.constant_folding import to_array
+from qtool.frontends.onnx.value_names import label_of
 
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _FLOATS = _HALVES | {TensorProto.FLOAT, TensorProto.DOUBLE}
@@ -38,7 +39,7 @@ def types_to_convert(model: onnx.ModelProto) -> frozenset[int]:
 
     They are float16 and bfloat16, and float64 in a file without float32.
     """
-    graphs = list(_graphs(model.graph))
+    graphs = list(all_graphs(model.graph))
     nodes = [*_nodes(model)]
     constants = {name: kind for node in nodes for name, kind in _constant(node)}
     for graph in graphs:
@@ -62,11 +63,12 @@ def convert_to_float32(model: onnx.ModelProto, types: frozenset[int]) -> tuple[s
     """
     if not types:
         return ()
+    casts = _casts_alone(model, types)
     stored = {t.name for t in model.graph.initializer}
     values = [v for v in (*model.graph.input, *model.graph.output) if v.name not in stored]
     changed = [v.name for v in values if v.type.tensor_type.elem_type in types]
-    for graph in _graphs(model.graph):
-        for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+    for graph in all_graphs(model.graph):
+        for tensor in graph.initializer:
             _convert_tensor(tensor, types)
         for value in (*graph.input, *graph.output, *graph.value_info):
             _convert_type(value.type, types)
@@ -74,16 +76,24 @@ def convert_to_float32(model: onnx.ModelProto, types: frozenset[int]) -> tuple[s
         for attribute in node.attribute:
             _convert_attribute(attribute, types)
     names = " and ".join(_NAMES[kind] for kind in sorted(types))
+    if casts:
+        text = f"{group_names(casts)} casts to {names}, which is left out: values differ"
+        return (f"{text} from those of the file by its rounding",)
     ports = f", and its interface is float32 ({group_names(changed)})" if changed else ""
     return (f"the file is in {names}: a copy in float32 is quantized{ports}",)
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for inner in inner_graphs(node):
-            yield from _graphs(inner)
+def _casts_alone(model: onnx.ModelProto, types: frozenset[int]) -> list[str]:
+    """Return the names of the Casts to these types; none if tensors or ports have them, too."""
+    graphs = list(all_graphs(model.graph))
+    stored = {t.data_type for graph in graphs for t in graph.initializer}
+    stored |= {kind for graph in graphs for kind in _port_types(graph)}
+    others = (n for n in _nodes(model) if n.op_type != "Cast")
+    stored |= {kind for node in others for kind in _attribute_types(node)}
+    stored |= {kind for node in _nodes(model) for _, kind in _constant(node)}
+    if stored & types:
+        return []
+    return [label_of(n) for n in _nodes(model) if types.intersection(_attribute_types(n))]
 
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -139,10 +149,7 @@ def _convert_attribute(attribute: onnx.AttributeProto, types: frozenset[int]) ->
         if _OLD_NAMES.get(attribute.s) in types:
             attribute.s = b"FLOAT"
     tensors = [attribute.t] if attribute.HasField("t") else []
-    sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
     for tensor in (*tensors, *attribute.tensors):
         _convert_tensor(tensor, types)
-    for each in (*sparse, *attribute.sparse_tensors):
-        _convert_tensor(each.values, types)
     for kind in (*([attribute.tp] if attribute.HasField("tp") else []), *attribute.type_protos):
         _convert_type(kind, types)

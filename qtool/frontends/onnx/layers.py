@@ -176,9 +176,13 @@ def average_pool(call: NodeCall, x: torch.Tensor) -> torch.Tensor:
     if any(d != 1 for d in dilations) or (ceil and any(begins + ends)):
         raise call.unsupported("dilations, or pads with ceil_mode")
     if not _equal_pads(begins, ends):
-        if not counts:
+        pool, inside = AVERAGE_POOL[len(kernel)], torch.ones_like(x[:1, :1])
+        x, inside = (pad_sides(each, begins, ends, 0.0) for each in (x, inside))
+        if counts:
+            return pool(x, kernel, strides, 0, ceil)
+        if all(isinstance(size, int) for size in x.shape[2:]):
             raise call.unsupported("pads that differ at the two ends and do not count")
-        x, begins = pad_sides(x, begins, ends, 0.0), [0] * len(kernel)
+        return pool(x, kernel, strides) / pool(inside, kernel, strides)
     return AVERAGE_POOL[len(kernel)](x, kernel, strides, begins, ceil, counts)
 
 

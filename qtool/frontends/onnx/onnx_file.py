@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import helper
 from onnx.external_data_helper import load_external_data_for_model
 
 from qtool.backends.onnx.loops import DeadlineError
 from qtool.backends.onnx.source_metadata import read_source_metadata
+from qtool.backends.onnx.sparse_tensors import expand_sparse
 from qtool.backends.onnx.storage import model_files
-from qtool.backends.onnx.subgraph import TORCH_TYPES, onnx_part, tensor_of
+from qtool.backends.onnx.subgraph import onnx_part, tensor_of
 from qtool.backends.onnx.weight_files import check_weight_files
 from qtool.core import graph as G
 from qtool.core.data import Batch
@@ -36,14 +36,21 @@ from qtool.core.unique_names import unique
 from qtool.frontends.fixed_dimensions import fix_dimensions, fixed_sentence
 from qtool.frontends.onnx.check import check_and_inline
 from qtool.frontends.onnx.compare_with_runtime import compare_with_runtime
-from qtool.frontends.onnx.example_sizes import fewer_dimensions, with_branches, without_ones
+from qtool.frontends.onnx.example_sizes import (
+    check_input,
+    fewer_dimensions,
+    in_order,
+    with_branches,
+    with_own_sizes,
+    without_ones,
+)
 from qtool.frontends.onnx.external_weights import map_external_weights
-from qtool.frontends.onnx.file_remedies import DYNAMIC_BATCH, batch_remedies, for_files
+from qtool.frontends.onnx.file_remedies import DYNAMIC_BATCH, for_files
 from qtool.frontends.onnx.fixed_inputs import fix_inputs
 from qtool.frontends.onnx.float32_copy import convert_to_float32, types_to_convert
 from qtool.frontends.onnx.node_calls import Array
 from qtool.frontends.onnx.onnx_module import OnnxModule
-from qtool.frontends.onnx.open_dimensions import open_dimensions, separate_names
+from qtool.frontends.onnx.open_dimensions import separate_names
 from qtool.frontends.onnx.runtime_values import run_file
 from qtool.frontends.torch.example_inputs import check_axes, check_inputs, is_default
 from qtool.frontends.torch.export_errors import FixedSizeError
@@ -110,6 +117,7 @@ def _message(file: Path, whole: bool) -> onnx.ModelProto:
         check_weight_files(model, file.parent)
         if whole:
             load_external_data_for_model(model, str(file.parent))
+        expand_sparse(model)
     except FileError as error:
         raise CaptureError(error.problem, *error.remedies) from error
     except Exception as error:
@@ -147,11 +155,11 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
         CaptureError: the batch does not fit the file, ONNX Runtime cannot run it, qtool computes an
             operator differently (names it), or torch.export cannot trace the model.
     """
-    batch = model.in_float32(Batch(_in_order(model, example)))
+    batch = model.in_float32(Batch(in_order(model, example)))
     wanted = _wanted_dimensions(model, batch, dynamic)
     for (name, kind), tensor in zip(model.inputs.items(), batch.args, strict=True):
-        _check_input(name, kind, tensor, wanted)
-    batch, wanted = without_ones(model, batch, wanted)
+        check_input(name, kind, tensor, wanted)
+    own, (batch, wanted) = batch, without_ones(model, batch, wanted)
     model = with_branches(model, batch)
     few = _few_samples(model, batch, wanted)
     if model.external.arrays:
@@ -162,7 +170,7 @@ def capture_onnx(model: OnnxModule, example: Batch, dynamic: Dynamic | None = No
     candidates = (
         [wanted, *fewer_dimensions(batch.args, wanted)] if is_default(dynamic) else [wanted]
     )
-    graph, reason = _capture_first(model, batch, candidates)
+    graph, reason = _capture_first(model, batch, own, candidates)
     graph.size_conditions = (*_lost(graph, wanted, reason), *graph.size_conditions)
     if model.external.arrays:
         return graph
@@ -177,9 +185,14 @@ def _outputs(model: OnnxModule, graph: G.FloatGraph, batch: Batch) -> list[torch
 
 
 def _capture_first(
-    model: OnnxModule, batch: Batch, candidates: Sequence[Dynamic]
+    model: OnnxModule, batch: Batch, own: Batch, candidates: Sequence[Dynamic]
 ) -> tuple[G.FloatGraph, str]:
     """Capture with the first of these sets of dynamic dimensions that can be traced.
+
+    Args:
+        batch: the example, of which sizes of 1 were doubled to be dynamic.
+        own: the example as it is, whose sizes fixed dimensions get.
+        candidates: sets of dynamic dimensions.
 
     Returns:
         The graph, and why it has not the dimensions of the first candidate; "" if it has.
@@ -188,7 +201,7 @@ def _capture_first(
     reason = ""
     while True:
         for sizes in candidates:
-            graph = _traced(model, batch, sizes, errors)
+            graph = _traced(model, with_own_sizes(model, batch, own, sizes), sizes, errors)
             reason = reason or "".join(_untraced(model, error) for error in errors[:1])
             if graph is not None:
                 return graph, reason
@@ -363,37 +376,3 @@ def _name_nodes(graph: G.FloatGraph, model: OnnxModule) -> None:
 def _is_output_selection(node: Any) -> bool:
     """Return whether a node selects a result of a part that ONNX Runtime runs."""
     return bool(node.args) and getattr(node.args[0], "target", None) is onnx_part
-
-
-def _in_order(model: OnnxModule, example: Batch) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of a batch in the order of the file's inputs."""
-    values = dict(zip(model.inputs, example.args, strict=False)) | example.kwargs
-    if set(values) != set(model.inputs) or len(values) != len(example.args) + len(example.kwargs):
-        raise CaptureError(
-            f"the batch gives {', '.join(values) or 'nothing'}; the inputs of the file are "
-            f"{', '.join(model.inputs)}"
-        )
-    for name, value in values.items():
-        if not isinstance(value, torch.Tensor):
-            kind = type(value).__name__
-            raise CaptureError(f"input '{name}' is a {kind} in the batch, not a tensor")
-    return tuple(values[n] for n in model.inputs)
-
-
-def _check_input(name: str, kind: Any, tensor: torch.Tensor, dynamic: Mapping[str, Any]) -> None:
-    wanted = str(np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-    names = open_dimensions(kind)
-    sizes = [names.get(axis, d.dim_value) for axis, d in enumerate(kind.shape.dim)]
-    fits = not kind.HasField("shape") or (
-        len(sizes) == tensor.dim()
-        and all(
-            isinstance(s, str) or s == n or axis in dynamic.get(name, {})
-            for axis, (s, n) in enumerate(zip(sizes, tensor.shape, strict=True))
-        )
-    )
-    if not fits or tensor.dtype != TORCH_TYPES[kind.elem_type]:
-        raise CaptureError(
-            f"input '{name}' of the file is {wanted}[{', '.join(map(str, sizes))}], the batch "
-            f"gives {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}",
-            *batch_remedies(sizes, wanted, tensor),
-        )

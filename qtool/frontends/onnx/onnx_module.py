@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from qtool.core.remedies import Argument
 from qtool.frontends.onnx.external_weights import NO_EXTERNAL_WEIGHTS, ExternalWeights, MappedArray
 from qtool.frontends.onnx.node_calls import Array, UnsupportedForm
 from qtool.frontends.onnx.open_dimensions import open_dimensions
-from qtool.frontends.onnx.read_nodes import OnnxNode, read_nodes
+from qtool.frontends.onnx.read_nodes import OnnxNode, nodes_from_sizes, read_nodes
 from qtool.frontends.onnx.runtime_parts import inputs_of, make_part
-from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes
+from qtool.frontends.onnx.shape_operators import cast_types, evaluate_shapes, sizes_as_tensor
 from qtool.frontends.onnx.size_branches import SizeBranch, size_branches
 from qtool.frontends.onnx.value_names import identifiers
 from qtool.frontends.torch.size_sentences import BRANCHES
@@ -68,6 +68,7 @@ class OnnxModule(nn.Module):
         conditions: conditions on dynamic sizes for these branches, sympy expressions with the
             reason. A set, which `preserve_attributes` does not restore.
         shapes: shapes of all values at the last `observe`.
+        from_sizes: value that is computed from sizes -> positions of the nodes that do it.
         fallback: positions of nodes that ONNX Runtime runs.
         untraced: positions of nodes that could not be traced with dynamic sizes.
         reasons: position -> the form of a node that its rule does not support.
@@ -99,6 +100,7 @@ class OnnxModule(nn.Module):
         self.constants, self.nodes, self.source = read_nodes(model, external.arrays, chosen)
         self.branches = size_branches(self.nodes, self.constants)
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.from_sizes = nodes_from_sizes(self.nodes, self.constants)
         self.cast = cast_types(p for node in self.nodes for p in node.protos)
         graph = model.graph
         self.outputs = tuple(o.name for o in graph.output)
@@ -195,7 +197,10 @@ class OnnxModule(nn.Module):
     def _checked_values(self) -> frozenset[str]:
         """Return the names of values whose sizes are read after a run."""
         sources = {name for branch, _ in self.decisions for name in branch.sources}
-        return frozenset(sources | {node.inputs[0] for node in self.nodes if _squeezes_any(node)})
+        sources |= {node.inputs[0] for node in self.nodes if _squeezes_any(node)}
+        parts = (self.nodes[i] for i in self.fallback)
+        steps = {i for part in parts for n in part.inputs for i in self.from_sizes.get(n, ())}
+        return frozenset(sources.union(*(self.nodes[i].inputs for i in steps)))
 
     def _check_decisions(self, values: Mapping[str, Any]) -> None:
         """Check that the branches of Ifs are right at these sizes."""
@@ -284,7 +289,8 @@ class OnnxModule(nn.Module):
         """Run a node in ONNX Runtime."""
         tensors: dict[str, torch.Tensor] = {}
         stored: dict[str, Array] = {}
-        for name in inputs_of(node.protos):
+        protos = (*self._computing_sizes(node, values), *node.protos)
+        for name in inputs_of(protos):
             value = values[name]
             if name in self.constants and (name not in self.attributes or _is_small(value)):
                 stored[name] = value
@@ -294,10 +300,25 @@ class OnnxModule(nn.Module):
             else:
                 tensors[name] = self.as_tensor(name, value)
         outputs = [o for o in node.outputs if o in self.source.used]
-        part = make_part(node.protos, outputs, list(tensors), stored, self.source, node.label)
+        part = make_part(protos, outputs, list(tensors), stored, self.source, node.label)
         computed = self.steps[index](onnx_part, list(tensors.values()), part.text)
         results = dict(zip(outputs, computed, strict=True))
         return tuple(results.get(o) for o in node.outputs)
+
+    def _computing_sizes(
+        self, node: OnnxNode, values: Mapping[str, Any]
+    ) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes with which a part computes the few numbers itself that it reads and that
+        follow from sizes, such as how often a Loop runs: its own sizes depend on them."""
+        read = [n for n in node.inputs if n in self.from_sizes and _is_dynamic(values[n])]
+        steps = [self.nodes[i] for i in sorted({i for n in read for i in self.from_sizes[n]})]
+        made = {name for step in steps for name in step.outputs}
+        if all(values.get(n) is not None for s in steps for n in s.inputs if n and n not in made):
+            for position, proto in enumerate(p for step in steps for p in step.protos):
+                renamed = onnx.NodeProto()
+                renamed.CopyFrom(proto)
+                renamed.name = f"{node.label}/sizes{position}"
+                yield renamed
 
     def _argument(self, node: OnnxNode, index: int, value: Any, mixed: bool) -> Any:
         """Return a value as a rule takes it: sizes as arrays, constants as tensors.
@@ -330,25 +351,22 @@ class OnnxModule(nn.Module):
             return stored
         if value.dtype != object:
             return tensor_of(value)
-        return _sizes_as_tensor(value, self.cast.get(name, torch.int64))
+        return sizes_as_tensor(value, self.cast.get(name, torch.int64))
 
 
 _TENSOR_DTYPES = frozenset(np.dtype(helper.tensor_dtype_to_np_dtype(code)) for code in TORCH_TYPES)
 
 
+def _is_dynamic(value: Any) -> bool:
+    """Return whether a value has a few numbers that are not known while tracing."""
+    if isinstance(value, torch.Tensor):
+        sizes = value.shape
+        return all(isinstance(n, int) for n in sizes) and value.numel() <= _SMALL
+    return not all(isinstance(v, int) for v in value.ravel())
+
+
 def _is_small(array: Array) -> bool:
     return (array.dtype.kind in "iub" and array.size <= 1024) or array.size <= _SMALL
-
-
-def _sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
-    """Return sizes as in ONNX Runtime: `integer`, or float32 if the file casts them."""
-    flat = value.ravel().tolist()
-    if all(isinstance(v, int) for v in flat):
-        return torch.tensor(flat, dtype=integer).reshape(value.shape)
-    symbolic = any(isinstance(v, torch.SymInt) for v in flat)
-    dtype = integer if symbolic else torch.float32
-    parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
-    return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
 
 
 def _squeezes_any(node: OnnxNode) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,20 @@ def read_nodes(
         if not _fuse_bias(nodes, node, known, readers):
             nodes.append(node)
     return known, tuple(nodes), source
+
+
+def nodes_from_sizes(
+    nodes: Iterable[OnnxNode], known: Collection[str]
+) -> dict[str, frozenset[int]]:
+    """Return each value that follows from sizes and constants alone -> positions of the nodes that
+    compute it, from the Shape on."""
+    steps: dict[str, frozenset[int]] = {}
+    for position, node in enumerate(nodes):
+        read = [n for n in node.inputs if n and n not in known]
+        if node.key == "Shape" or (read and all(n in steps for n in read)):
+            before = frozenset().union(*(steps[n] for n in read if n in steps))
+            steps |= dict.fromkeys(node.outputs, before | {position})
+    return steps
 
 
 def _casts_oddly(node: onnx.NodeProto) -> bool:

@@ -13,6 +13,7 @@ from qtool.backends.onnx.loops import DeadlineError, run_within
 from qtool.backends.onnx.storage import fits_one_message, save
 from qtool.backends.onnx.subgraph import runtime_message, unoptimized_session
 from qtool.core.errors import CaptureError
+from qtool.core.remedies import OtherFile
 from qtool.frontends.onnx.node_calls import Array
 
 _NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float double"
@@ -32,7 +33,7 @@ def non_tensor_values(model: onnx.ModelProto) -> frozenset[str]:
     try:
         outputs = _open_session(extended).get_outputs()
     except Exception as error:
-        raise _run_error(error) from error
+        raise _run_error(error, model) from error
     return frozenset(o.name for o in outputs if o.type not in _TENSORS)
 
 
@@ -69,7 +70,7 @@ def open_file(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[st
     try:
         session = _open_session(model)
     except Exception as error:
-        raise _run_error(error) from error
+        raise _run_error(error, model) from error
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
@@ -77,7 +78,7 @@ def open_file(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], dict[st
         except DeadlineError:
             raise
         except Exception as error:
-            raise _run_error(error) from error
+            raise _run_error(error, model) from error
         return dict(zip(names, results, strict=True))
 
     return run
@@ -98,5 +99,11 @@ def _intermediate_values(model: onnx.ModelProto) -> list[str]:
     return [n for n in values if n not in outputs]
 
 
-def _run_error(error: Exception) -> CaptureError:
-    return CaptureError(f"ONNX Runtime cannot run the file: {runtime_message(error)}")
+def _run_error(error: Exception, model: onnx.ModelProto) -> CaptureError:
+    """Return an error with the runtime's message; the runtime has few operators before opset 13."""
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    old = opset < 13 and "find an implementation" in str(error)
+    return CaptureError(
+        f"ONNX Runtime cannot run the file: {runtime_message(error)}",
+        *([OtherFile("convert it with onnx.version_converter")] if old else []),
+    )

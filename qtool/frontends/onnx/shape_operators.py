@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,17 @@ def cast_types(protos: Iterable[onnx.NodeProto]) -> dict[str, torch.dtype]:
         if proto.op_type in SHAPE_OPERATORS and kind in _INTEGERS:
             types[proto.output[0]] = kind
     return types
+
+
+def sizes_as_tensor(value: Array, integer: torch.dtype) -> torch.Tensor:
+    """Return sizes as in ONNX Runtime: `integer`, or float32 if the file casts them."""
+    flat = value.ravel().tolist()
+    if all(isinstance(v, int) for v in flat):
+        return torch.tensor(flat, dtype=integer).reshape(value.shape)
+    symbolic = any(isinstance(v, torch.SymInt) for v in flat)
+    dtype = integer if symbolic else torch.float32
+    parts = [torch.scalar_tensor(v, dtype=dtype) for v in flat]
+    return torch.stack(parts).reshape(value.shape) if parts else torch.zeros(0, dtype=dtype)
 
 
 def _positional(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,9 +120,29 @@ def _take(call: NodeCall, x: Array, index: Array) -> Array:
 
 def _full(call: NodeCall, shape: Array) -> Array:
     fill = np.asarray(call.get("value", np.zeros(1, np.float32)))
-    if fill.dtype != np.int64:
+    if fill.dtype != np.int64 or any(isinstance(s, torch.SymInt) for s in shape):
         raise UnsupportedForm("no sizes")
     return np.full([int(s) for s in shape], fill.item(), object)
+
+
+def _product(call: NodeCall, x: Array, *axes: Array) -> Array:
+    """Return the product of a list of sizes."""
+    if x.ndim != 1:
+        raise UnsupportedForm("no list of sizes")
+    product = np.empty([1] if call.get("keepdims", 1) else [], object)
+    product[...] = math.prod(map(_number, x))
+    return product
+
+
+def _extreme(symbolic: Callable[[Any, Any], Any], plain: Callable[[Any, Any], Any]) -> Any:
+    """Return an operator on any number of inputs, which compares symbols without evaluating
+    them."""
+
+    def choose(a: Any, b: Any) -> Any:
+        symbols = isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt)
+        return symbolic(a, b) if symbols else plain(a, b)
+
+    return each_element(lambda *values: reduce(choose, values))
 
 
 def _equal(call: NodeCall, a: Array, b: Array) -> Array:
@@ -146,6 +178,9 @@ SHAPE_OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Ceil": _round_float(math.ceil),
     "Sqrt": _round_float(np.sqrt),
     "Neg": each_element(lambda v: -v),
+    "Max": _extreme(torch.sym_max, max),
+    "Min": _extreme(torch.sym_min, min),
+    "ReduceProd": _product,
     "ConstantOfShape": _full,
     "Equal": _equal,
     "Where": each_element(lambda chosen, a, b: a if chosen else b),

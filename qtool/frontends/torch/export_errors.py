@@ -7,12 +7,14 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from traceback import extract_tb
+from sysconfig import get_path
+from traceback import FrameSummary, extract_tb
 
 import torch
 from torch import nn
 
 from qtool.core import graph as G
+from qtool.core.argument_names import python_only
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError, describe
 from qtool.core.remedies import DataEdit, ModelEdit, Omission, OtherFile, Remedy
@@ -25,6 +27,7 @@ from qtool.frontends.torch.index_errors import index_error
 from qtool.frontends.torch.input_remedies import input_remedy
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep
+_PYTHON = str(get_path("stdlib")) + os.sep
 _OWN = str(Path(__file__).parents[2]) + os.sep
 _FIXED = re.compile(r"L\['(\w+)'\]\S*\.size\(\)\[(\d+)\] .* constant \((\d+)\)")
 _USER_LINE = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(\S.*)')
@@ -174,10 +177,11 @@ def explain_export_error(
         return CaptureError(
             f"the model takes one sample but not two ({problem})",
             *edits("the first dimension of every input must be the batch"),
-            ModelEdit("fix every size with dynamic={}"),
+            *python_only(ModelEdit("fix every size with dynamic={}")),
         )
+    why = describe(error) if isinstance(error, LookupError) else first_line(error)
     return CaptureError(
-        f"torch.export cannot capture the model{where}: {first_line(error)}; the model runs, but "
+        f"torch.export cannot capture the model{where}: {why}; the model runs, but "
         "cannot be traced",
         *edits("rewrite that code", "quantize the model without it"),
     )
@@ -254,10 +258,15 @@ def _shown(where: str, tensor: torch.Tensor) -> str:
 def _raised_at(error: BaseException) -> tuple[str, str]:
     """Return the innermost line outside of torch and qtool and its file, or empty texts."""
     frames = [f for f in extract_tb(error.__traceback__) if f.line]
-    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN))]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _OWN)) and not _is_python(f)]
     if not own:
         return "", ""
     return f" at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}", own[-1].filename
+
+
+def _is_python(frame: FrameSummary) -> bool:
+    """Return whether a frame is of Python's own library, which has the packages below it."""
+    return frame.filename.startswith(_PYTHON) and not library_of(frame.filename)
 
 
 def eager_problem(model: nn.Module, example: Batch) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from qtool.core.argument_names import python_only
 from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.core.remedies import DataEdit, ModelEdit
@@ -113,7 +114,7 @@ def check_samples(model: nn.Module, batch: Batch) -> None:
             f"{where} is one sample of {len(tensor)} numbers, no batch of samples",
             DataEdit("give batches, {} or those of a DataLoader", "x[None]"),
             DataEdit("give all samples as one array"),
-            ModelEdit("fix every size with dynamic={}"),
+            *python_only(ModelEdit("fix every size with dynamic={}")),
         )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from qtool.core import graph as G
+from qtool.core.argument_names import python_only
 from qtool.core.errors import CaptureError
 from qtool.core.ops import Role, row_of
 from qtool.core.remedies import ModelEdit
@@ -74,7 +75,7 @@ def unsupported(node: fx.Node) -> CaptureError | None:
                 "a convolution has one group with its own weights per sample, which ONNX does not "
                 "support",
                 ModelEdit("compute it as a matrix product"),
-                ModelEdit("fix the batch size with dynamic={}"),
+                *python_only(ModelEdit("fix the batch size with dynamic={}")),
             )
         x, weight = node.args[:2]
         if isinstance(x, fx.Node) and isinstance(weight, fx.Node) and G.rank(x) != G.rank(weight):

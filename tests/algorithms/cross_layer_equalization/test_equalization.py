@@ -249,3 +249,19 @@ def test_statistics_that_later_steps_wanted_are_of_the_tensor_as_it_is_now() -> 
     model = qtool.quantize(net, data.split(32), recover=STEPS)
     assert steps(model) == ["cross-layer-equalization"]
     assert model.verify().passed
+
+
+def test_a_clamp_whose_second_dimension_is_the_batch() -> None:
+    """It has no channels there: the extremes of two batches have other lengths."""
+
+    class Clamped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            positions = self.first(x).transpose(0, 1).clamp(0, 1)
+            return self.second(positions.transpose(0, 1))
+
+    data = [torch.randn(n, 5, 4) for n in (3, 1)]
+    qtool.quantize(Clamped().eval(), data, recover=["cross-layer-equalization"])

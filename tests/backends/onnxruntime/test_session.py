@@ -53,6 +53,15 @@ def test_the_optimised_graph_is_read_back_and_nothing_is_left(file: Path) -> Non
     assert "DequantizeLinear" in {n.op_type for n in onnx.load(file).graph.node}
 
 
+def test_more_dimensions_than_arrays_have_are_refused(tmp_path: Path) -> None:
+    sizes = ",".join(["1"] * 65)
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[{sizes}] x) => (float[{sizes}] y) {{ y = Relu (x) }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "deep.onnx")
+    with pytest.raises(VerificationError, match=r"'x' has 65 dimensions, and arrays .* at most 64"):
+        OnnxSession(tmp_path / "deep.onnx")
+
+
 def test_refusals_name_the_file_and_the_runtime(file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(file.read_bytes()[:200])

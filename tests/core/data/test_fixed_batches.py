@@ -7,6 +7,7 @@ import torch
 
 from qtool.core.data import Batch
 from qtool.core.data.fixed_batches import batches_of_size
+from qtool.core.errors import DataError
 
 
 def rows(batches: list[Batch]) -> list[list[float]]:
@@ -36,3 +37,10 @@ def test_named_arguments_are_cut_alike() -> None:
 def test_too_few_samples_for_a_batch_come_as_they_are() -> None:
     batch = Batch((torch.arange(3.0),))
     assert rows(list(batches_of_size(4, iter([batch])))) == [[0, 1, 2]]
+
+
+def test_texts_of_other_lengths_are_not_joined() -> None:
+    texts = [Batch((torch.ones(1, 4),)), Batch((torch.ones(1, 7),))]
+    assert list(batches_of_size(1, iter(texts))) == texts
+    with pytest.raises(DataError, match=r"of the sizes \[4\] and \[7\]; pad them to one size"):
+        list(batches_of_size(2, iter(texts)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
+from qtool.core.argument_names import options_in_messages
 from qtool.core.data import Batch
+from qtool.core.errors import CaptureError
+from qtool.frontends.onnx import onnx_file
 from qtool.frontends.onnx.example_sizes import fewer_dimensions
 from qtool.frontends.onnx.onnx_file import capture_onnx
 from qtool.frontends.torch.example_inputs import AddedSizes
@@ -45,14 +49,30 @@ def test_many_dimensions_make_few_sets() -> None:
     assert len(list(fewer_dimensions((torch.zeros([2] * 8),), wanted))) == 7 + 3
 
 
+def test_a_batch_of_one_that_cannot_stay_dynamic_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was doubled to be traced as dynamic."""
+    model = loaded(behind_conv("y0 = Relu (h)", sizes="N,3,H,8"), tmp_path)
+    traced = onnx_file._traced
+
+    def fixed(*arguments: Any) -> Any:
+        return None if 0 in arguments[2]["x"] else traced(*arguments)
+
+    monkeypatch.setattr(onnx_file, "_traced", fixed)
+    monkeypatch.setattr(onnx_file, "_untraced", lambda *_: "")
+    graph = onnx_file.capture_onnx(model, Batch((images(1),)))
+    assert graph.inputs[0].shape == (1, 3, "H", 8)
+
+
 def _same_pool(path: Path) -> None:
-    """A pool whose pads depend on the size and do not count, which torch has not."""
+    """A pool whose pads depend on the size, with ceil_mode, which torch has not."""
     weight = np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node(
             "AveragePool", ["a"], ["y"], "pool", kernel_shape=[2, 2], strides=[2, 2],
-            auto_pad="SAME_UPPER",
+            auto_pad="SAME_UPPER", ceil_mode=1,
         ),
     ]  # fmt: skip
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])
@@ -105,14 +125,14 @@ def test_added_dimensions_keep_those_of_the_file(tmp_path: Path) -> None:
     assert captured.graph.inputs[0].shape == ("n", 3, "length")
 
 
-def _padded_windows(path: Path, pad: str, kernel: int, stride: int) -> None:
+def _padded_windows(path: Path, pad: str, kernel: int, stride: int, pool: str = "MaxPool") -> None:
     """A convolution and a pool of images of dynamic size, padded by the runtime."""
     draw = np.random.default_rng(0)
     weight = draw.normal(size=(4, 3, kernel, kernel)).astype(np.float32) / 5
     windows = {"auto_pad": pad, "strides": [stride] * 2, "kernel_shape": [kernel] * 2}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], **windows),
-        helper.make_node("MaxPool", ["a"], ["y"], **windows),
+        helper.make_node(pool, ["a"], ["y"], **windows),
     ]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w_"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
@@ -122,10 +142,18 @@ def _padded_windows(path: Path, pad: str, kernel: int, stride: int) -> None:
 
 
 @pytest.mark.parametrize("pad", ["SAME_UPPER", "SAME_LOWER"])
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (2, 2), (4, 2), (4, 3), (5, 1)])
-def test_auto_pad_of_a_dynamic_size(pad: str, kernel: int, stride: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pool"),
+    [
+        *((k, s, "MaxPool") for k, s in [(3, 2), (2, 2), (4, 2), (4, 3), (5, 1)]),
+        *((k, s, "AveragePool") for k, s in [(3, 2), (2, 2), (4, 3)]),
+    ],
+)
+def test_auto_pad_of_a_dynamic_size(
+    pad: str, kernel: int, stride: int, pool: str, tmp_path: Path
+) -> None:
     draw = np.random.default_rng(0)
-    _padded_windows(tmp_path / "m.onnx", pad, kernel, stride)
+    _padded_windows(tmp_path / "m.onnx", pad, kernel, stride, pool)
     model = qtool.load_model(tmp_path / "m.onnx")
     captured = qtool.capture_model(model, torch.randn(2, 3, 24, 25))
     assert captured.graph.inputs[0].shape == ("n", 3, "h", "w_")
@@ -161,3 +189,34 @@ def test_a_squeeze_without_axes_says_where_it_removes_a_dynamic_size(tmp_path: P
     text = "z = GlobalAveragePool (h) a = Constant <value_ints = [2, 3]> () y0 = Squeeze (z, a)"
     graph = capture_onnx(loaded(behind_conv(text), tmp_path), Batch((images(4),)))
     assert graph.size_conditions == ()
+
+
+@pytest.mark.parametrize(
+    "end", ["e = Max (m, one)", "e = Min (m, most)", "e1 = Max (one, m) e = Min (e1, most, m)"]
+)
+def test_a_slice_up_to_a_size_that_max_or_min_computes(end: str, tmp_path: Path) -> None:
+    """Frames of a signal are counted so: the number is no value of the data."""
+    ints = " ".join(f"{n} = Constant <value_ints = [{v}]> ()" for n, v in SIZES.items())
+    text = f"""{ints} s = Shape (h) n = Gather (s, two) m = Sub (n, one) {end}
+        f = Add (e, one) a = Slice (h, zero, e, two) b1 = Slice (h, one, f, two)
+        y0 = Concat <axis = 1> (a, b1)"""
+    model = behind_conv(text, sizes="N,3,H,8")
+    graph = capture_onnx(loaded(model, tmp_path), Batch((images(4),)))
+    assert graph.inputs[0].shape == ("N", 3, "H", 8)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for size in (2, 5, 30):
+        x = torch.randn(2, 3, size, 8)
+        (expected,) = session.run(None, {"x": x.numpy()})
+        actual = graph.module(x).detach().numpy()
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+SIZES = {"zero": 0, "one": 1, "two": 2, "most": 1000}
+
+
+def test_inputs_that_the_data_lacks_may_be_fixed(tmp_path: Path) -> None:
+    model = behind_conv("y0 = Add (h, s)")
+    model.graph.input.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, []))
+    with options_in_messages(), pytest.raises(CaptureError) as caught:
+        capture_onnx(loaded(model, tmp_path), Batch((images(4),)))
+    assert str(caught.value).endswith("x, s; make those constants with --fix s=VALUE")

@@ -182,3 +182,18 @@ def test_types_that_stay() -> None:
     )
     for model in (stored, mixed):
         assert convert_to_float32(model, types_to_convert(model)) == ()
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_cast_in_the_middle_is_said(kind: str) -> None:
+    """Its rounding is left out; the file is in float32 all the same."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,4] x) => (float[N,4] y) <float[4,4] w = {{1,2,3,4,1,2,3,4,1,2,3,4,1,2,3,4}}> {{
+            a = MatMul (x, w)
+            [rounded] b = Cast <to = {TYPES[kind]}> (a)
+            [back] y = Cast <to = 1> (b)
+        }}"""
+    )
+    (note,) = convert_to_float32(model, types_to_convert(model))
+    assert note.startswith(f"rounded casts to {kind}, which is left out: values differ from")

@@ -542,3 +542,14 @@ def test_a_mask_of_minus_infinity_is_no_damaged_weight(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.float32(-np.inf), "mask"))
     module = loaded(model, tmp_path)
     check_weights(module)
+
+
+def test_operators_before_opset_13_name_the_converter(tmp_path: Path) -> None:
+    """ONNX Runtime has no kernel for this Gemm."""
+    text = """<ir_version: 8, opset_import: ["" : 6]>
+    g (float[N,4] x) => (float[N,4] y) { y = Gemm <broadcast = 1> (x, w, b) }"""
+    model = onnx.parser.parse_model(text)
+    for name, shape in (("w", (4, 4)), ("b", (4,))):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    with pytest.raises(CaptureError, match=r"convert it with onnx.version_converter"):
+        capture_model(loaded(model, tmp_path), torch.randn(3, 4))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 
@@ -14,9 +15,10 @@ from qtool.api.conversion import quantize
 from qtool.backends.onnx.export import float_onnx
 from qtool.backends.onnx.subgraph import OnnxSubgraph, onnx_part, subgraph_of
 from qtool.core import graph as G
+from qtool.core.data import Batch
 from qtool.core.errors import CaptureError
 from qtool.frontends.captured_model import capture_model
-from qtool.frontends.onnx import OnnxModule
+from qtool.frontends.onnx import OnnxModule, capture_onnx
 from qtool.frontends.onnx.runtime_parts import group_nodes
 from tests.backends.onnx.export.networks import run
 from tests.frontends.onnx.files import behind_conv, images, loaded
@@ -162,3 +164,74 @@ def test_nodes_between_two_that_are_joined_go_with_them() -> None:
     groups = [[n.op_type for n in g] for g in group_nodes(nodes, frozenset({"s", "t"}))]
     joined = ["SequenceConstruct", "SequenceLength", "Cast", "SequenceInsert", "ConcatFromSequence"]
     assert groups == [joined, ["Relu"], ["Abs"]]
+
+
+def _steps(first: bool) -> onnx.ModelProto:
+    """A recurrent layer as tf2onnx writes Keras's: a Loop over the time, which Shape counts."""
+    text = """<ir_version: 8, opset_import: ["" : 15]>
+    g (float[B,L,4] x) => (float[L,B,4] ys, float[B,2] y) {
+        i0 = Constant <value_int = 0> () v0 = Constant <value_ints = [0]> ()
+        v1 = Constant <value_ints = [1]> () four = Constant <value_ints = [4]> ()
+        f0 = Constant <value_float = 0.0> () f1 = Constant <value_float = 1.0> ()
+        seq = Transpose <perm = [1, 0, 2]> (x)
+        sizes = Shape (seq) steps = Gather (sizes, i0) count = Cast <to = 1> (steps)
+        any = Less (f0, count) batch = Gather (sizes, v1) zs = Concat <axis = 0> (batch, four)
+        z = Expand (f0, zs)
+        tl, sl, ys = Loop (, any, f0, z) <body = step (int64 i, bool c, float t, float[B,4] s)
+            => (bool go, float t2, float[B,4] s2, float[B,4] out) {
+                xt = Gather (seq, i) a = MatMul (xt, w) b = MatMul (s, u) d = Add (a, b)
+                s2 = Tanh (d) out = Identity (s2) t2 = Add (t, f1) go = Less (t2, count) }>
+        row = Slice (ys, v0, v1, v0) one = Squeeze (row, v0) gates = MatMul (one, k)
+        g0, g1 = Split <axis = 1> (gates) y = Mul (g0, g1)
+    }"""
+    model = onnx.parser.parse_model(text)
+    draw = np.random.default_rng(0)
+    for name in "wuk":
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(draw.normal(size=(4, 4)).astype(np.float32) / 2, name)
+        )
+    if not first:
+        del model.graph.output[1]
+    return model
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("first", [True, False], ids=["first step", "all steps"])
+def test_a_loop_runs_as_often_as_a_size_says(first: bool, samples: int, tmp_path: Path) -> None:
+    """Its part computes the count itself, so that the sizes of its results follow."""
+    model = _steps(first)
+    graph = capture_onnx(loaded(model, tmp_path), Batch((torch.randn(samples, 6, 4),)))
+    assert graph.inputs[0].shape == ("B", "L", 4)
+    for shape in ((1, 3, 4), (5, 9, 4)):
+        x = torch.randn(shape)
+        results = graph.module(x)
+        results = results if isinstance(results, tuple | list) else [results]
+        session = ort.InferenceSession(model.SerializeToString())
+        for actual, expected in zip(results, session.run(None, {"x": x.numpy()}), strict=True):
+            np.testing.assert_allclose(actual.detach().numpy(), expected, atol=1e-5)
+
+
+def test_texts_of_a_packed_sequence_keep_their_batch_dynamic(tmp_path: Path) -> None:
+    """As torch.onnx writes pack_padded_sequence: the texts are ordered by their lengths, as many as
+    ReduceProd counts."""
+    text = """<ir_version: 8, opset_import: ["" : 16]>
+    g (float[B,L,4] x, int64[B] n) => (float[B,L,4] y) {
+        s = Shape (n) last = Constant <value_ints = [-1]> () k = Gather (s, last)
+        ordered, places = TopK <axis = -1> (n, k) sorted = Gather <axis = 0> (x, places)
+        p = Shape (places) count = ReduceProd <keepdims = 0> (p)
+        i0 = Constant <value_int = 0> () i1 = Constant <value_int = 1> ()
+        range = Range (i0, count, i1) zero = ConstantOfShape <value = int64[1] {0}> (p)
+        back = ScatterElements <axis = 0> (zero, places, range) z = MatMul (sorted, w)
+        y = Gather <axis = 0> (z, back)
+    }"""
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    batch = Batch((torch.randn(3, 6, 4), torch.tensor([4, 6, 2])))
+    graph = capture_onnx(loaded(model, tmp_path), batch)
+    assert [i.shape for i in graph.inputs] == [("B", "L", 4), ("B",)]
+    for samples in (1, 5):
+        x, n = torch.randn(samples, 8, 4), torch.randperm(samples) + 1
+        np.testing.assert_allclose(
+            graph.module(x, n).detach().numpy(), x.numpy() @ weight, atol=1e-5
+        )
