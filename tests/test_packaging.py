@@ -1,7 +1,5 @@
 """Packages: the wheel, its versions, and the image."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Which candidates of a step are accepted, and the samples that judge them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

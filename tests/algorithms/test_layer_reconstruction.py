@@ -1,7 +1,5 @@
 """Layers solved from samples: rows, samples of parts, values to compare."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of formats, runtimes, sessions, profiles and workarounds."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scripts that count: paths, imports, the cost of an operator."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

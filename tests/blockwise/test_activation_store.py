@@ -1,7 +1,5 @@
 """Activations and data on disk."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 import tracemalloc

@@ -1,7 +1,5 @@
 """Plans of memory, shards and checkpoints."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Calibration data: read ahead, warned about, changed by the network."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

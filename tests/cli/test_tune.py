@@ -1,7 +1,5 @@
 """Short commands: blockwise, tune, scales, tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

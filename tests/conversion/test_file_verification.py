@@ -1,7 +1,5 @@
 """Files of trained weights, and their verification."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Names: of operators, options, arguments and values."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

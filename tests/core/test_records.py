@@ -1,7 +1,5 @@
 """Records, their summaries, and the store that keeps them."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

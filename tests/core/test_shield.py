@@ -1,7 +1,5 @@
 """Signals, locks of processes, progress."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import re

@@ -1,7 +1,5 @@
 """x"""
 
-from __future__ import annotations
-
 import dataclasses
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Ranks, the data of each, and their heartbeat."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Pages, and the tables on them."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

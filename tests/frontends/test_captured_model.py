@@ -1,7 +1,5 @@
 """A captured model, which shares the user's weights."""
 
-from __future__ import annotations
-
 import copy
 import logging
 

@@ -1,7 +1,5 @@
 """Dimensions that a graph does not follow are fixed, and rounding errors are no such difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

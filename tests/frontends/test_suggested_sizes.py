@@ -1,7 +1,5 @@
 """Dimensions that the data suggests, and that the model fixes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

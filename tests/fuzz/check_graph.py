@@ -1,7 +1,5 @@
 """A random ONNX graph through the whole of qtool, beside ONNX Runtime."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from contextlib import redirect_stderr
@@ -20,8 +18,6 @@ from tests.fuzz.draw_graphs import opened
 from tests.fuzz.graph import Graph
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
 from tests.fuzz.tolerance import NEAR, distance, float_noise
-
-__all__ = ["check_graph"]
 
 SEEN = 3
 Arrays = Mapping[str, np.ndarray[Any, Any]]

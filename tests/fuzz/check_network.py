@@ -1,7 +1,5 @@
 """A random network through the whole of qtool."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -13,8 +11,6 @@ from qtool.frontends.captured_model import capture_model
 from tests.fuzz.network import Network
 from tests.fuzz.oracle import Verdict, _leaves, check_file, judged, rounded_alike
 from tests.fuzz.tolerance import NEAR, distance, float_noise
-
-__all__ = ["check_network"]
 
 CALIBRATED, SEEN, OTHERS = 32, 2, (24, 1)  # samples of a batch, batches; sizes of new ones
 Inputs = tuple[torch.Tensor, ...]

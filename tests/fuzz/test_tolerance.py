@@ -1,7 +1,5 @@
 """The oracle's tolerances are its own, and small."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Intervals of shares, medians and drops, and the order of labels."""
 
-from __future__ import annotations
-
 import math
 from math import comb
 

@@ -4,8 +4,6 @@ A change of the suite that keeps them killed protects as much as before. A chang
 moves the text of its mutants, too.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

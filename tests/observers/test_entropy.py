@@ -1,7 +1,5 @@
 """Observers that minimise an error: MSE, entropy, Gaussian and Laplace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

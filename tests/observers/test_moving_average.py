@@ -1,7 +1,5 @@
 """Observers of extremes: min-max and moving average."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

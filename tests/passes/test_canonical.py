@@ -1,7 +1,5 @@
 """One spelling per operator, and none that does nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Float forms: norms by hand, activations by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

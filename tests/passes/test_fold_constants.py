@@ -1,7 +1,5 @@
 """Constants and affine operators are folded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Pads become part of what reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Decoders and sequences of linear layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Forms of products, look-ups and medians."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Modes: the default, titles, weights alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What runs where, and what reads the parts of a result."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What runs in integers, what does not, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

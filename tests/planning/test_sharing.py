@@ -3,8 +3,6 @@
 A layer behind a concat reads its codes; what no layer reads is joined in float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

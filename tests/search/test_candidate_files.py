@@ -1,7 +1,5 @@
 """Files of a search, and those that others wrote."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

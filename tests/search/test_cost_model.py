@@ -1,7 +1,5 @@
 """The cost model, measured speedups, and choices between recipes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

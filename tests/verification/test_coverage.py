@@ -1,7 +1,5 @@
 """Coverage, exactness, and checks of the verification itself."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Steps that solve layer by layer, and the samples that they read."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Weights of tokens, and of experts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Fixed-point multipliers, and the fused multiply-add."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

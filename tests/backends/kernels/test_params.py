@@ -1,7 +1,5 @@
 """Parameters of kernels, and tables of codes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

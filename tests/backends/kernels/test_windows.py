@@ -1,7 +1,5 @@
 """Windows of pools and convolutions, and what passes through."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

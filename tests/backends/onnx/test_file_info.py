@@ -1,7 +1,5 @@
 """What a file says of itself and of its source."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

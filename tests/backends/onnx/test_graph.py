@@ -1,7 +1,5 @@
 """ONNX graphs: names and edits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows of ONNX operators, and the MACs they count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

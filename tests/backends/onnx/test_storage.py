@@ -1,7 +1,5 @@
 """Where tensors are stored, and those that several nodes share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files to read, and files without their quantization."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """C sources and microcontrollers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

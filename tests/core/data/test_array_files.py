@@ -1,7 +1,5 @@
 """Batches from files, and files that are no data."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Arguments of graphs, and symbolic sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graphs cut into parts, and run level by level."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Fingerprints of graphs, and deferred tensors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Float values: what is finite, and what is near enough."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """The table of operators, and the MACs it counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Labels that are names get the numbers that the user, the model or the alphabet gives them."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Names and thumbnails of the samples of folders and text files."""
 
-from __future__ import annotations
-
 import base64
 import io
 

@@ -1,7 +1,5 @@
 """Folders whose weights are no float model."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Weights of a folder that its model does not use: heads are named, parts of layers refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Open dimensions as exporters write them: sizes below 1, and names of the exporters' own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnxruntime as ort

@@ -1,7 +1,5 @@
 """Names of a file's inputs may be any; torch.export knows small letters alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """Names that a graph cannot be written with: the weights are called otherwise, and are the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Names that a person finds again in the exported file."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Sizes that a model decides by are said, and no others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

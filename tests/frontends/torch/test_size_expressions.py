@@ -1,7 +1,5 @@
 """Sizes of .pt2 files: what torch writes is taken, code is not evaluated."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conditions on sizes in words."""
 
-from __future__ import annotations
-
 import pytest
 import sympy  # type: ignore[import-untyped]  # it ships no type information
 import torch

@@ -1,7 +1,5 @@
 """Costs of layers, and layers that are faster in float."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

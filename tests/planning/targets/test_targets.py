@@ -1,7 +1,5 @@
 """The targets, their rules and their forms of files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an export keeps, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """Forms of linear layers, their ranks and shapes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """torch's exporter, and recurrent layers with dynamic ranges."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from pathlib import Path

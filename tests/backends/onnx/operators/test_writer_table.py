@@ -1,7 +1,5 @@
 """Writers of operators: the table, products."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

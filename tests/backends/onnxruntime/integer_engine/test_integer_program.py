@@ -1,7 +1,5 @@
 """The integer program, and nodes that the runtime runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

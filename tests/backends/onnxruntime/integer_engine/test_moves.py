@@ -1,7 +1,5 @@
 """Moves of codes, and operators that stay float between them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

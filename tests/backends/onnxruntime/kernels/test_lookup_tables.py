@@ -1,7 +1,5 @@
 """Float functions and tables of unary operators against real sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

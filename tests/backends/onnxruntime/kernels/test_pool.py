@@ -1,7 +1,5 @@
 """Pools and element-wise kernels against real sessions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

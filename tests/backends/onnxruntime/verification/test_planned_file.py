@@ -1,7 +1,5 @@
 """Codes and graphs of a file against its plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

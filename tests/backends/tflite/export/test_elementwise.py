@@ -1,7 +1,5 @@
 """Element-wise operators in .tflite files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

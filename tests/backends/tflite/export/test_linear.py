@@ -1,7 +1,5 @@
 """Linear layers and moves in .tflite files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

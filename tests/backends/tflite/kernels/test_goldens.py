@@ -1,7 +1,5 @@
 """Kernels of TFLite against recorded cases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

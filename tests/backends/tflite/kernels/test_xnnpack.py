@@ -1,7 +1,5 @@
 """Optimized kernels of TFLite, and XNNPACK's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

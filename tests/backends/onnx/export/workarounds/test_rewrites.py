@@ -1,7 +1,5 @@
 """Workarounds of runtimes, as rewrites of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
