@@ -55,40 +55,34 @@ def _divided(x: torch.Tensor) -> torch.Tensor:
     return F.avg_pool2d(x, 3, 2, ceil_mode=True, divisor_override=3)
 
 
+REFUSALS_OF_ONNXRUNTIME = {
+    "conv": ("conv", nn.Conv2d(3, 3, 1), None),
+    "conv in float64": ("conv", nn.Conv2d(3, 3, 1).double(), "not float32"),
+    "computed weight": (
+        "conv",
+        Function(lambda x: F.conv2d(x, x[:1, :, :1, :1])),
+        "its weight is computed at run time",
+    ),
+    "computed bias": (
+        "conv",
+        Function(lambda x, c: F.conv2d(x, c.weight, x.mean((0, 2, 3))), nn.Conv2d(3, 3, 1)),
+        "its bias is computed at run time",
+    ),
+    "sum": ("add", Function(lambda x: x + x), None),
+    "sum with a number": ("add", Function(lambda x: x + 2), "a scalar"),
+    "product with a number": ("mul", Function(lambda x: x * 2.0), "a scalar"),
+    "integers": ("add", Function(lambda x: x + torch.arange(4)), "int64, not float"),
+    "pool": ("average_pool", nn.AvgPool2d(2), None),
+    "pool, other divisor": ("average_pool", Function(_divided), "divisor"),
+    "zeros": ("pad", nn.ZeroPad2d(1), None),
+    "ones": ("pad", nn.ConstantPad2d(1, 1.0), "other than zero"),
+    "gather": ("pass", Function(lambda x: x.index_select(1, torch.tensor([1, 0]))), None),
+    "moved float64": ("pass", Function(lambda x: x.double()[:, 1:]), "not float32"),
+}
+
+
 @pytest.mark.parametrize(
-    ("key", "model", "reason"),
-    [
-        pytest.param("conv", nn.Conv2d(3, 3, 1), None, id="conv"),
-        pytest.param("conv", nn.Conv2d(3, 3, 1).double(), "not float32", id="conv in float64"),
-        pytest.param(
-            "conv",
-            Function(lambda x: F.conv2d(x, x[:1, :, :1, :1])),
-            "its weight is computed at run time",
-            id="computed weight",
-        ),
-        pytest.param(
-            "conv",
-            Function(lambda x, c: F.conv2d(x, c.weight, x.mean((0, 2, 3))), nn.Conv2d(3, 3, 1)),
-            "its bias is computed at run time",
-            id="computed bias",
-        ),
-        pytest.param("add", Function(lambda x: x + x), None, id="sum"),
-        pytest.param("add", Function(lambda x: x + 2), "a scalar", id="sum with a number"),
-        pytest.param("mul", Function(lambda x: x * 2.0), "a scalar", id="product with a number"),
-        pytest.param(
-            "add", Function(lambda x: x + torch.arange(4)), "int64, not float", id="integers"
-        ),
-        pytest.param("average_pool", nn.AvgPool2d(2), None, id="pool"),
-        pytest.param("average_pool", Function(_divided), "divisor", id="pool, other divisor"),
-        pytest.param("pad", nn.ZeroPad2d(1), None, id="zeros"),
-        pytest.param("pad", nn.ConstantPad2d(1, 1.0), "other than zero", id="ones"),
-        pytest.param(
-            "pass", Function(lambda x: x.index_select(1, torch.tensor([1, 0]))), None, id="gather"
-        ),
-        pytest.param(
-            "pass", Function(lambda x: x.double()[:, 1:]), "not float32", id="moved float64"
-        ),
-    ],
+    ("key", "model", "reason"), REFUSALS_OF_ONNXRUNTIME.values(), ids=REFUSALS_OF_ONNXRUNTIME
 )
 def test_refusals_of_onnxruntime(key: str, model: nn.Module, reason: str | None) -> None:
     if isinstance(model, nn.Conv2d) and model.weight.dtype is torch.float64:
