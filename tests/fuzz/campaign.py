@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.check_graph import check_graph
-from tests.fuzz.check_network import check_network
+from tests.fuzz.checks import check_graph, check_network
 from tests.fuzz.draw_graphs import draw_graph
 from tests.fuzz.draw_networks import draw_network
 from tests.fuzz.graph import Graph
